@@ -1,7 +1,7 @@
-"""Stages for the connection to the coordinator, from names and TCP to protocol and bandwidth.
+"""Stages for the connection to the coordinator, from DNS and TCP to protocol and bandwidth.
 
-They check whether the coordinator can be reached, whether it is the one that the link names, and
-whether both sides speak the same protocol. The bandwidth is measured in both directions.
+They check that the coordinator is reachable, that it is the one in the join link, and that both
+sides have the same protocol version. Bandwidth is measured in both directions.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from peer.protocol import MAX_CLOCK_SKEW_S, PROTOCOL_VERSION
 
 NOTABLE_SKEW_S = MAX_CLOCK_SKEW_S / 4
 ASK_OPERATOR = "Ask the operator for the current link, and whether the coordinator is running."
-SLOW_BYTES_PER_SECOND = 250_000.0  # 2 Mbit/s: ALBERT-large's gradients take more than two minutes
-MAX_ADDRESSES = 6  # to try per name
+SLOW_BYTES_PER_SECOND = 250_000.0  # 2 Mbit/s: ALBERT-large's gradients take over two minutes
+MAX_ADDRESSES = 6  # maximum number of addresses to try per name
 PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
 TUNNELS = ("tun", "tap", "utun", "wg", "ppp", "ipsec", "tailscale", "zt", "nordlynx", "proton", "cscotun", "vpn")
 DROPPED = "no answer"
-REMEDIES = {  # by the reason why a connection failed
+REMEDIES = {  # by reason of the failed connection
     DROPPED: "A firewall drops them: allow outgoing TCP to port {port}, or try another network.",
     os.strerror(errno.ECONNREFUSED).lower(): "Nothing listens there: ask the operator whether the coordinator is "
     "running and the link is current.",
@@ -42,7 +42,7 @@ async def check_names(context: Context) -> CheckResult:
     found = await asyncio.gather(*(_addresses_of(link, context.timing.connect_s) for link in links))
     for link, (addresses, _) in zip(links, found, strict=True):
         context.addresses |= dict.fromkeys(addresses, link)
-    sentence = " ".join(dict.fromkeys(told for _, told in found))  # once for a host with several ports
+    sentence = " ".join(dict.fromkeys(told for _, told in found))  # once per host
     if not context.addresses:
         return failed(sentence, "Check the link's hosts, and this machine's connection and DNS.")
     hosts = [*dict.fromkeys(address.host for address in context.addresses)]
@@ -52,7 +52,7 @@ async def check_names(context: Context) -> CheckResult:
 
 
 async def _addresses_of(link: JoinLink, timeout_s: float) -> tuple[list[Address], str]:
-    """Resolve the host of a link's first address; return its addresses and a sentence to show."""
+    """Resolve the host of a link's first address; return its addresses and a sentence for the user."""
     resolving = asyncio.get_running_loop().getaddrinfo(link.host, link.port, type=socket.SOCK_STREAM)
     try:
         found = await asyncio.wait_for(resolving, timeout_s)
@@ -74,7 +74,7 @@ async def check_tcp(context: Context) -> CheckResult:
 
 
 def judge_connections(reasons: Mapping[Address, str | None]) -> CheckResult:
-    """Judge connections by their failure reasons (None: the connection succeeded)."""
+    """Return the result for connections with these failure reasons (None: success)."""
     failures = {address: reason for address, reason in reasons.items() if reason is not None}
     reached = [str(address) for address in reasons if address not in failures]
     data = {"reached": reached, "failures": {str(address): reason for address, reason in failures.items()}}
@@ -90,7 +90,7 @@ def judge_connections(reasons: Mapping[Address, str | None]) -> CheckResult:
 
 
 async def _try_connection(address: Address, timeout_s: float) -> str | None:
-    """Try a TCP connection; return the reason if it failed, else None."""
+    """Try a TCP connection; return None if it succeeds, else the reason."""
     try:
         _, writer = await asyncio.wait_for(asyncio.open_connection(*address), timeout_s)
     except asyncio.TimeoutError:
@@ -123,7 +123,7 @@ def check_route(context: Context) -> CheckResult:
     target = context.reached[0]
     family = socket.AF_INET6 if ":" in target.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as chooser:
-        chooser.connect(tuple(target))  # sends nothing; the system chooses the address
+        chooser.connect(tuple(target))  # sends nothing; the system chooses a local address
         local_address = str(chooser.getsockname()[0])
     interfaces = {
         entry.address.partition("%")[0]: name for name, found in psutil.net_if_addrs().items() for entry in found
@@ -132,7 +132,7 @@ def check_route(context: Context) -> CheckResult:
 
 
 def judge_route(local_address: str, interface: str | None) -> CheckResult:
-    """Judge the interface of outgoing connections; warn if it looks like a VPN."""
+    """Return the result for the interface of outgoing connections, with a warning if it looks like a VPN."""
     data = {"interface": interface, "local_address": local_address}
     if interface is not None and interface.lower().startswith(TUNNELS):
         remedy = "Leave it while you train if you may: it costs speed and hides this machine from other peers."
@@ -215,7 +215,7 @@ async def check_bandwidth(context: Context) -> CheckResult:
 
 
 def judge_line(speed: LineSpeed) -> CheckResult:
-    """Judge whether a line is fast enough for averaging."""
+    """Check that the bandwidth is sufficient for averaging."""
     up, down = (f"{rate * 8 / 1e6:,.1f} Mbit/s" for rate in (speed.up, speed.down))
     found = f"{up} up, {down} down, measured with the coordinator."
     data = {"up_bytes_per_second": round(speed.up), "down_bytes_per_second": round(speed.down)}

@@ -1,6 +1,6 @@
-"""The context of a volunteer's examination: the options, and the findings of earlier stages.
+"""The context of an examination by the volunteer's doctor: options, and findings of earlier stages.
 
-A coordinator describes its run before anyone has joined; like all network input, it is validated.
+A coordinator describes its run without an account. Like all network input, it is validated.
 """
 
 from __future__ import annotations
@@ -43,51 +43,51 @@ class Options:
 
 @dataclass(frozen=True)
 class Timing:
-    """Time limits of the stages, in seconds."""
+    """Timeouts and durations of the stages, in seconds."""
 
     connect_s: float = 10.0
-    daemon_s: float = 20.0  # for the p2p daemon to start, which usually takes less than a second
-    helper_s: float = 120.0  # for a helper's answer: it imports torch first, perhaps from a slow disk
+    daemon_s: float = 20.0  # start of the p2p daemon, usually less than a second
+    helper_s: float = 120.0  # answer of a helper, which first imports torch
     dial_back_s: float = 8.0
-    probe_s: float = 5.0  # in each direction
-    speed_s: float = 5.0  # of training to measure the speed
+    probe_s: float = 5.0  # per direction
+    speed_s: float = 5.0  # duration of the speed measurement
 
 
 @dataclass
 class Context:
-    """The state of one examination; its caller enters `resources`, which close what stages open."""
+    """The state of one examination; the caller must enter `resources`, which close what stages open."""
 
     options: Options
     clock: Callable[[], float] = time.time
     stopwatch: Callable[[], float] = time.monotonic
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     timing: Timing = Timing()
-    prepare_helper: Callable[[Path], None] = as_it_is  # `Helper`'s `prepare`
+    prepare_helper: Callable[[Path], None] = as_it_is  # `prepare` of `Helper`
     resources: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     # Findings for later stages.
-    addresses: dict[Address, JoinLink] = field(default_factory=dict)  # resolved address -> its part of the link
-    reached: tuple[Address, ...] = ()  # the resolved addresses that accepted a connection
-    answering: JoinLink | None = None  # the link's part whose address the right coordinator answers at
+    addresses: dict[Address, JoinLink] = field(default_factory=dict)  # resolved address -> link
+    reached: tuple[Address, ...] = ()  # resolved addresses that accepted a connection
+    answering: JoinLink | None = None  # link whose address has the right certificate
     certificate: str = ""  # PEM, verified
     client: ControlClient | None = None
     greeting: control_pb2.ChallengeReply | None = None
     description: RunDescription | None = None
-    line: LineSpeed | None = None  # to the coordinator
+    line: LineSpeed | None = None  # bandwidth to the coordinator
     speed: Speed | None = None
     reachable: bool | None = None
-    relays: bool = False  # whether the keeper relays for peers that are not reachable
+    relays: bool = False  # the keeper relays for unreachable peers
 
     @cached_property
     def helper(self) -> Helper:
-        """The helper process that loads PyTorch and hivemind."""
+        """The helper process, which loads PyTorch and hivemind."""
         helper = Helper(self.timing.helper_s, self.prepare_helper)
         self.resources.push_async_callback(helper.end)
         return helper
 
     @property
     def link(self) -> JoinLink:
-        """The link, narrowed to the address that answers; stages that use it need a link."""
+        """The join link, with the address that answers, if known; requires a link."""
         link = self.answering or self.options.link
         assert link is not None
         return link
@@ -95,15 +95,15 @@ class Context:
 
 @dataclass(frozen=True)
 class RunDescription:
-    """The public part of a run, as its coordinator describes it."""
+    """The public description of a run by its coordinator."""
 
-    config: RunConfig  # only its sizes are the run's; everything else has default values
-    swarm_addresses: tuple[str, ...]  # libp2p multiaddresses of the keeper
-    observed_address: IPAddress  # this machine's, as the coordinator sees it
-    samples_per_second: float  # of the whole swarm
+    config: RunConfig  # sizes only; other fields have default values
+    swarm_addresses: tuple[str, ...]  # multiaddresses of the keeper
+    observed_address: IPAddress  # this machine's address seen by the coordinator
+    samples_per_second: float  # speed of the whole swarm
 
     def addresses_over(self, transport: str) -> tuple[str, ...]:
-        """The keeper's addresses over "tcp" or "udp"."""
+        """Return the keeper's addresses over "tcp" or "udp"."""
         return tuple(address for address in self.swarm_addresses if f"/{transport}/" in address)
 
 
@@ -118,7 +118,7 @@ def read_description(reply: control_pb2.DescribeReply) -> RunDescription:
     rate = reply.samples_per_second
     return RunDescription(
         config=RunConfig.from_json(reply.run_config_json),
-        swarm_addresses=tuple(filter(is_peer_address, reply.swarm_addresses[:MAX_ADDRESSES])),  # others are dropped
+        swarm_addresses=tuple(filter(is_peer_address, reply.swarm_addresses[:MAX_ADDRESSES])),  # drop others
         observed_address=observed,
         samples_per_second=rate if math.isfinite(rate) and rate > 0 else 0.0,
     )

@@ -1,4 +1,4 @@
-"""Run an examination and show its findings: text lines, coloured on a terminal, or JSON lines."""
+"""Runs an examination and shows its findings as lines of text or JSON."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ COLOURS = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.FAILED: "bold
 
 
 class CheckupLineDisplay:
-    """A display with one line per finding, and a failed program's output indented below it.
+    """Prints one line per finding, and the output of a failed program indented below it.
 
-    On a terminal it uses colours, and shows which stage is being examined.
+    On a terminal it uses colours, and shows the current stage.
     """
 
     def __init__(self, console: Console) -> None:
@@ -29,13 +29,13 @@ class CheckupLineDisplay:
         self._status = console.status("")
 
     def begin(self, stage: str) -> None:
-        """Show the stage that is being examined."""
+        """Show the current stage."""
         if self._console.is_terminal:
             self._status.update(Text(f"examining {stage}"))
             self._status.start()
 
     def show(self, finding: StageResult) -> None:
-        """Show a stage's finding."""
+        """Print the finding of a stage."""
         colour = COLOURS[finding.verdict]
         line = Text.assemble(
             (f"{finding.stage:<{NAME_WIDTH}}", "bold"),
@@ -48,23 +48,23 @@ class CheckupLineDisplay:
             self._print(Text(f"{'':<{NAME_WIDTH}}{words}", style="dim"))
 
     def conclude(self, conclusion: Conclusion) -> None:
-        """Show a positive conclusion; a negative one is the command's error, on stderr."""
+        """Print a positive conclusion; a negative one is the command's error on stderr."""
         self._status.stop()
         if conclusion.fit:
             self._print(Text(conclusion.text, style="bold"))
 
     def _print(self, line: Text) -> None:
-        self._console.print(line, soft_wrap=not self._console.is_terminal)  # do not break lines in log files
+        self._console.print(line, soft_wrap=not self._console.is_terminal)  # no breaks in log files
 
 
 class CheckupJsonDisplay:
-    """A display with one JSON object per finding, and a last one for the conclusion."""
+    """Prints one JSON object per finding, and one for the conclusion."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def begin(self, stage: str) -> None:
-        """Do nothing: only findings are printed."""
+        """Do nothing, because only findings are printed."""
 
     def show(self, finding: StageResult) -> None:
         print(json.dumps(finding.to_json()), file=self._stream, flush=True)
@@ -77,14 +77,14 @@ CheckupDisplay = CheckupLineDisplay | CheckupJsonDisplay
 
 
 def open_display(as_json: bool) -> CheckupDisplay:
-    """Open a display on standard output."""
+    """Return a display on standard output."""
     return CheckupJsonDisplay(sys.stdout) if as_json else CheckupLineDisplay(Console())
 
 
 async def examine(
     stages: Sequence[Stage[C]], context: C, display: CheckupDisplay, fit: Callable[[C], Conclusion]
 ) -> None:
-    """Run and show all stages, then the conclusion of `fit`; raises `UnfitError` if one failed."""
+    """Run and show all stages and the conclusion of `fit`; raises `UnfitError` if a stage failed."""
     findings = []
     async for finding in run_stages(stages, context, display.begin):
         findings.append(finding)

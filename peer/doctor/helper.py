@@ -1,7 +1,7 @@
-"""The doctor's helper: a spawned process that uses libraries which the doctor itself must not load.
+"""The doctor's helper: a spawned process for libraries that the doctor must not load.
 
-The helper loads hivemind and PyTorch; the doctor's own process uses gRPC. The helper's output goes
-to a log. It may hang or die, and is always ended together with all processes that it started.
+The helper loads hivemind and PyTorch, which must not share a process with the doctor's gRPC. Its
+output goes to a log. It may hang or die, and is always ended with all processes that it started.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from peer.runtime.processes import (
 )
 
 POLL_S = 0.1
-END_GRACE_S = 2.0  # for the helper to end by itself, which cleans up best, before it is killed
+END_GRACE_S = 2.0  # time to end normally, for a better cleanup, before it is killed
 MAX_LOG_BYTES = 1_000_000
-LAST_WORDS = 1  # lines of the log that explain why a helper has died
+LAST_WORDS = 1  # lines of the log that explain the helper's death
 LOG = "helper.log"
 
 
 class HelperError(Exception):
-    """The helper hangs or has died; `str(error)` says which, in one sentence."""
+    """The helper hangs or has died; the message says which."""
 
     def __init__(self, text: str, died: bool) -> None:
         super().__init__(text)
@@ -46,7 +46,7 @@ class HelperError(Exception):
 
 
 def as_it_is(_folder: Path) -> None:
-    """Do nothing: the default of `Helper`'s `prepare`."""
+    """The default of `prepare` in `Helper`."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class _Running:
 class Helper:
     """A helper process, started by the first question and ended by `end`.
 
-    Before the first question, `prepare` is called in the helper with the folder of its log.
+    `prepare` is called in the helper before the first question, with the folder of its log.
     """
 
     def __init__(self, timeout_s: float, prepare: Callable[[Path], None] = as_it_is) -> None:
@@ -69,20 +69,20 @@ class Helper:
         self._running: _Running | None = None
 
     async def ask(self, question: str, *arguments: object) -> Any:
-        """Call a function (`module:name`) in the helper, which alone imports it; return its answer.
+        """Call a function (`module:name`) in the helper and return its result.
 
-        Raises `HelperError` if the helper dies or hangs; the next question then starts a new one.
+        Raises `HelperError` if the helper dies or hangs; the next question starts a new one.
         """
         running = self._running = self._running or self._start()
         log = Path(running.folder.name) / LOG
-        known_bytes = log.stat().st_size if log.exists() else 0  # skip the output of earlier questions
+        known_bytes = log.stat().st_size if log.exists() else 0  # skip earlier output
         running.pipe.send((question, arguments))
         answered = await asyncio.to_thread(_wait, running, self._timeout_s)
         if answered:
             try:
                 return running.pipe.recv()
             except (EOFError, OSError):
-                pass  # it ended without an answer
+                pass  # ended without an answer
         died = answered or has_ended(running.pid)
         words = " ".join(last_lines(log, LAST_WORDS, after_bytes=known_bytes)) or "it left no word"
         await self.end()
@@ -90,7 +90,7 @@ class Helper:
         raise HelperError(f"The doctor's helper {ending} ({words}).", died)
 
     async def end(self) -> None:
-        """Let the helper exit, then kill what is left of its process group."""
+        """Let the helper exit, then kill the rest of its process group."""
         running, self._running = self._running, None
         if running is not None:
             await asyncio.to_thread(_end, running)
@@ -129,7 +129,7 @@ def _end(running: _Running) -> None:
         if has_ended(running.pid):
             break
         time.sleep(POLL_S)
-    end_group(running.pid)  # before it is reaped: until then its id cannot be reused
+    end_group(running.pid)  # before reaping, so that the id cannot be reused
     running.process.kill()
     running.process.join()
     running.process.close()
@@ -137,7 +137,7 @@ def _end(running: _Running) -> None:
 
 
 def _wait(running: _Running, timeout_s: float) -> bool:
-    """Wait for an answer; return false if the process ends without one or time is up."""
+    """Wait for an answer; return False if the process ends without one or the timeout expires."""
     for _ in range(max(1, round(timeout_s / POLL_S))):
         if running.pipe.poll(POLL_S):
             return True

@@ -1,8 +1,8 @@
-"""Stages for the machine itself: disk, memory, processor, device, training speed and pace.
+"""Stages for the machine: disk, memory, processor, device, training speed and pace.
 
-The numbers come from the operating system, or a container's limits if lower. The speed, in samples
-a second, is measured; whether machine and line keep pace with the run is computed from it. PyTorch
-runs in a helper process, so that running out of memory kills only the helper.
+Resources are read from the operating system, or from a container's limits if these are lower.
+Training speed is measured; whether the machine keeps pace with the run is computed from it. PyTorch
+runs in a helper process, so that only the helper is killed if memory runs out.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from peer.reduction.sizes import RoundBytes
 from peer.reporting.advice import FASTER_ROUND, Conditions, why_late
 
 CGROUPS = Path("/sys/fs/cgroup")
-NO_LIMIT_BYTES = 1 << 60  # version 1 writes "no limit" as about 2^63
+NO_LIMIT_BYTES = 1 << 60  # cgroups v1 represents "no limit" as about 2^63
 MIB, GIB = 1 << 20, 1 << 30
-LEAST_DISK_BYTES, GOOD_DISK_BYTES = 200 * MIB, GIB  # log, waiting reports and tokenizer; with a dataset's cache
-LEAST_MEMORY_BYTES, GOOD_MEMORY_BYTES = GIB, 3 * GIB  # PyTorch and hivemind alone; with a small model
-BUSY_SHARE = 0.5  # of the cores: if busier, other programs and the training slow each other down
-MODEL_COPIES = 6  # in a peer's processes, beyond what the helper needs and the moments: averages in flight, buffers
+LEAST_DISK_BYTES, GOOD_DISK_BYTES = 200 * MIB, GIB  # without and with a dataset's cache
+LEAST_MEMORY_BYTES, GOOD_MEMORY_BYTES = GIB, 3 * GIB  # without and with a small model
+BUSY_SHARE = 0.5  # fraction of cores above which other programs and training slow each other down
+MODEL_COPIES = 6  # averages in flight and buffers of a peer, which the helper does not have
 VALUE_BYTES = 4
 LOOK, COMPUTE = "peer.doctor.training_helper:look", "peer.doctor.training_helper:compute"
 
@@ -48,7 +48,7 @@ def check_disk(context: Context) -> CheckResult:
 
 
 def judge_disk(free_bytes: int) -> CheckResult:
-    """Judge the free space on the disk."""
+    """Return the result for the free space on the disk."""
     found = f"{free_bytes / GIB:.1f} GiB are free for this device's files."
     if free_bytes < LEAST_DISK_BYTES:
         remedy = f"Make room for {LEAST_DISK_BYTES // MIB} MiB at least, or give another --state-dir."
@@ -59,7 +59,7 @@ def judge_disk(free_bytes: int) -> CheckResult:
 
 
 def judge_memory(memory: Memory) -> CheckResult:
-    """Judge whether PyTorch, hivemind and a model fit into the available memory."""
+    """Check that PyTorch, hivemind and a model fit in the available memory."""
     found = f"{memory.available_bytes / GIB:.1f} of {memory.total_bytes / GIB:.1f} GiB of memory are available."
     data = asdict(memory)
     if memory.available_bytes < LEAST_MEMORY_BYTES:
@@ -70,7 +70,7 @@ def judge_memory(memory: Memory) -> CheckResult:
 
 
 def judge_processor(processor: Processor) -> CheckResult:
-    """Judge the number of cores, and how busy they are."""
+    """Return the result for the number of cores and their load."""
     cores, quota, load = processor.cores, processor.quota, processor.load
     data = {"cores": cores, "quota": quota, "load": round(load, 2)}
     if quota is not None and quota < cores:
@@ -88,7 +88,7 @@ def judge_processor(processor: Processor) -> CheckResult:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of main memory."""
+    """Main memory in bytes."""
 
     total_bytes: int
     available_bytes: int
@@ -98,13 +98,13 @@ class Memory:
 class Processor:
     """Numbers of logical cores."""
 
-    cores: int  # that this process may use
-    quota: float | None  # the container's limit, in cores; None: no limit
+    cores: int  # available to this process
+    quota: float | None  # container's limit in cores; None: unlimited
     load: float  # busy cores, averaged over the last minute
 
 
 def read_free_disk(path: Path) -> int:
-    """Return the free bytes where `path` is or will be. Raises `OSError` if it is not writable."""
+    """Return the free space at `path`, which may not exist yet; raises `OSError` if it is not writable."""
     existing = next(folder for folder in (path, *path.parents) if folder.exists())
     with tempfile.TemporaryFile(dir=existing) as file:
         file.write(bytes(4096))
@@ -114,7 +114,7 @@ def read_free_disk(path: Path) -> int:
 
 
 def read_memory(cgroups: Path = CGROUPS) -> Memory:
-    """Read the memory of the machine, or of the container if that is less."""
+    """Return the memory of the machine, or of the container if that is lower."""
     machine = psutil.virtual_memory()
     limit = _first_number(cgroups / "memory.max", cgroups / "memory" / "memory.limit_in_bytes")
     if limit is None or limit >= min(NO_LIMIT_BYTES, machine.total):
@@ -124,13 +124,13 @@ def read_memory(cgroups: Path = CGROUPS) -> Memory:
 
 
 def read_processor(cgroups: Path = CGROUPS) -> Processor:
-    """Read the number of cores that this process may use, and the load."""
+    """Return the number of cores available to this process, and the load."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return Processor(cores, _read_quota(cgroups), psutil.getloadavg()[0])
 
 
 def _read_quota(cgroups: Path) -> float | None:
-    """Read the CPU quota in cores (time per period) from control groups of version 2 or 1."""
+    """Return the CPU quota in cores (time per period) from cgroups v2 or v1."""
     try:
         share, period = (cgroups / "cpu.max").read_text(encoding="ascii").split()
     except (OSError, ValueError):
@@ -173,7 +173,7 @@ async def check_speed(context: Context) -> CheckResult:
     asked = (config.to_json(), options.microbatch_size, options.device, options.threads, context.timing.speed_s)
     try:
         speed: Speed = await context.helper.ask(COMPUTE, *asked)
-    except HelperError as error:  # the kernel kills a process that asks for too much memory
+    except HelperError as error:  # the kernel kills a process that runs out of memory
         speed = Speed(error=str(error), out_of_memory=error.died)
     if not speed.error:
         context.speed = speed
@@ -182,17 +182,17 @@ async def check_speed(context: Context) -> CheckResult:
 
 
 def swarm_bytes(parameters: int, moments: int) -> int:
-    """Return the main memory that a peer's processes need for a model besides computing gradients.
+    """Return the memory that a peer's processes need for a model besides computing gradients.
 
-    `moments`: the number of values in the optimizer's statistics.
+    `moments`: number of values in the optimizer's state.
     """
     return VALUE_BYTES * (MODEL_COPIES * parameters + moments)
 
 
 def judge_speed(speed: Speed, microbatch_size: int, whose: str, memory_bytes: int) -> CheckResult:
-    """Judge the measured speed, and whether the training fits into `memory_bytes`."""
+    """Return the result for the measured speed and the memory that training needs."""
     of = f"microbatches of {microbatch_size} of {whose} model"
-    if speed.out_of_memory:  # even with one sample at a time
+    if speed.out_of_memory:  # even with one sample
         remedy = "Close what else runs, or use a machine with more memory."
         return failed(f"No {of} fit into memory: {speed.error.rstrip('.')}.", remedy)
     if speed.error:
@@ -219,11 +219,11 @@ def check_pace(context: Context) -> CheckResult:
 
 
 def judge_pace(speed: Speed, line: LineSpeed, description: RunDescription) -> CheckResult:
-    """Judge whether this machine computes samples and sends gradients in time for a step."""
+    """Check that this machine computes samples and sends gradients in time for a step."""
     target = description.config.averaging.target_batch_size
     longest_s = description.config.averaging.averaging_timeout_s
     averages_of_own = RoundBytes.of(description.config.averaging.wire_format).averages_of_own
-    slower = min(line.up, line.down / averages_of_own)  # relative to the bytes in each direction
+    slower = min(line.up, line.down / averages_of_own)  # relative to the bytes per direction
     now = Conditions(
         step_s=target / (description.samples_per_second + speed.samples_per_second),
         sample_s=1 / speed.samples_per_second,

@@ -1,7 +1,7 @@
-"""Stages of an examination: a stage's definition, its result, and the runner of a list of stages.
+"""Stages of an examination: definition, result, and a runner for a list of stages.
 
-The volunteer's doctor (`checkup`) and the operator's (`coordinator.service.doctor`) are such lists,
-each with its own context. A stage is skipped if a stage that it needs has not passed.
+The volunteer's doctor (`checkup`) and the operator's (`coordinator.service.doctor`) are lists of
+stages, each with its own context. A stage is skipped if a stage that it needs has not passed.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any, Generic, TypeVar
 
 from auth.errors import ManyhandsError
 
-C = TypeVar("C")  # the context, in which a stage finds the results of earlier stages
+C = TypeVar("C")  # context with results of earlier stages
 
 
 class Verdict(str, Enum):
-    """The verdict on a finding; only `failed` makes a machine unfit."""
+    """The verdict of a check; only `failed` makes a machine unfit."""
 
     OK = "ok"
     WARNING = "warning"
@@ -31,31 +31,31 @@ BLOCKING = {Verdict.FAILED, Verdict.SKIPPED}
 
 @dataclass(frozen=True)
 class CheckResult:
-    """The outcome of one check; `found` and `remedy` are a sentence each."""
+    """The result of one check; `found` and `remedy` are one sentence each."""
 
     verdict: Verdict
     found: str
-    remedy: str = ""  # not empty for a warning or failure
+    remedy: str = ""  # required for a warning or failure
     data: Mapping[str, Any] = field(default_factory=dict)  # JSON-serializable
 
 
 def ok(found: str, **data: Any) -> CheckResult:
-    """Make an outcome without a fault."""
+    """Return the result of a check that passed."""
     return CheckResult(Verdict.OK, found, data=data)
 
 
 def warning(found: str, remedy: str, **data: Any) -> CheckResult:
-    """Make the outcome of a check that passed, but shows a weakness."""
+    """Return the result of a check that passed but found a weakness."""
     return CheckResult(Verdict.WARNING, found, remedy, data)
 
 
 def failed(found: str, remedy: str = "", **data: Any) -> CheckResult:
-    """Make the outcome of a check whose failure makes this machine unfit."""
+    """Return the result of a check whose failure makes the machine unfit."""
     return CheckResult(Verdict.FAILED, found, remedy, data)
 
 
 def skipped(why: str) -> CheckResult:
-    """Make the outcome of a check that could not run, or has nothing to examine."""
+    """Return the result of a check that could not run or had nothing to check."""
     return CheckResult(Verdict.SKIPPED, why)
 
 
@@ -66,10 +66,10 @@ class Stage(Generic[C]):
     name: str
     check: Callable[[C], CheckResult | Awaitable[CheckResult]]
     needs: tuple[str, ...] = ()
-    on_error: Callable[[str], CheckResult] = failed  # makes the outcome if the check raises a `ManyhandsError`
+    on_error: Callable[[str], CheckResult] = failed  # result if the check raises a `ManyhandsError`
 
     async def examine(self, context: C) -> CheckResult:
-        """Run the check and return its outcome."""
+        """Run the check and return its result."""
         try:
             outcome = self.check(context)
             return await outcome if isawaitable(outcome) else outcome
@@ -79,7 +79,7 @@ class Stage(Generic[C]):
 
 @dataclass(frozen=True)
 class StageResult:
-    """A stage's name and its outcome."""
+    """The name of a stage and its result."""
 
     stage: str
     outcome: CheckResult
@@ -90,11 +90,11 @@ class StageResult:
 
     @property
     def sentence(self) -> str:
-        """The finding and its remedy, for people."""
+        """The finding and its remedy, as text."""
         return f"{self.outcome.found} {self.outcome.remedy}".rstrip()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the finding as a JSON object for scripts."""
+        """Return the finding as a JSON object."""
         return {"stage": self.stage} | asdict(self.outcome)
 
 
@@ -102,18 +102,18 @@ class StageResult:
 class Conclusion:
     """The conclusion from all findings."""
 
-    fit: bool  # nothing failed
+    fit: bool  # no stage failed
     text: str
-    samples_per_step: int | None = None  # that this machine would add; None: unknown
+    samples_per_step: int | None = None  # expected contribution of this machine; None: unknown
     joins_as: str | None = None
 
 
 async def run_stages(
     stages: Sequence[Stage[C]], context: C, on_begin: Callable[[str], None] = lambda _name: None
 ) -> AsyncIterator[StageResult]:
-    """Run the stages in order and yield each result; call `on_begin` with each stage's name."""
+    """Run the stages in order and yield each result; `on_begin` is called with each stage's name."""
     verdicts: dict[str, Verdict] = {}
-    causes: dict[str, str] = {}  # stage that could not run -> the first stage of its chain that failed
+    causes: dict[str, str] = {}  # stage that could not run -> first failed stage in its chain
     for stage in stages:
         on_begin(stage.name)
         missing = next((need for need in stage.needs if verdicts[need] in BLOCKING), None)
@@ -128,7 +128,7 @@ async def run_stages(
 
 
 def failures(findings: Sequence[StageResult]) -> Conclusion | None:
-    """Return a conclusion that names the failed stages; None if none has failed."""
+    """Return a conclusion that names the failed stages; None if no stage failed."""
     names = [f"`{finding.stage}`" for finding in findings if finding.verdict is Verdict.FAILED]
     if not names:
         return None

@@ -1,7 +1,7 @@
-"""Stages for the swarm: can others reach this machine, and can its p2p daemon reach the keeper?
+"""Stages for the swarm: reachability of this machine, and of the keeper from its p2p daemon.
 
-The coordinator dials the address that it observes, at a port where this machine listens. The keeper
-is dialled over TCP and QUIC. hivemind must not share a process with gRPC: a helper loads it.
+The coordinator connects to the address that it observes, at a port where this machine listens. A
+helper process connects to the keeper, because hivemind must not share a process with gRPC.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _PORT = re.compile(r"/(?:tcp|udp)/(\d+)")
 
 
 class NetworkPosition(str, Enum):
-    """The position of a machine in the network, seen from the coordinator."""
+    """The position of a machine in the network, from the coordinator's view."""
 
-    OPEN = "open"  # public address, incoming connections arrive
-    FIREWALL = "firewall"  # public address, incoming connections do not arrive
+    OPEN = "open"  # public address; incoming connections arrive
+    FIREWALL = "firewall"  # public address; incoming connections are blocked
     FORWARDED = "forwarded port"  # behind a router that forwards this port
-    NAT = "NAT"  # behind a router that does not forward it
-    CARRIER_NAT = "carrier-grade NAT"  # behind the provider's router, where customers cannot forward ports
+    NAT = "NAT"  # behind a router that does not forward the port
+    CARRIER_NAT = "carrier-grade NAT"  # behind the provider's router, without forwarding
 
 
 _NAMING_IT = " and name it (`--listen /ip4/0.0.0.0/tcp/PORT`)."
@@ -76,7 +76,7 @@ def _not_bound(endpoint: Endpoint) -> CheckResult:
 def judge_position(
     dialled: bool, observed: IPAddress, own: Collection[IPAddress], port: int, ways: tuple[str, ...] = ()
 ) -> CheckResult:
-    """Judge a machine's position by its own and observed addresses and the dial's result."""
+    """Return the result for a machine's position, given its addresses and the coordinator's attempt."""
     position = position_of(dialled, observed, own)
     data = {
         "reachable": dialled,
@@ -93,7 +93,7 @@ def judge_position(
 
 
 def position_of(dialled: bool, observed: IPAddress, own: Collection[IPAddress]) -> NetworkPosition:
-    """Derive the position from the observed and own addresses and the dial's result."""
+    """Return the position, given the observed and own addresses and the coordinator's attempt."""
     if observed in own:
         return NetworkPosition.OPEN if dialled else NetworkPosition.FIREWALL
     if dialled:
@@ -141,12 +141,12 @@ async def check_swarm_quic(context: Context) -> CheckResult:
 async def _dial_keeper(
     context: Context, transport: str, absent: CheckResult, silent: Callable[..., CheckResult], remedy: str
 ) -> CheckResult:
-    """Dial the keeper at each of its addresses over a transport; one answer is enough.
+    """Connect to the keeper at each of its addresses over a transport; one success is enough.
 
-    `absent` is the outcome if it has no such address; `silent` makes the outcome if none answers.
+    `absent` is the result if there is no such address; `silent` makes the result if none answers.
     """
     assert context.description is not None
-    reasons: dict[str, str] = {}  # why an address could not be dialled; "" if it could
+    reasons: dict[str, str] = {}  # address -> why it did not answer; "": it did
     for address in context.description.addresses_over(transport):
         try:
             dialled: Dialled = await context.helper.ask(DIAL, address, context.timing.connect_s)

@@ -1,7 +1,7 @@
-"""The helper's functions that use hivemind: start the p2p daemon, and dial peers with it.
+"""The helper's functions that use hivemind: start the p2p daemon, and connect to peers with it.
 
-Each question starts a new daemon with a new identity: a daemon that has met a peer knows all of its
-addresses, and would not reveal which of them it used.
+Each question starts a new daemon with a new identity, because a daemon that has met a peer knows
+all of its addresses and does not report which one it used.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from hivemind.utils.multiaddr import Multiaddr
 from auth.swarm.hivemind_patches import patch_hivemind
 from peer.doctor.answers import Daemon, Dialled
 
-RELAY_PROTOCOL = "/libp2p/circuit/relay/0.2.0/hop"  # the protocol that a relay serves
+RELAY_PROTOCOL = "/libp2p/circuit/relay/0.2.0/hop"  # protocol of relays
 LOG_LINES, LOG_LINE_CHARS = 20, 300
 END_TIMEOUT_S = 3.0
-DAEMON_LOGGER = "hivemind.p2p.p2p_daemon"  # to which hivemind forwards the daemon's output
+DAEMON_LOGGER = "hivemind.p2p.p2p_daemon"  # logger to which hivemind forwards the daemon's output
 
-# Endings of libp2p's errors if a peer does not answer; libp2p, the system and QUIC each time out.
+# Endings of error messages for peers that do not answer: timeouts of libp2p, the system and QUIC.
 TIMEOUTS = ("deadline exceeded", "i/o timeout", "no recent network activity", "did not complete in time")
 
 
 class LastWords(logging.Handler):
-    """A handler that keeps the newest lines of the daemon's output."""
+    """Keeps the newest lines of the daemon's output."""
 
     def __init__(self) -> None:
         super().__init__()
         self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep lines that the daemon printed, not hivemind's own messages."""
+        """Keep lines printed by the daemon, but not hivemind's own messages."""
         if getattr(record, "caller", None) is not None:
             self.lines = [*self.lines, record.getMessage()[:LOG_LINE_CHARS]][-LOG_LINES:]
 
 
 def start_daemon(listen: Sequence[str], timeout_s: float) -> Daemon:
-    """Start the daemon on these addresses; return its real addresses, or the error and its log."""
+    """Start the daemon on these addresses; return its actual addresses, or the error and its log."""
     logger, words = logging.getLogger(DAEMON_LOGGER), LastWords()
     logger.setLevel(logging.DEBUG)
     logger.addHandler(words)
@@ -53,14 +53,14 @@ def start_daemon(listen: Sequence[str], timeout_s: float) -> Daemon:
 
     try:
         return asyncio.run(start())
-    except Exception as error:  # noqa: BLE001 - whatever hivemind and the system raise is the finding
+    except Exception as error:  # noqa: BLE001  # any error is the finding
         return Daemon(error=describe(error), log=tuple(words.lines))
     finally:
         logger.removeHandler(words)
 
 
 def dial(address: str, timeout_s: float) -> Dialled:
-    """Dial the address's peer at this address only; return whether it relays, or the error."""
+    """Connect to a peer at exactly this address; return whether it relays, or the error."""
     place, _, peer = address.rpartition("/p2p/")
     peer_id = PeerID.from_base58(peer)
 
@@ -71,12 +71,12 @@ def dial(address: str, timeout_s: float) -> Dialled:
 
     try:
         return asyncio.run(connect())
-    except Exception as error:  # noqa: BLE001 - see above
+    except Exception as error:  # noqa: BLE001  # any error is the finding
         return Dialled(error=describe(error))
 
 
 def describe(error: BaseException) -> str:
-    """Describe an error in one line: the innermost reason of a failed dial, as libp2p lists it."""
+    """Describe an error in one line; for a failed connection, libp2p's innermost reason."""
     last = str(error).strip().splitlines()[-1:] or [type(error).__name__]
     reason = last[0].rpartition("] ")[2].strip()
     timed_out = isinstance(error, asyncio.TimeoutError) or reason.endswith(TIMEOUTS)
@@ -95,11 +95,11 @@ async def _relays(p2p: P2P, peer_id: PeerID, timeout_s: float) -> bool:
 
 @asynccontextmanager
 async def _daemon(timeout_s: float, listen: Sequence[str] = ()) -> AsyncIterator[P2P]:
-    """Run a daemon as `hivemind.DHT` starts it for a peer, but without joining a swarm."""
+    """Run a daemon like `hivemind.DHT` for a peer, but without joining a swarm."""
     options: dict[str, Any] = {"host_maddrs": list(listen)} if listen else {"host_maddrs": None, "no_listen": True}
     patch_hivemind()
     creating = P2P.create(startup_timeout=timeout_s, dht_mode="off", nat_port_map=False, use_ipfs=False, **options)
-    p2p = await asyncio.wait_for(creating, timeout_s + END_TIMEOUT_S)  # `create` may overrun its own timeout
+    p2p = await asyncio.wait_for(creating, timeout_s + END_TIMEOUT_S)  # `create` may take longer
     try:
         yield p2p
     finally:

@@ -26,26 +26,26 @@ from peer.models.build import build_model
 from peer.models.optimizer_setup import state_size
 from peer.runtime.devices import JAX_DEVICES
 
-SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)  # the run's tokenizer is not available before joining
-WARM_UP = 1  # microbatches that are not timed: they allocate memory and compile kernels
+SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)  # no tokenizer before joining
+WARM_UP = 1  # untimed microbatches, which allocate memory and compile kernels
 LEAST_MICROBATCHES = 2
 MAXRSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024
 
 
 def look(asked: str, asked_threads: int | None) -> DetectedDevice:
-    """Return the device that `--device` selects, or the reason why it cannot be used."""
+    """Return the device that `--device` selects, or why it cannot be used."""
     try:
         device, fault = working_device(asked)
         threads = pick_threads(asked_threads)
         name = device if device in JAX_DEVICES else describe_devices(torch_devices(device), threads)
-    except (ConfigError, RuntimeError) as error:  # RuntimeError: the driver does not match PyTorch's build
+    except (ConfigError, RuntimeError) as error:  # RuntimeError: wrong driver
         return DetectedDevice(error=" ".join(str(error).split()))
     return DetectedDevice(name=name, threads=threads, torch=torch.__version__, fault=fault)
 
 
 def compute(
     config_json: str,
-    microbatch_size: int | None,  # None: the size that a worker would choose
+    microbatch_size: int | None,  # None: size that a worker would choose
     device: str,
     threads: int | None,
     seconds: float,
