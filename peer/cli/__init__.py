@@ -1,4 +1,4 @@
-"""The volunteers' commands, such as join, doctor and verify, and those that prepare a run.
+"""The volunteers' commands, such as join, doctor and verify, and commands that prepare a run.
 
-Only the program `manyhands` imports these modules; each command calls the packages below it.
+Only the program `manyhands` imports these modules.
 """

@@ -1,7 +1,7 @@
-"""`manyhands corpus sample`: select a good part of a large corpus before a run exists.
+"""`manyhands corpus sample`: select a good part of a large corpus before creating a run.
 
-Its figures, as PNG and as one HTML page, show the distribution of perplexities before and after,
-like figures 2 to 6 of BERTIN. matplotlib is imported only to draw them.
+The figures (PNG and an HTML page) show the distribution of perplexities before and after sampling,
+like figures 2 to 6 of BERTIN. matplotlib is imported only for them.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ if TYPE_CHECKING:
 PARTS = ("up to Q1", "Q1 to Q2", "Q2 to Q3", "above Q3")
 COLUMNS = ("quartile", "documents", "kept", "kept of it", "share of the kept")
 app = typer.Typer(name="corpus", no_args_is_help=True, help="Prepare a corpus: sample it.")
-app.callback()(lambda: None)  # typer would otherwise drop the name of a single command, `sample`
+app.callback()(lambda: None)  # otherwise typer drops the name of a single command
 GREY, BLUE, RED, INK = "#9aa3ad", "#2563a8", "#c0392b", "#222222"
-SMOOTHING = np.array([1, 2, 3, 2, 1]) / 9  # over neighbouring bins, so that few documents also give a curve
+SMOOTHING = np.array([1, 2, 3, 2, 1]) / 9  # smooths the curve of few documents
 STYLE = """
 body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}
 svg{width:100%;height:auto}table{border-collapse:collapse;margin:1rem 0}td,th{padding:.25rem .9rem;text-align:right;
@@ -220,7 +220,7 @@ def _scorer(**content: str) -> ScorerConfig:
 
 
 def _as_named_later(described: ScorerConfig, folder: Path, out: Path) -> ScorerConfig:
-    """Return the scorer with its model's path as it will be once the folder is renamed `out`."""
+    """Return the scorer with its model's path after renaming the folder to `out`."""
     path = Path(described.model or "")
     return described.model_copy(update={"model": str(out.absolute() / path.name)} if path.parent == folder else {})
 
@@ -277,7 +277,7 @@ def _write_pictures(tally: PerplexityTally, title: str, folder: Path) -> str:
 
 
 def _write_page(path: Path, title: str, picture: str, table: Sequence[Sequence[str]], fragment: str) -> None:
-    """Write one HTML page: figure, table (its first row has the headings), run file fragment."""
+    """Write an HTML page with the figure, the table (headings in the first row) and the YAML."""
     rows = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in table[1:]]
     head = "".join(f"<th>{html.escape(cell)}</th>" for cell in table[0])
     path.write_text(

@@ -1,7 +1,6 @@
 """The commands `manyhands doctor` and `manyhands support-bundle`.
 
-`doctor` examines this machine and its network, stage by stage; `support-bundle` writes one file to
-attach when asking for help.
+`doctor` examines this machine and its network in stages; `support-bundle` writes a file for support.
 """
 
 from __future__ import annotations
@@ -145,7 +144,7 @@ async def _findings(context: Context) -> list[dict[str, Any]]:
 
 
 def collect(state_dir: Path, findings: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the archive's files by name, not yet redacted; a note replaces an unreadable file."""
+    """Return the archive's files by name, unredacted; a note replaces an unreadable file."""
     files = {
         "versions.json": json.dumps(versions(), indent=1),
         "machine.json": json.dumps(machine(), indent=1),
@@ -159,7 +158,7 @@ def collect(state_dir: Path, findings: Sequence[Mapping[str, Any]]) -> dict[str,
 
 
 def events_of(state_dir: Path, redact: Callable[[str], str]) -> dict[str, str]:
-    """Return event logs by their archive names, redacted so that `replay` can still read them."""
+    """Return event logs by name in the archive, redacted but still readable by `replay`."""
 
     def redacted(value: Any) -> Any:
         if isinstance(value, dict):
@@ -177,7 +176,7 @@ def events_of(state_dir: Path, redact: Callable[[str], str]) -> dict[str, str]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python, the operating system, and every installed package."""
+    """Return the versions of Python, the operating system and all installed packages."""
     packages = {str(found.metadata["Name"]): found.version for found in distributions() if found.metadata["Name"]}
     packages[DISTRIBUTION] = software_version()
     return {"python": sys.version, "system": platform.platform(), **dict(sorted(packages.items()))}

@@ -109,13 +109,13 @@ WHO_LEARNS_THE_ADDRESS = (
 
 
 def default_state_dir(link: JoinLink) -> Path:
-    """Return a run's default directory, for this device's identity and position in the data."""
+    """Return the default directory of a run for this device's identity and data position."""
     return Path(user_data_dir("manyhands")) / f"{link.run}-{link.fingerprint[:16]}"
 
 
 def find_invite(given: str, known_device: bool) -> str:
-    """Return the invite code: from the option, else from the environment, else from a prompt."""
-    invite = os.environ.pop(INVITE_VARIABLE, "")  # removed: the worker inherits the environment
+    """Return the invite code from the option, the environment or a prompt."""
+    invite = os.environ.pop(INVITE_VARIABLE, "")  # not for the worker's environment
     invite = given or invite
     if not invite and not known_device and sys.stdin.isatty():
         return str(
@@ -242,7 +242,7 @@ def _limits(
     rates: tuple[float | None, float | None],
     sizes: dict[str, str | None],
 ) -> Limits:
-    """Parse the limits; `rates` are upload and download, `sizes` are values by option."""
+    """Parse the limits: `rates` for upload and download, `sizes` by option."""
     allowed = {option: parse_size(option, text) for option, text in sizes.items()}
     return Limits(
         hours=parse_windows(hours or ()),
@@ -278,7 +278,7 @@ def _take_part(options: AgentOptions, invite: str, log_format: Format, no_panel:
 
 @contextmanager
 def only_one(state_dir: Path) -> Iterator[None]:
-    """Lock the device's directory: two agents with one identity disturb each other."""
+    """Lock the device's directory, because two agents with one identity would interfere."""
     try:
         state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         with (state_dir / "lock").open("w") as lock:

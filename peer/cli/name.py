@@ -1,4 +1,4 @@
-"""`manyhands name`: the name under which a run's public page shows this device's member."""
+"""`manyhands name`: set the name under which a run's public page shows this device's member."""
 
 from __future__ import annotations
 

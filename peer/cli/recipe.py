@@ -1,4 +1,4 @@
-"""The command `manyhands recipe`: the run file of a published model, in any language, to be read and edited."""
+"""The command `manyhands recipe`: write the run file of a published model, for any language."""
 
 from __future__ import annotations
 

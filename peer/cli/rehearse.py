@@ -1,4 +1,4 @@
-"""The commands `manyhands rehearse` and `manyhands plan`: a run's event in virtual time, before it takes place."""
+"""The commands `manyhands rehearse` and `manyhands plan`: simulate a run's event before it takes place."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ app = typer.Typer(pretty_exceptions_enable=False)
 
 
 class PlannedModel(str, Enum):
-    """A model's size that `manyhands plan` knows."""
+    """Model sizes for `manyhands plan`."""
 
     SMALL = "small"
     BASE = "base"
@@ -123,7 +123,7 @@ def plan_event(
 def _chosen_swarm(
     config: RunConfig, volunteers: int | None, scenario: Path | None, hours: float | None, region: str | None
 ) -> tuple[ScenarioOf, str]:
-    """Return the swarms to rehearse and their description, by the options; raises `ConfigError`."""
+    """Return the swarms to rehearse and their description; raises `ConfigError`."""
     if scenario is None:
         people, length = VOLUNTEERS if volunteers is None else volunteers, HOURS if hours is None else hours
         drawn = _volunteers(config, people, length, region or "world")
@@ -137,7 +137,7 @@ def _chosen_swarm(
 
 
 def _swarms_of_file(config: RunConfig, loaded: Scenario) -> ScenarioOf:
-    """Return a file's scenario for each seed; another PowerSGD rank scales the averaged values."""
+    """Return a file's scenario for each seed; a changed PowerSGD rank scales the averaged values."""
     own = config.averaging.powersgd_rank
 
     @cache

@@ -1,7 +1,7 @@
 """The command `manyhands replay`: the event logs of several nodes on one timeline.
 
-Logs come from support bundles, devices' folders and runs' directories. A node's clock may be wrong
-by minutes. All peers of a group log its start almost simultaneously, which aligns their clocks.
+Logs come from support bundles, devices' folders and runs' directories. Clocks may differ by
+minutes. They are aligned by group starts, which all peers of a group log almost simultaneously.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from peer.reporting.event_log import (
 )
 
 app = typer.Typer(pretty_exceptions_enable=False)
-MOST_PROCESSES = 16  # per node
+MOST_PROCESSES = 16  # maximum per node
 
 
 @dataclass(frozen=True)
 class NodeEvent:
-    """An event of one node's process; `at` in Unix seconds."""
+    """An event of a node's process; `at` is a Unix time."""
 
     at: float
     node: str
@@ -49,11 +49,11 @@ class NodeEvent:
 
 @dataclass(frozen=True)
 class ClockShift:
-    """The shift applied to a node's times to align its clock with the others."""
+    """The shift that aligns a node's clock with the others."""
 
     node: str
-    seconds: float  # added to the node's times
-    groups: int  # groups in common with other nodes, from which the shift follows
+    seconds: float  # add to the node's times
+    groups: int  # groups in common with other nodes
 
 
 @app.command("replay", epilog="Example: manyhands replay run/ alice.zip bob.zip --step 42")
@@ -95,7 +95,7 @@ def replay(
 
 
 def named(sources: Sequence[Path]) -> dict[str, Path]:
-    """Give each source a short, unique name."""
+    """Return the sources by short, unique names."""
     found: dict[str, Path] = {}
     for source in sources:
         stem = source.absolute().stem
@@ -108,7 +108,7 @@ def named(sources: Sequence[Path]) -> dict[str, Path]:
 
 
 def read_node(name: str, source: Path) -> list[NodeEvent]:
-    """Read a node's logs; raises `ConfigError` if there are none, or the archive is invalid."""
+    """Read a node's logs; raises `ConfigError` if there are none or the archive is invalid."""
     logs = _read_bundle(source) if source.is_file() else _read_directory(source)
     if not logs:
         raise ConfigError(
@@ -131,7 +131,7 @@ def _read_directory(source: Path) -> dict[str, bytes]:
 
 
 def _read_bundle(source: Path) -> dict[str, bytes]:
-    """Read the logs in an untrusted archive, with bounds on their number and unpacked size."""
+    """Read the logs of an untrusted archive, with limits on their number and size."""
     try:
         with zipfile.ZipFile(source) as bundle:
             names = [name for name in bundle.namelist() if name.startswith(f"{FOLDER}/") and name.endswith(SUFFIX)]
@@ -141,22 +141,22 @@ def _read_bundle(source: Path) -> dict[str, bytes]:
                     process = Path(name).name.removesuffix(SUFFIX)
                     found["".join(char for char in process[:32] if char.isprintable())] = file.read(2 * MOST_BYTES)
             return found
-    # NotImplementedError: an unknown compression.
+    # NotImplementedError: unknown compression.
     except (zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError) as error:
         raise ConfigError(f"{source} cannot be read as an archive: {error}.") from error
 
 
 def on_one_clock(events: Sequence[NodeEvent]) -> tuple[list[NodeEvent], list[ClockShift]]:
-    """Align all clocks with the node that met most groups, and sort the events by time.
+    """Align all clocks with the node in most groups, and sort the events by time.
 
     A node without a group in common with the nodes aligned so far keeps its own times.
     """
-    met: dict[str, dict[str, float]] = {}  # node -> group -> time, by the node's clock
+    met: dict[str, dict[str, float]] = {}  # node -> group -> time of the node's clock
     for event in events:
         if isinstance(event.event, GroupMet):
             met.setdefault(event.node, {})[event.event.group] = event.at
     shifts: dict[str, ClockShift] = {}
-    known: dict[str, float] = {}  # group -> time, by the common clock
+    known: dict[str, float] = {}  # group -> time of the common clock
     waiting = sorted(met, key=lambda node: -len(met[node]))
     while waiting:
         node = max(waiting, key=lambda node: len(met[node].keys() & known.keys()))
@@ -173,7 +173,7 @@ def on_one_clock(events: Sequence[NodeEvent]) -> tuple[list[NodeEvent], list[Clo
 
 
 def around(events: Sequence[NodeEvent], step: int) -> list[NodeEvent]:
-    """Return the events after the first node took step - 1, until the last node took `step`."""
+    """Return events from the first completion of step - 1 to the last completion of `step`."""
     taken = [(_step_after(event.event), event.at) for event in events]
     begun = [at for after, at in taken if after == step - 1]
     ended = [at for after, at in taken if after == step]
@@ -186,12 +186,12 @@ def _step_after(event: AnyEvent) -> int | None:
 
 
 def peers_of(events: Iterable[NodeEvent]) -> dict[str, str]:
-    """Return the peers whose logs were read: libp2p ID -> node."""
+    """Return the nodes whose logs were read, by libp2p id."""
     return {event.event.peer: event.node for event in events if isinstance(event.event, ProcessStarted)}
 
 
 def name_of(peer: str, names: Mapping[str, str]) -> str:
-    """Return the name of a peer's node, or the end of its libp2p ID."""
+    """Return the name of a peer's node, or the end of its libp2p id."""
     return names.get(peer, f"…{peer[-SHORT_ID:]}")
 
 

@@ -1,4 +1,4 @@
-"""`manyhands verify`: recompute a leaderboard from signed receipts, or check a certificate."""
+"""`manyhands verify`: recompute a leaderboard from signed receipts, or verify a certificate."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def certificate_in(source: str) -> str | None:
 
 
 def authority_key(named: str, get: Get = fetch) -> str:
-    """Return the key (hex) given, or on a run's page; raises `ConfigError`, `UnreachableError`."""
+    """Return the key (hex), given directly or by a run's page; raises `ConfigError`, `UnreachableError`."""
     if _KEY.fullmatch(named.lower()):
         return named.lower()
     if urlsplit(named).scheme not in ("http", "https"):
@@ -129,7 +129,7 @@ def authority_key(named: str, get: Get = fetch) -> str:
 
 
 def check_certificate(text: str, authority: str, as_json: bool) -> None:
-    """Print a certificate; raises `UnverifiedError` if it is forged or not by `authority` (hex)."""
+    """Print a certificate; raises `UnverifiedError` if it is invalid or not signed by `authority` (hex)."""
     signed = read_certificate(text)
     certificate = open_certificate(signed)
     key = signed.authority_key
