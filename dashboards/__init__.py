@@ -1,4 +1,4 @@
-"""The shared dashboard's pages: templates, style, ES modules and texts, served without a build step."""
+"""The shared dashboard's pages: templates, styles, ES modules and texts, served without a build step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,1 @@
-"""The operators' commands.
-
-Only `manyhands` imports these modules; it maps their errors to exit codes.
-"""
+"""The operators' commands, imported by the program `manyhands`, which maps errors to exit codes."""

@@ -1,4 +1,4 @@
-"""The operator's commands about administrators, the audit log and refused requests."""
+"""The operator's commands for administrators, the audit log and refused requests."""
 
 from __future__ import annotations
 

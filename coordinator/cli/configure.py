@@ -1,9 +1,8 @@
 """The operator's commands that create a run: `init` from options, `configure` from the environment.
 
-`configure` is for containers and reads MANYHANDS_* variables (see `docker/.env.example` and the
-operator's guide). At the first start it creates the run, completely or not at all. At each later
-start it updates `settings.yaml` from the variables that are set. Compose passes unset variables on
-as empty ones, so an empty variable counts as unset.
+`configure` is for containers. It reads MANYHANDS_* variables (see `docker/.env.example` and the
+operator's guide). It creates the run atomically at the first start, and updates `settings.yaml`
+from the variables at later starts. Compose passes unset variables as empty ones, so these are equal.
 """
 
 from __future__ import annotations
@@ -41,10 +40,10 @@ SWARM_PORT = "MANYHANDS_SWARM_PORT"
 DOMAIN = "MANYHANDS_DOMAIN"
 TRUSTED_PROXIES = "MANYHANDS_TRUSTED_PROXIES"
 DATABASE_URL = "MANYHANDS_DATABASE_URL"
-POSTGRES_PASSWORD = "MANYHANDS_POSTGRES_PASSWORD"  # noqa: S105  # the variable's name
+POSTGRES_PASSWORD = "MANYHANDS_POSTGRES_PASSWORD"  # noqa: S105  # name of a variable
 RUN_FILE = "MANYHANDS_RUN_FILE"
 
-# key of settings.yaml -> the variable that sets it, which error messages name
+# Key of settings.yaml -> environment variable, for error messages.
 VARIABLE_OF = {
     "public_host": HOST,
     "announce_hosts": ANNOUNCE,
@@ -60,7 +59,7 @@ VARIABLE_OF = {
 VARIABLES = (*VARIABLE_OF.values(), POSTGRES_PASSWORD, RUN_FILE)
 DRIVER = "postgresql+psycopg"
 POSTGRES_PORT = 5432
-SECRET_KEYS = frozenset({"database_url"})  # keys of settings.yaml whose values are not shown
+SECRET_KEYS = frozenset({"database_url"})  # keys of settings.yaml whose values are not printed
 
 
 @app.command(epilog="Example: manyhands coordinator init my-run --config run.yaml --host training.example.org")
@@ -127,7 +126,7 @@ def init(
 
 
 def _chosen_run(config: Path | None, recipe: str | None, language: str | None, exact: bool) -> RunConfig:
-    """Load the run file, the recipe or the demo's; raises `ConfigError` for conflicting options."""
+    """Load the run file, the recipe or the demo's run file; raises `ConfigError` for conflicting options."""
     if recipe is not None and config is not None:
         raise ConfigError(
             f"`--recipe` ({recipe}) and `--config` ({config}) exclude each other: give one of them; "
@@ -148,7 +147,7 @@ def _chosen_run(config: Path | None, recipe: str | None, language: str | None, e
 
 
 def _command(name: str, directory: Path, *arguments: str) -> str:
-    """Return a command that the operator can paste into a shell."""
+    """Return a command for the operator to paste into a shell."""
     return shlex.join(["manyhands", "coordinator", name, str(directory), *arguments])
 
 
@@ -163,7 +162,7 @@ def configure(directory: Path = DIRECTORY) -> None:
 
 
 def make(path: Path, wanted: EnvironmentSettings) -> None:
-    """Create the run, including its tokenizer, or nothing."""
+    """Create the run including its tokenizer, atomically."""
     config = RunConfig.from_yaml(wanted.run_file or BUILTIN_RUNS / "demo.yaml")
     settings = settle(Settings(), wanted)
     say(f"Making the run `{config.run.name}` in {path}; a large corpus takes a while.")
@@ -187,10 +186,10 @@ def bring_in_line(run: RunDirectory, wanted: EnvironmentSettings) -> None:
 
 @dataclass(frozen=True)
 class EnvironmentSettings:
-    """The run file and the settings given by environment variables."""
+    """The run file and settings given by environment variables."""
 
-    run_file: Path | None  # None: not given
-    settings: Mapping[str, object]  # by key of settings.yaml; only those that a variable sets
+    run_file: Path | None  # None: not set
+    settings: Mapping[str, object]  # by key of settings.yaml; only those that are set
 
 
 def read_environment(environ: Mapping[str, str]) -> EnvironmentSettings:
@@ -217,17 +216,17 @@ def read_environment(environ: Mapping[str, str]) -> EnvironmentSettings:
 
 
 def settle(before: Settings, wanted: EnvironmentSettings) -> Settings:
-    """Merge the environment into the settings; raises `ConfigError`, which names the variable."""
+    """Merge the environment into the settings; raises `ConfigError` naming the variable."""
     return make_settings(VARIABLE_OF, **{**before.model_dump(mode="json"), **wanted.settings})
 
 
 def changed_keys(before: Settings, after: Settings) -> list[str]:
-    """Return the keys that differ, in the order of settings.yaml."""
+    """Return the keys with different values, in the order of settings.yaml."""
     return [key for key in Settings.model_fields if getattr(before, key) != getattr(after, key)]
 
 
 def require_same_database(before: Settings, after: Settings) -> None:
-    """Raise `ConfigError` if the database's address changes; user and password may."""
+    """Raise `ConfigError` if the database's address changes; user and password may change."""
     there, asked = (_described(settings.database_url) for settings in (before, after))
     if there != asked:
         raise ConfigError(
@@ -254,7 +253,7 @@ def _public_url(domain: str) -> str | None:
 
 
 def _database_url(given: Mapping[str, str]) -> str | None:
-    """Return the database's address for settings.yaml; errors do not repeat it."""
+    """Return the database's URL for settings.yaml; errors do not contain it."""
     address, password = given[DATABASE_URL], given[POSTGRES_PASSWORD]
     if address and password:
         raise ConfigError(
@@ -289,4 +288,4 @@ def _holds(run_file: Path, config: RunConfig) -> bool:
     try:
         return RunConfig.from_yaml(run_file) == config
     except ConfigError:
-        return False  # the run does not need this file any more, so it may be invalid
+        return False  # the file is no longer needed, so it may be invalid

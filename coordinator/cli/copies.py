@@ -1,4 +1,4 @@
-"""The operator's commands for backups, the authority's key, and an archive of the dashboard."""
+"""The operator's commands for backups, rotation of the authority's key, and dashboard archives."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ def restore(
 
 
 def _check(path: Path, scratch: Path | None, as_json: bool) -> None:
-    """Check a backup, and print what was compared."""
-    exit_at_sigterm()  # so that the copy of the run's keys is removed
+    """Check a backup, and print the result."""
+    exit_at_sigterm()  # removes the copy of the run's keys
     checked = check_backup(path, scratch)
     if as_json:
         say_json({**_facts(checked), "verified": True})
@@ -153,7 +153,7 @@ def archive(
     as_json: bool = JSON,
 ) -> None:
     """Freeze the dashboard into plain files that any web host serves for ever."""
-    from coordinator.web.archive import Wish, write_archive  # the web application, which other commands do not need
+    from coordinator.web.archive import Wish, write_archive  # imports the web application
 
     if address:
         _require_address(address)

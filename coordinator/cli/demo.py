@@ -36,7 +36,7 @@ def demo(
     plan = DemoPlan(directory or default_directory(datetime.now().astimezone()), RunConfig.from_yaml(config), port)
     tell(f"Run directory: {plan.directory}")
     tell("Making the run with its keys and its tokenizer, and starting the coordinator.")
-    with StopSignal() as stop:  # until the summary is printed, so that a late signal does not cut it off
+    with StopSignal() as stop:  # the summary must not be interrupted
         try:
             directory_made = prepare_run(plan, stop)
         except StoppedEarlyError:
@@ -59,7 +59,7 @@ def demo(
 
 
 def default_directory(now: datetime) -> Path:
-    """Return a new demo's directory, named after the time."""
+    """Return the directory of a new demo, named by the time."""
     return user_data_path("manyhands") / f"demo-{now:%Y%m%d-%H%M%S}"
 
 

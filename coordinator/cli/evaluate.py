@@ -1,4 +1,4 @@
-"""`manyhands evaluate`: downstream tasks on one checkpoint, or on several in comparison."""
+"""`manyhands evaluate`: run downstream tasks on one checkpoint, or compare several."""
 
 from __future__ import annotations
 
@@ -135,10 +135,10 @@ def make_task(
     preset: str = "",
     data: Path | None = None,
 ) -> Task:
-    """Make a task from a command's options; raises `ConfigError`.
+    """Build a task from a command's options; raises `ConfigError`.
 
-    A preset replaces the kind and adds columns and metric that are not given; the folder `data`
-    adds files that are not given.
+    A preset replaces the kind, and supplies columns and metric if they are not given; the folder
+    `data` supplies files that are not given.
     """
     places = {**(files_of(data) if data else {}), **{key: value for key, value in places.items() if value}}
     if preset:
@@ -170,7 +170,7 @@ def _column(text: str) -> int | str:
 
 
 def _refuse_beside_config(options: Mapping[str, object]) -> None:
-    """Raise `ConfigError` for a task's option beside a run file, where it would have no effect."""
+    """Raise `ConfigError` for a task's option beside a run file, where it would be ignored."""
     for name, value in options.items():
         if value:
             option = f"--{name.replace('_', '-')}"
@@ -185,7 +185,7 @@ def _tasks_of(config: Path) -> tuple[Task, ...]:
 
 
 def _source(text: str) -> str:
-    """Return the model to load: a run's newest checkpoint, a folder, or a model of the hub."""
+    """Return the model to load: a run's newest checkpoint, a folder, or a Hub model."""
     path = Path(text)
     if (path / "checkpoints").is_dir():
         newest = newest_verified(path / "checkpoints")
@@ -201,7 +201,7 @@ def _source(text: str) -> str:
 def _results(
     source: str, tasks: Sequence[Task], folders: DataFolders, *, fresh: bool = False, save: Path | None = None
 ) -> dict[str, TaskResult]:
-    """Run all tasks on one checkpoint, or on its architecture if `fresh`; save tuned models."""
+    """Run all tasks on a checkpoint, or on random weights if `fresh`; save tuned models."""
     results = {}
     for task in tasks:
         folder = ""
@@ -238,7 +238,7 @@ def _show_details(checkpoint: str, result: TaskResult) -> None:
 
 @dataclass(frozen=True)
 class Contestant:
-    """One checkpoint's results, by task."""
+    """The results of one checkpoint by task."""
 
     name: str
     results: Mapping[str, TaskResult]
@@ -259,13 +259,13 @@ class Contestant:
 
 
 def headings(contestants: Sequence[Contestant]) -> list[str]:
-    """Return the table's headings: `checkpoint`, and each task with its main metric."""
+    """Return the headings: `checkpoint`, then each task with its main metric."""
     tasks = {name: result.metric for each in contestants for name, result in each.results.items()}
     return ["checkpoint", *(f"{name} ({metric})" for name, metric in tasks.items())]
 
 
 def table_rows(contestants: Sequence[Contestant]) -> list[list[str]]:
-    """Return a row for each checkpoint; a star marks the best mean of a task."""
+    """Return a row per checkpoint; a star marks the best mean of each task."""
     best = {name: best_of(contestants, name) for each in contestants for name in each.results}
 
     def cell(contestant: Contestant, task: str) -> str:
@@ -276,7 +276,7 @@ def table_rows(contestants: Sequence[Contestant]) -> list[list[str]]:
 
 
 def best_of(contestants: Sequence[Contestant], task: str) -> Contestant | None:
-    """Return the contestant with the best mean; None if fewer than two have a mean."""
+    """Return the contestant with the best mean; None if fewer than two have one."""
     with_mean = [
         (mean if result.higher_is_better else -mean, each)
         for each in contestants
@@ -286,7 +286,7 @@ def best_of(contestants: Sequence[Contestant], task: str) -> Contestant | None:
 
 
 def markdown(contestants: Sequence[Contestant]) -> str:
-    """Return the table as Markdown, and a table of each checkpoint's entity classes."""
+    """Return the table as Markdown, with a table of entity classes per checkpoint."""
     parts = [_markdown_table(headings(contestants), table_rows(contestants))]
     for each in contestants:
         for result in each.results.values():

@@ -1,4 +1,4 @@
-"""`manyhands coordinator evaluator | evaluators`: evaluate checkpoints; allow remote evaluators."""
+"""`manyhands coordinator evaluator | evaluators`: evaluate checkpoints, and allow remote evaluators."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _require_tasks(directory: RunDirectory) -> None:
 
 
 def _address(directory: Path, given: str) -> str:
-    """Return the coordinator's web address: `given`, which is stored, or the stored one."""
+    """Return the coordinator's web address: `given`, which is then stored, or the stored one."""
     kept = directory / ADDRESS_FILE
     if given:
         if not is_web(given):

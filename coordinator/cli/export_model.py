@@ -1,4 +1,4 @@
-"""`manyhands export`: write a checkpoint to a folder that plain transformers loads, and test it."""
+"""`manyhands export`: write a checkpoint to a folder for plain transformers, and test the folder."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def export(
 
 
 def _find(path: Path) -> tuple[Path, Path | None]:
-    """Return the checkpoint's folder, and the directory of its run if it is on this disk."""
+    """Return the checkpoint's folder, and its run's directory if it is on this disk."""
     if (path / "settings.yaml").is_file():
         with open_run(path) as run:
             for row in checkpoints(run.database):
@@ -118,7 +118,7 @@ def _require_publishable(run: OpenRun, stored: StoredCheckpoint) -> None:
 
 
 def _export_embedder(stored: StoredCheckpoint, run_dir: Path | None, out: Path, as_json: bool) -> None:
-    """Export the checkpoint as a model of sentence-transformers."""
+    """Export the checkpoint as a sentence-transformers model."""
     facts = facts_of_checkpoint(stored)
     require_bidirectional(facts.config)
     if run_dir is not None:

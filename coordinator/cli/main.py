@@ -1,6 +1,6 @@
 """The operator's commands: `manyhands coordinator init | serve | invite | allow | members | ...`.
 
-Each opens the run's directory, does one thing and ends; `serve` and `evaluator` keep running.
+Each command opens the run's directory, does one thing and ends, except `serve` and `evaluator`.
 """
 
 from __future__ import annotations

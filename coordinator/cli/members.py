@@ -1,4 +1,4 @@
-"""The operator's commands about members and devices: admission, names, quarantine, revocation."""
+"""The operator's commands for members and devices: admission, names, quarantine, revocation."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def allow(
 
 
 def _check_provider(run: OpenRun, entry: str) -> None:
-    """Raise `ConfigError` for an entry that no login could ever match."""
+    """Raise `ConfigError` for an entry that no login can match."""
     parsed, providers = Entry.parse(entry), run.directory.settings.providers
     if parsed.provider not in providers:
         known = ", ".join(providers) or "none"
@@ -281,7 +281,7 @@ def invite(
 
 
 def warn_of_other_software(directory: RunDirectory, ours: Software) -> None:
-    """Warn on stderr if the running service, started before an update, serves other software."""
+    """Warn on stderr if the running service was started before an update and serves other software."""
     settings = directory.settings
     host = "127.0.0.1" if settings.bind_host in WILDCARDS else settings.bind_host
     url = f"http://{f'[{host}]' if ':' in host else host}:{settings.web_port}/api/v1/joining"
@@ -290,7 +290,7 @@ def warn_of_other_software(directory: RunDirectory, ours: Software) -> None:
             told = json.loads(beginning(answer, MAX_ANSWER_BYTES))
         is_other = told["join_link"] == str(directory.join_link) and not told["software"]["wheel"].endswith(ours.sha256)
     except (UnreachableError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return  # the run is not served here, or by an older version
+        return  # not served here, or by an older version
     if is_other:
         typer.echo(
             "The coordinator that runs was started with other software than is installed now. Restart it before you "
@@ -300,7 +300,7 @@ def warn_of_other_software(directory: RunDirectory, ours: Software) -> None:
 
 
 def _draw_qr(text: str) -> None:
-    """Draw a text as a QR code, light on dark whatever the terminal's colors are."""
+    """Print a text as a QR code, light on dark in any terminal."""
     drawn = io.StringIO()
     segno.make(text, micro=False).terminal(drawn, compact=True)
     for line in drawn.getvalue().splitlines():

@@ -1,4 +1,4 @@
-"""Options that several commands share, and the printing of a one-line result."""
+"""Options shared by several commands, and printing of one-line results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LIMIT = typer.Option(100, min=1, max=100_000, help="The newest so many.")
 
 
 def say_done(as_json: bool, facts: object, text: str) -> None:
-    """Print the result of a command, as JSON or as text."""
+    """Print the result of a command as JSON or text."""
     if as_json:
         say_json(facts)
     else:

@@ -1,4 +1,4 @@
-"""`manyhands coordinator serve`: start a run's parts, and supervise them."""
+"""`manyhands coordinator serve`: start and supervise a run's parts."""
 
 from __future__ import annotations
 

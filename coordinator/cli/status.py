@@ -38,7 +38,7 @@ def doctor(directory: Path = DIRECTORY, as_json: bool = JSON) -> None:
 
 
 async def _examine(run: RunDirectory, display: CheckupDisplay) -> None:
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # asyncio's handler would wait for a blocking check
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # asyncio's would wait for checks
     await examine(stages(time.time()), run, display, conclude)
 
 
@@ -72,7 +72,7 @@ def status(directory: Path = DIRECTORY, as_json: bool = JSON) -> None:
 
 
 def _alarm(run: OpenRun, row: AlarmRow) -> dict[str, object]:
-    """Return a current alarm with, if it is about the model, the checkpoint to return to."""
+    """Return an active alarm; if it is about the model, with the checkpoint to return to."""
     point = read_return_point(run.database, row.step) if row.kind in MODEL_KINDS else None
     return {
         **asdict(row),
