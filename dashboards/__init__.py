@@ -8,11 +8,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-WEB = Path(__file__).parent / "web"  # the public views; their templates are the *.html
+WEB = Path(__file__).parent / "web"  # public views, with templates in *.html
 ADMIN = Path(__file__).parent / "admin"  # templates of the administrators' pages
-GUIDE = Path(__file__).parent / "guide"  # the documentation as a site, once `make docs` has built it
-NOTEBOOK = Path(__file__).parent / "join.ipynb"  # the volunteer's, without a run's values
-SKILL = Path(__file__).parent / "SKILL.md"  # for a coding agent; ${names} stand for a run's values
+GUIDE = Path(__file__).parent / "guide"  # documentation site built by `make docs`
+NOTEBOOK = Path(__file__).parent / "join.ipynb"  # volunteers' notebook without a run's values
+SKILL = Path(__file__).parent / "SKILL.md"  # instructions for coding agents; ${names} stand for a run's values
 DEFAULT_LANGUAGE = "en"
 CONTENT_TYPES = {
     ".css": "text/css; charset=utf-8",
@@ -23,7 +23,7 @@ CONTENT_TYPES = {
 
 
 def page_files() -> dict[str, Path]:
-    """Map all files that pages load, by their paths below `WEB`."""
+    """Return all files that pages load, by path below `WEB`."""
     found = (file for file in sorted(WEB.rglob("*")) if file.suffix in CONTENT_TYPES)
     return {file.relative_to(WEB).as_posix(): file for file in found}
 
@@ -35,7 +35,7 @@ def content_type(name: str) -> str:
 
 @cache
 def page_version() -> str:
-    """Hash all page files; as their URLs contain the hash, browsers can cache them for ever."""
+    """Return a hash of all page files; URLs contain it, so browsers can cache files forever."""
     digest = hashlib.sha256()
     for name, file in page_files().items():
         digest.update(name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
@@ -44,7 +44,7 @@ def page_version() -> str:
 
 @cache
 def catalogs() -> dict[str, dict[str, Any]]:
-    """Read the texts by language (BCP 47), with its name and direction; the default one first."""
+    """Return the texts by language (BCP 47), with its name and direction; the default language first."""
     names = sorted((WEB / "i18n").glob("*.json"), key=lambda file: (file.stem != DEFAULT_LANGUAGE, file.stem))
     return {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in names}
 

@@ -50,7 +50,7 @@ MAX_ATTEMPTS = 8
 FIRST_PAUSE_S = 5.0
 LONGEST_PAUSE_S = 3600.0
 NEWS_S = 86_400.0  # older milestones are skipped, so a new webhook does not receive the history
-TIMEOUT_S = 10.0  # for the connection, and for the headers of the answer
+TIMEOUT_S = 10.0  # timeout for the connection, and for the headers of the answer
 
 
 class DeliveryOutcome(str, Enum):
@@ -88,7 +88,7 @@ def chat_request(webhook: Webhook, secret: str, text: str, identity: str) -> tup
 
     `identity` is equal for equal texts to the same chat.
     """
-    if isinstance(webhook, DiscordWebhook):  # with `wait`, Discord answers after posting
+    if isinstance(webhook, DiscordWebhook):  # `wait` delays the answer until after posting
         return "POST", f"{secret}?wait=true", {"json": {"content": text, "allowed_mentions": {"parse": []}}}
     if isinstance(webhook, SlackWebhook):
         return "POST", secret, {"json": {"text": html.escape(text, quote=False)}}
@@ -176,7 +176,7 @@ def find_notice(database: Database, milestone: str, webhook: str) -> MilestoneNo
 
 @dataclass
 class Herald:
-    """A loop that announces milestones, with its dependencies."""
+    """A loop that announces milestones."""
 
     directory: RunDirectory
     database: Database

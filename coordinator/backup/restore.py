@@ -131,5 +131,5 @@ def _are_equal(source: Engine, target: Engine) -> bool:
     try:
         with target.connect() as there, source.connect() as here:
             return contents(there) == contents(here)
-    except DBAPIError:  # no tables, or another version's
+    except DBAPIError:  # missing tables, or another version's
         return False

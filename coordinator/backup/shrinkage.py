@@ -1,7 +1,7 @@
 """Detection of data loss before a new backup, by comparison with the last backup and the checkpoints.
 
-Otherwise backups of a run that has lost its database or checkpoints would in time replace all good
-ones. The last backup is found through a file in the run's directory, and through the manifests
+Without it, backups of a run that has lost its database or checkpoints would in time replace all
+good ones. The last backup is found through a file in the run's directory, and through the manifests
 beside the new backup, because the directory itself may have been lost.
 """
 
@@ -26,7 +26,7 @@ LAST_BACKUP = "last-backup.json"  # file in the run's directory
 FAR_LESS = 0.5  # fraction of the last backup's figure
 _LASTING = ("members", "devices", "reports")  # rows that no command deletes
 _OF_AN_ERA = ("step", "receipts", "samples")  # figures that decrease when a new era begins
-_FIGURES = {  # in addition to the row counts
+_FIGURES = {  # figures besides the row counts
     "era": "SELECT max(era) FROM eras",
     "samples": "SELECT sum(counted) FROM daily_shares",
     "step": "SELECT max(step) FROM (SELECT step FROM steps UNION ALL SELECT step FROM swarm_status "
@@ -93,7 +93,7 @@ def remember_backup(directory: RunDirectory, backup: Backup) -> None:
 def _checkpoint_steps(connection: sqlite3.Connection, folder: Path) -> Iterator[int]:
     """Yield the step of each checkpoint or, if it was undone, the last valid step."""
     for path in folder.glob("step-*"):
-        with suppress(StorageError):  # damaged: skipped, as by a resuming keeper
+        with suppress(StorageError):  # damaged, so a resuming keeper skips it
             manifest = verify(path, files=()).manifest  # the manifest only
             [last] = connection.execute("SELECT min(after_step) FROM eras WHERE era > ?", (manifest.era,)).fetchone()
             yield manifest.step if last is None else min(manifest.step, last)

@@ -20,7 +20,7 @@ from auth.errors import StorageError
 from auth.files import new_directory, sync
 from coordinator.checkpoints.manifest import MANIFEST, StoredCheckpoint, file_entry, verify
 
-LEFT_OUT = frozenset({"optimizer.safetensors", "run.yaml"})  # for resuming; may contain private addresses
+LEFT_OUT = frozenset({"optimizer.safetensors", "run.yaml"})  # resuming only; may hold private addresses
 
 
 @contextmanager

@@ -73,7 +73,7 @@ def verify(path: Path, files: Collection[str] | None = None) -> StoredCheckpoint
             wanted = files is None or name in files
             if Path(name).name != name or (wanted and not matches(path / name, entry)):
                 raise StorageError(f"{path.name}: {name} does not match the manifest.")
-    except (OSError, ValueError, ValidationError, RecursionError) as error:  # nested too deeply
+    except (OSError, ValueError, ValidationError, RecursionError) as error:  # RecursionError: deep JSON
         raise StorageError(f"{path.name}: no complete checkpoint ({error}).") from error
     return StoredCheckpoint(path, manifest, hashlib.sha256(raw).hexdigest())
 

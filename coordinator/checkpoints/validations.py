@@ -29,7 +29,7 @@ class ValidationRow:
     era: int
     manifest_sha256: str
     set_sha256: str
-    sequence_length: int  # in tokens
+    sequence_length: int  # tokens
     samples: int
     predicted_tokens: int
     mlm_loss: float | None
@@ -38,7 +38,7 @@ class ValidationRow:
     sop_accuracy: float | None
     elapsed_s: float
     evaluated_at: float  # Unix time in seconds
-    detection_loss: float | None = None  # weighted; None if no tokens are replaced
+    detection_loss: float | None = None  # weighted loss; None if no tokens are replaced
     detection_accuracy: float | None = None
     detection_f1: float | None = None
 

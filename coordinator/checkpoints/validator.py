@@ -40,15 +40,15 @@ LAST_S = 5.0  # time for pending checkpoints when stopping
 
 @dataclass
 class Validator:
-    """A loop that evaluates checkpoints, with its dependencies."""
+    """A loop that evaluates checkpoints."""
 
     directory: RunDirectory
     config: RunConfig
     model: PreTrainedModel
     database: Database
     clock: Callable[[], float] = time.time
-    sets: dict[int, ValidationSet | None] = field(default_factory=dict)  # by sequence length
-    passed_over: set[str] = field(default_factory=set)  # manifest digests that failed
+    sets: dict[int, ValidationSet | None] = field(default_factory=dict)  # sequence length -> samples
+    passed_over: set[str] = field(default_factory=set)  # manifest digests of failed evaluations
 
     def run(self, stop: threading.Event) -> None:
         """Evaluate checkpoints, newest first, until none has come for `REST_S`.
@@ -83,7 +83,7 @@ class Validator:
         return False
 
     def has_evaluated_all(self) -> bool:
-        """Return whether no checkpoint is pending; False without held-out text, so that the process remains."""
+        """Return whether no checkpoint is pending; False without held-out text, to keep the process alive."""
         return None not in self.sets.values() and not pending_checkpoints(self.database)
 
     def samples_at(self, step: int) -> ValidationSet | None:

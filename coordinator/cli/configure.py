@@ -189,7 +189,7 @@ class EnvironmentSettings:
     """The run file and settings given by environment variables."""
 
     run_file: Path | None  # None: not set
-    settings: Mapping[str, object]  # by key of settings.yaml; only those that are set
+    settings: Mapping[str, object]  # key of settings.yaml -> value, if set
 
 
 def read_environment(environ: Mapping[str, str]) -> EnvironmentSettings:

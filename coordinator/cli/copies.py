@@ -97,8 +97,7 @@ def restore(
 
 
 def _check(path: Path, scratch: Path | None, as_json: bool) -> None:
-    """Check a backup, and print the result."""
-    exit_at_sigterm()  # removes the copy of the run's keys
+    exit_at_sigterm()  # SIGTERM must not leave a copy of the run's keys behind
     checked = check_backup(path, scratch)
     if as_json:
         say_json({**_facts(checked), "verified": True})

@@ -59,7 +59,7 @@ def demo(
 
 
 def default_directory(now: datetime) -> Path:
-    """Return the directory of a new demo, named by the time."""
+    """Return the directory of a new demo, named after the current time."""
     return user_data_path("manyhands") / f"demo-{now:%Y%m%d-%H%M%S}"
 
 

@@ -118,7 +118,6 @@ def _require_publishable(run: OpenRun, stored: StoredCheckpoint) -> None:
 
 
 def _export_embedder(stored: StoredCheckpoint, run_dir: Path | None, out: Path, as_json: bool) -> None:
-    """Export the checkpoint as a sentence-transformers model."""
     facts = facts_of_checkpoint(stored)
     require_bidirectional(facts.config)
     if run_dir is not None:

@@ -255,7 +255,7 @@ def invite(
     as_json: bool = JSON,
 ) -> None:
     """Invite a volunteer: prints one-use codes, which are stored nowhere, and how to use them."""
-    packed = own_software()  # first, because it may fail, and codes are shown only once
+    packed = own_software()  # may fail, so it precedes the codes, which are shown only once
     with open_run(directory) as run:
         codes = run.administration.invite(name, role, days, devices)
         link = str(run.directory.join_link)
@@ -290,7 +290,7 @@ def warn_of_other_software(directory: RunDirectory, ours: Software) -> None:
             told = json.loads(beginning(answer, MAX_ANSWER_BYTES))
         is_other = told["join_link"] == str(directory.join_link) and not told["software"]["wheel"].endswith(ours.sha256)
     except (UnreachableError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return  # not served here, or by an older version
+        return  # the run is not served here, or by an older version
     if is_other:
         typer.echo(
             "The coordinator that runs was started with other software than is installed now. Restart it before you "

@@ -33,7 +33,7 @@ class Ear:
         self._looked_at = clock()
 
     def ring(self) -> None:
-        """Wake the task."""
+        """Wake the waiting task."""
         self._rung.set()
 
     def look(self) -> None:

@@ -21,7 +21,7 @@ from sqlalchemy.exc import IntegrityError
 LATENCY_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 LASTING = frozenset(
     {"Session", "Login", "Probe", "FetchFile", "Watch"}
-)  # the peer decides how long these calls last, so they have no meaningful latency
+)  # long-lived calls, ended by the peer, which have no meaningful latency
 _CODES = {code.value[0]: code.name.lower() for code in grpc.StatusCode}
 
 

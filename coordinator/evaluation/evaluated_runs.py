@@ -46,7 +46,7 @@ EVALUATING = ".evaluating"  # backups skip names with a leading dot
 MAX_DETAIL_BYTES = 1 << 20
 REFUSALS: Mapping[int, type[ManyhandsError]] = {
     **dict.fromkeys((400, 401, 404, 409, 413, 422), RequestError),
-    403: NotAllowedError,  # not dropped: the operator may still allow the evaluator
+    403: NotAllowedError,  # retried later: the operator may still allow the evaluator
 }
 
 
@@ -62,7 +62,7 @@ class PendingEvaluation:
 def pending(
     tasks: Sequence[Task], checkpoints: Sequence[tuple[int, str]], done: Collection[tuple[str, str, str]]
 ) -> list[PendingEvaluation]:
-    """Return the tasks without a result for each of `checkpoints`, pairs of (step, manifest digest)."""
+    """Return the pending tasks of `checkpoints`, which are pairs of (step, manifest digest)."""
     named = [(task, task.sha256) for task in tasks]
     return [
         PendingEvaluation(step, manifest, task)
@@ -102,7 +102,7 @@ class LocalRun:
             yield folder
 
     def report(self, report: EvaluationReport) -> None:
-        """Store a result; raises `StorageError` if its checkpoint has been removed or rewound."""
+        """Store a result; raises `StorageError` if its checkpoint has been removed or undone."""
         row = EvaluationRow(report.step, report.manifest_sha256, OPERATOR, report.result, report.evaluated_at)
         if not record_evaluation(self._database, row):
             raise StorageError(f"The checkpoint of step {report.step} has been removed or undone meanwhile.")
@@ -150,7 +150,7 @@ class RemoteRun:
         self.place = place  # base of tasks' relative paths; folder of the evaluator's files
         self._outbox = place / "outbox"
         make_private_directory(self._outbox)
-        self._told: set[tuple[str, str, str]] = set()  # delivered, perhaps not yet on the dashboard
+        self._told: set[tuple[str, str, str]] = set()  # delivered reports, perhaps not yet on the dashboard
         self.key = EvaluatorKey.load_or_create(place / "evaluator.key")
 
     @property
@@ -193,7 +193,7 @@ class RemoteRun:
         self.deliver()
 
     def deliver(self) -> None:
-        """Send the stored reports; drop rejected ones, and keep the others for a later attempt."""
+        """Send the stored reports; drop those that the coordinator rejects, and keep the others for later."""
         for path, report in self._undelivered().items():
             try:
                 self._post(path.read_bytes())
@@ -210,7 +210,7 @@ class RemoteRun:
         for path in sorted(self._outbox.glob("*.json")):
             try:
                 found[path] = SignedReport.model_validate_json(path.read_bytes()).opened()
-            except (ValidationError, RequestError):  # of another version: would be rejected
+            except (ValidationError, RequestError):  # another version's, which would be rejected
                 path.unlink()
         return found
 
@@ -232,7 +232,6 @@ class RemoteRun:
 
 @contextmanager
 def _aside(place: Path, step: int) -> Iterator[Path]:
-    """Yield the path of a temporary folder for a checkpoint, and remove the folder afterwards."""
     folder = place / EVALUATING / checkpoint_name(step)
     shutil.rmtree(folder, ignore_errors=True)
     make_private_directory(folder.parent)

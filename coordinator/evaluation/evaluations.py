@@ -63,7 +63,7 @@ def evaluations(database: Database) -> list[EvaluationRow]:
 
 
 def curves(tasks: Sequence[Task], rows: Iterable[EvaluationRow]) -> list[dict[str, Any]]:
-    """Return each task's curve of results; results with other data or another recipe are left out."""
+    """Return each task's curve of results for its current data and recipe."""
     rows = list(rows)
     found = []
     for task in tasks:

@@ -28,14 +28,14 @@ LOOK_S = 0.2  # interval between checks of `should_stop`
 
 @dataclass
 class Evaluator:
-    """A loop that evaluates pending tasks, with its dependencies."""
+    """A loop that evaluates pending tasks."""
 
     source: LocalRun | RemoteRun
     should_stop: Callable[[], bool]
     clock: Callable[[], float] = time.time
     threads: int = 0
     evaluate: Callable[[Plan, Callable[[], bool]], TaskResult | None] = run_apart
-    passed_over: set[tuple[str, str]] = field(default_factory=set)  # failed (manifest, task)
+    passed_over: set[tuple[str, str]] = field(default_factory=set)  # (manifest, task) pairs that failed
 
     def run(self, *, once: bool = False) -> None:
         """Run pending tasks until `should_stop()`; with `once`, return when none is pending."""

@@ -18,7 +18,7 @@ from auth.files import write_private
 from auth.statements import Statement, is_signed_by, sign_body
 from coordinator.evaluation.tasks.results import Digest, TaskResult
 
-MAX_BODY_CHARS = 56 * 1024  # below the limit of 64 KiB per request
+MAX_BODY_CHARS = 56 * 1024  # less than the limit of 64 KiB per request
 
 
 class EvaluationReport(Statement):

@@ -42,7 +42,7 @@ FAILED = "The model failed at this sentence; the coordinator's log says why."
 
 @dataclass
 class Answerer:
-    """A loop that answers questions, with its dependencies."""
+    """A loop that answers questions."""
 
     directory: RunDirectory
     database: Database
@@ -85,7 +85,7 @@ class Answerer:
     def _answer(self, question: QuestionRow) -> None:
         self._require_kept(question)
         if self.filler is None:
-            from coordinator.playground.fill_blanks import BlankFiller  # torch
+            from coordinator.playground.fill_blanks import BlankFiller  # imports torch
 
             self.filler = BlankFiller(self.directory)
         folder = self.directory.checkpoint_dir(question.step)

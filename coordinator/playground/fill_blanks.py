@@ -38,7 +38,7 @@ class BlankFiller:
         self._loaded = ""  # manifest digest of the loaded checkpoint
 
     def fill(self, checkpoint: Path, manifest_sha256: str, text: str) -> Answer:
-        """Return the checkpoint's candidates; raises `RequestError` for a long text, or `StorageError`."""
+        """Return the candidates per blank; raises `RequestError` for a text that is too long, or `StorageError`."""
         ids = self._encode(text)
         if self._loaded != manifest_sha256:
             self._loaded = ""  # weights may be mixed if loading fails

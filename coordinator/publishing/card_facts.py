@@ -82,7 +82,7 @@ def facts_of_run(
 
 
 def facts_of_checkpoint(checkpoint: StoredCheckpoint) -> CardFacts:
-    """Gather the facts in a checkpoint alone: no contributors, loss curve or licence."""
+    """Gather facts from a checkpoint only: no contributors, loss curve or licence."""
     return _facts(RunConfig.from_yaml(checkpoint.path / "run.yaml"), checkpoint)
 
 

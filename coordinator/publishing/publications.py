@@ -83,7 +83,7 @@ def is_due(row: PublicationRow | None, now: float) -> bool:
     """Return whether an attempt is due; the interval doubles after each failure, up to an hour."""
     if row is None or not row.attempts:
         return True
-    return now - row.updated_at >= pause_s(row.attempts) or now < row.updated_at  # clock was set back
+    return now - row.updated_at >= pause_s(row.attempts) or now < row.updated_at  # the clock was set back
 
 
 def pause_s(attempts: int) -> float:

@@ -36,7 +36,7 @@ POLL_S = 1.0
 
 @dataclass
 class Publisher:
-    """A loop that publishes checkpoints, with its dependencies."""
+    """A loop that publishes checkpoints."""
 
     directory: RunDirectory
     database: Database

@@ -20,7 +20,7 @@ from peer.config.run import RunConfig
 
 
 def _nothing_more(_directory: RunDirectory) -> None:
-    """The default of `prepare` in `create`."""
+    """Do nothing; the default of `prepare` in `create`."""
 
 
 class RunDirectory:

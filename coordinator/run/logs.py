@@ -22,7 +22,7 @@ from peer.runtime.repeats import RepeatFilter
 
 logger = logging.getLogger(__name__)
 TEXT_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-LEVELS = {  # by number, because libraries rename levels
+LEVELS = {  # level numbers, because libraries rename levels
     logging.DEBUG: "debug",
     logging.INFO: "info",
     logging.WARNING: "warning",
@@ -79,7 +79,7 @@ def _is_harmless(found: str, spared: frozenset[str]) -> bool:
 
 
 def shorten_database_failure(record: logging.LogRecord) -> bool:
-    """Replace the traceback of a database failure that the operator can fix with one sentence."""
+    """Replace the traceback of a database failure that the operator can fix by one sentence."""
     failure = record.exc_info[1] if record.exc_info else None
     if failure is None:
         return True
@@ -109,7 +109,7 @@ class JsonLines(logging.Formatter):
     def __init__(self, process: str, style: LogStyle, step: Callable[[], int | None] = lambda: None) -> None:
         super().__init__()
         self._process, self._run_style = process, style
-        self.step = step  # returns the process's current step
+        self.step = step  # function that returns the current step
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as a JSON object; `exception` is the traceback, if any."""

@@ -31,8 +31,8 @@ class Listener:
 
     host: str
     port: int
-    purpose: str  # for messages, such as "the dashboard"
-    setting: str  # for messages, such as "`web_port` in my-run/settings.yaml"
+    purpose: str  # name used in messages, such as "the dashboard"
+    setting: str  # setting named in messages, such as "`web_port` in my-run/settings.yaml"
 
 
 def check_ports(listeners: Iterable[Listener]) -> None:
@@ -99,10 +99,10 @@ def _explain(listener: Listener, error: OSError) -> ConfigError | PortTakenError
 
 
 def keeper_place(settings: Settings) -> Placement:
-    """Return the listening and announced addresses of the keeper.
+    """Return the keeper's listening and announced addresses.
 
-    TCP on the IP version of `bind_host` is always included, so that the p2p daemon reports it if
-    that fails. Other combinations are included if this machine supports them.
+    TCP on the IP version of `bind_host` is always included, so that the p2p daemon reports a
+    failure. Other combinations are included if this machine supports them.
     """
     port, host = settings.swarm_port, _address_of(settings.bind_host)
     asked = ways_from(str(host), port, ("tcp", "udp") if settings.quic else ("tcp",))

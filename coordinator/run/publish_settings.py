@@ -70,7 +70,7 @@ class PlaceSettings(Section):
 
     @property
     def is_public(self) -> bool:
-        """Return whether the public is told of the destination: not if it is private or a local folder."""
+        """Return whether the public may see the destination: it is neither private nor a local folder."""
         return not (self.private or self.to.startswith(LOCAL))
 
 

@@ -23,7 +23,7 @@ Name = Annotated[
         "at most 128 letters, digits, dots, hyphens and underscores, the first a letter or a digit",
     ),
 ]
-SecretFile = Annotated[str, Field(min_length=1, max_length=255)]  # in the run's directory; mode 0600
+SecretFile = Annotated[str, Field(min_length=1, max_length=255)]  # path relative to the run's directory
 
 
 class TensorBoardSettings(Section):

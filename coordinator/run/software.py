@@ -39,7 +39,7 @@ class Software:
     name: str  # file name of the wheel
     version: str
     wheel: bytes = field(repr=False)
-    constraints: bytes = field(repr=False)  # also contained in the wheel
+    constraints: bytes = field(repr=False)  # constraints file, which the wheel also contains
 
     @cached_property
     def sha256(self) -> str:

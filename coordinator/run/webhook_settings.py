@@ -9,7 +9,7 @@ from pydantic import Field
 from auth.openid.provider import SafeUrl
 from peer.config.base import Section, ShortName, WrittenAs
 
-SecretFile = Annotated[str, Field(min_length=1, max_length=255)]  # in the run's directory; mode 0600
+SecretFile = Annotated[str, Field(min_length=1, max_length=255)]  # path relative to the run's directory
 
 
 class DiscordWebhook(Section):

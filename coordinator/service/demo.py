@@ -44,7 +44,7 @@ HOST = "127.0.0.1"  # loopback: not reachable from other machines
 WEB_PORT = 8080
 NAMES = ("ada", "grace", "emmy", "alan", "kurt", "alonzo", "edsger", "barbara")
 POLL_S = 0.25
-START_TIMEOUT_S = 180.0  # a keeper that was killed first searches a minute for surviving peers
+START_TIMEOUT_S = 180.0  # a killed keeper first searches a minute for surviving peers
 PEERS_GRACE_S = 60.0  # peers leave within 10 s, later on a busy machine; kill only one that hangs
 COORDINATOR_GRACE_S = LONGEST_STOP_S + 5.0
 
@@ -54,7 +54,7 @@ class DemoPlan:
     """The run to start, its directory and its web port."""
 
     directory: Path
-    config: RunConfig  # for a new run; an existing run keeps its own configuration
+    config: RunConfig  # configuration of a new run; an existing run keeps its own
     web_port: int | None  # None: 8080 if free, else any free port
 
 
@@ -100,7 +100,7 @@ def _make_apart(path: Path, config: RunConfig, settings: Settings, should_stop: 
     finally:
         ours.close()
         if process.is_alive():
-            end_group(process.pid)  # it may not lead a group yet
+            end_group(process.pid)  # the child may not lead a group yet
             process.kill()
         process.join()
         process.close()
@@ -291,7 +291,7 @@ class Demo:
 
     def _start_peer(self, name: str) -> CommandProcess:
         state_dir = self._run.directory.path / "peers" / name
-        known = state_dir.exists()  # it joined in an earlier demo and has a key
+        known = state_dir.exists()  # a device of an earlier demo has a key
         code = "" if known else self._run.membership.invite(name)[0]
         arguments = ["join", str(self._run.directory.join_link), "--state-dir", str(state_dir)]
         arguments += ["--data-folder", "/", "--private-network"]  # the run file is the user's own

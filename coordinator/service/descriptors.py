@@ -12,7 +12,7 @@ from coordinator.control.door import DESCRIPTORS, DoorLimits
 from coordinator.run.settings import Settings
 from coordinator.web.http.server import ConnectionLimits
 
-SPARE = 256  # for the database, logs and files being read
+SPARE = 256  # descriptors for the database, logs and files being read
 
 
 def descriptors_needed(settings: Settings) -> int:

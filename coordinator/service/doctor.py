@@ -231,7 +231,7 @@ def check_sentences(directory: RunDirectory) -> CheckResult:
     """Documents have the sentences whose order the objective is to learn."""
     try:
         single = single_sentences(directory.config, order_sample(directory.config))
-    except (ConfigError, UnreachableError) as error:  # not needed on this machine
+    except (ConfigError, UnreachableError) as error:  # only evaluation needs the sources here
         return skipped(str(error))
     if single is None:
         return skipped("The run's objective and sources need no look at their sentences.")
@@ -265,7 +265,7 @@ def _highest(directory: RunDirectory, column: InstrumentedAttribute[Any]) -> flo
 def _clock_is_kept() -> bool | None:
     """Return whether the Linux kernel reports a clock synchronized by NTP; None if unknown."""
     try:
-        state = int(ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(512)))  # zeros only read
+        state = int(ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(512)))  # a zeroed struct only reads
     except (AttributeError, OSError):
         return None
     return None if state < 0 else state != TIME_ERROR

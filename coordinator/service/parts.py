@@ -159,7 +159,7 @@ class PartProcess:
             args=(self.part, self._directory, os.getpid(), theirs, self._style),
             name=self.part.name,
         )
-        with interrupts_ignored():  # Ctrl-C must not reach the child
+        with interrupts_ignored():  # children ignore Ctrl-C
             process.start()
         theirs.close()
         self._process = process
@@ -197,7 +197,7 @@ class PartProcess:
         """Kill the process and its group; return its exit code, or None if it was not running."""
         if self._process is None:
             return None
-        end_group(_pid(self._process))  # before reaping, so that the pid cannot be reused
+        end_group(_pid(self._process))  # unreaped, so its pid cannot be reused
         self._process.kill()
         self._process.join()
         exit_code = self._process.exitcode
@@ -224,7 +224,7 @@ def _part_main(part: Part, directory: Path, parent_pid: int, messages: Connectio
     kill_forks_at_end()
     log_to_stderr(part.name, style)
     log_the_unforeseen()
-    from coordinator.store.engine import in_one_sentence  # not needed by the supervisor
+    from coordinator.store.engine import in_one_sentence  # the supervisor need not import it
 
     try:
         with in_one_sentence():

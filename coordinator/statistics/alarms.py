@@ -32,7 +32,7 @@ UPDATE_RISE = 10.0  # multiple of the median of earlier steps; warm-up stays far
 UPDATES_KNOWN = 20  # minimum number of earlier steps for a median
 UPDATES_COMPARED = 100
 HELD_STEPS = 20  # number of steps for which an alarm about one step remains active
-LEAST_PATIENCE = 200  # steps until a model must beat a unigram; at least the warm-up
+LEAST_PATIENCE = 200  # steps until a model must beat a unigram, or the warm-up if longer
 ACTOR = "run:keeper"
 
 
@@ -52,7 +52,7 @@ class Vitals:
     losses: Sequence[tuple[int, float | None]]  # (step, loss), in order; None: not finite
     updates: Sequence[tuple[int, float]] = ()  # (step, norm of its parameter update), in order
     began: int = 0  # first step of the phase
-    held_out: tuple[int, float | None] | None = None  # newest evaluation: step, loss per token
+    held_out: tuple[int, float | None] | None = None  # newest evaluation: (step, loss per token)
     unigram: float | None = None  # unigram loss on the same tokens
 
 
@@ -68,7 +68,7 @@ def alarms_of(vitals: Vitals, *, warmup_steps: int) -> list[Alarm]:
 
 
 def _not_finite(vitals: Vitals) -> Alarm | None:
-    """Return an alarm if the newest loss is not finite, dated to the first of consecutive such losses."""
+    """Return an alarm if the newest loss is not finite; it began with the first of consecutive such losses."""
     began = None
     for step, loss in reversed(vitals.losses):
         if loss is not None and math.isfinite(loss):
@@ -78,7 +78,7 @@ def _not_finite(vitals: Vitals) -> Alarm | None:
 
 
 def _diverges(vitals: Vitals) -> Alarm | None:
-    """Return an alarm if the loss has risen from its minimum, dated to the last step near the minimum."""
+    """Return an alarm if the loss has risen; it began at the last step near the minimum."""
     rise = rise_of([(step, loss) for step, loss in vitals.losses if loss is not None and math.isfinite(loss)])
     if rise is None:
         return None
@@ -89,14 +89,14 @@ def _diverges(vitals: Vitals) -> Alarm | None:
 def _leaps(vitals: Vitals) -> Alarm | None:
     """Return an alarm if a recent step moved the parameters much further than the steps before it.
 
-    It is dated to the first such step; the detail describes the newest.
+    It began with the first such step; the detail describes the newest one.
     """
     updates = vitals.updates
     began, detail = None, ""
     for index in range(max(UPDATES_KNOWN, len(updates) - HELD_STEPS), len(updates)):
         step, norm = updates[index]
         usual = median(norm for _, norm in updates[max(0, index - UPDATES_COMPARED) : index])
-        if not norm <= UPDATE_RISE * usual:  # also true if the norm is NaN
+        if not norm <= UPDATE_RISE * usual:  # true for NaN
             began = step if began is None else began
             detail = f"step {step} moved the parameters by {norm:.3g}, usual is {usual:.3g}"
     return None if began is None else Alarm("update_norm", began, detail)
@@ -133,7 +133,7 @@ def raised_alarms(database: Database) -> list[AlarmRow]:
 def write_alarms(session: Session, kinds_looked_at: Collection[str], found: Sequence[Alarm], now: float) -> list[Alarm]:
     """Replace the stored alarms of these kinds; return the new ones, which the audit log records.
 
-    A further leap of the parameters is new although its alarm is active. Rows keep the first step.
+    Another leap of the parameters is a new alarm, but its row keeps the first step.
     """
     rows = session.scalars(select(RaisedAlarm).where(RaisedAlarm.kind.in_(kinds_looked_at)))
     there = {row.kind: row for row in rows}

@@ -14,10 +14,10 @@ from statistics import median
 
 SMOOTHED = 5  # width of the narrowest median, in steps
 WIDTHS = (SMOOTHED, 21, 81)  # widths of the medians in steps; odd
-LEAST_RISE = 1 / 20  # fraction of the minimum; smaller rises raise no alarm, even if significant
-LEAST_ERRORS = 10.0  # standard errors; the minimum of hundreds of values is low by chance
+LEAST_RISE = 1 / 20  # fraction of the minimum that raises an alarm
+LEAST_ERRORS = 10.0  # standard errors; high because the minimum of many values is low by chance
 FIRST_RISE = 1 / 2  # fraction of the minimum, used until the noise is known
-NEAR_ERRORS = 3.0  # in standard errors; within this distance, a loss may equal the minimum
+NEAR_ERRORS = 3.0  # standard errors within which a loss may equal the minimum
 SCATTER_KNOWN = 20  # minimum number of differences for an estimate of the noise
 DEVIATION = 0.6745 * math.sqrt(1.5)  # median of |a - (b + c) / 2|, standard normal
 

@@ -38,7 +38,7 @@ STYLE = (
     ".milestone,.milestone-name{fill:#17744a}"
 )
 
-STYLE_SHA256 = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()  # for the CSP
+STYLE_SHA256 = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()  # used in the CSP
 STAR = "M0-7L2-2.2H7L3 1L4.4 6L0 3L-4.4 6L-3 1L-7-2.2H-2Z"
 CLIP = (  # hides the beginning of the curve and outliers
     f'<clipPath id="curve-area"><rect x="{LEFT}" y="{TOP}" width="{WIDTH - LEFT - RIGHT}" '
@@ -135,7 +135,7 @@ def _axes(area: _Area, texts: Texts) -> Iterator[str]:
 def _phases(area: _Area, boundaries: Mapping[int, str]) -> Iterator[str]:
     for step, name in boundaries.items():
         if area.low_x <= step < area.high_x:
-            x = area.x(step + 0.5)  # between the last step of a phase and the first of the next
+            x = area.x(step + 0.5)  # boundary of two steps
             yield f'<line class="phase" x1="{x}" x2="{x}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
             yield f'<text x="{x}" y="{TOP}" dx="4" dy="10">{escape(name)}</text>'
 

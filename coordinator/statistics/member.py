@@ -22,7 +22,7 @@ from coordinator.store.models import KEEPER_ROLE, DailyShare, Device, LostSample
 
 Range = tuple[int, int]  # first and last step, both contributed
 UNCONFIRMED = "unconfirmed"  # claimed, but denied by receipts
-RETURNED = "returned"  # in steps undone by a rewind
+RETURNED = "returned"  # contributed to steps undone by a rewind
 MOST_DAYS = 3660
 MOST_RANGES = 400
 
@@ -114,7 +114,7 @@ def steps_of(database: Database, number: int) -> StepsFacts:
 def step_ranges(steps: Iterable[int], most: int) -> list[Range]:
     """Merge steps into at most `most` ranges, closing the narrowest gaps if necessary."""
     ranges: list[Range] = []
-    for step in steps:  # in ascending order, possibly with duplicates
+    for step in steps:  # ascending, possibly with duplicates
         if ranges and step <= ranges[-1][1] + 1:
             ranges[-1] = (ranges[-1][0], max(step, ranges[-1][1]))
         else:

@@ -57,7 +57,7 @@ def _of_steps(steps: Sequence[StepRow]) -> Iterator[Milestone]:
     next_samples = LEAST_SAMPLES
     if steps:
         yield Milestone(MilestoneKind.FIRST_STEP, 1.0, steps[0].step, steps[0].completed_at)
-    for row in steps:  # performance matters: runs have many steps, and every page needs milestones
+    for row in steps:  # must be fast: runs have many steps, and every page needs milestones
         samples += row.samples
         if samples >= next_samples:
             yield Milestone(MilestoneKind.SAMPLES, float(power_of_ten(samples)), row.step, row.completed_at)

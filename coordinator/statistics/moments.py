@@ -40,7 +40,7 @@ class Share:
 class Group:
     """Devices that averaged with each other in one step."""
 
-    size: int  # includes the keeper and auxiliary devices
+    size: int  # number of devices, including the keeper and auxiliary devices
     samples: int | None
     averaging_s: float  # time of the slowest device
     devices: tuple[int, ...]
@@ -131,7 +131,7 @@ def read_chunk(database: Database, number: int) -> Chunk:
             select(Step.completed_at).where(Step.step < first).order_by(Step.step.desc()).limit(1)
         )
         before = began_at if began_at is not None else steps[0].completed_at
-        times = list(accumulate([before, *(row.completed_at for row in steps)], max))  # clocks differ
+        times = list(accumulate([before, *(row.completed_at for row in steps)], max))  # clocks differ slightly
         book = _DeviceBook(session)
         shares, undone = _shares(session, first, last, book)
         online = _online(session, times[1:], book)
@@ -192,7 +192,7 @@ class _DeviceBook:
 
 
 def _shares(session: Session, first: int, last: int, book: _DeviceBook) -> tuple[dict[int, list[Share]], Counter[int]]:
-    """Read the contributions to each step, and the number of devices in steps that were undone."""
+    """Read the contributions to each step, and the number of devices whose steps were undone."""
     query = (
         select(
             Report.step,

@@ -245,7 +245,7 @@ def receipts_page(database: Database, run: str, after: int, limit: int) -> dict[
             numbers += content.numbers
         devices = session.execute(known.where(Device.number.in_(set(numbers)))).all()
         era = current_era(session)
-    names = {number: pseudonym or str(number) for number, pseudonym, *_ in devices}  # a device may lack one
+    names = {number: pseudonym or str(number) for number, pseudonym, *_ in devices}  # it may lack a pseudonym
     return {
         "run": run,
         "era": era,

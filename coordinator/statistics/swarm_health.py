@@ -51,7 +51,7 @@ class Figures:
 
     rounds: RoundTally | None = None  # None: the keeper has not reported yet
     census: Census = ()
-    missing_auxiliaries: int | None = None  # as many more would shorten rounds; None: no round yet
+    missing_auxiliaries: int | None = None  # number that would shorten rounds; None: no round yet
     keeper_token_until: float | None = None  # Unix time at which the token expires
     quarantined: int = 0  # number of devices
     suspicions: Mapping[str, int] = field(default_factory=dict)  # number within the window, by kind

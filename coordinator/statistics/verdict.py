@@ -21,16 +21,16 @@ from coordinator.statistics.course import SMOOTHED, rise_of
 State = Literal["healthy", "waiting", "trouble", "finished"]
 DAY_S = 86_400.0
 INTERVAL_STEPS = 20  # number of newest steps for the median interval
-OVERDUE_TIMES = 5.0  # a step is overdue after this multiple of the median interval,
-OVERDUE_S = 60.0  # and after at least this time
+OVERDUE_TIMES = 5.0  # multiple of the median interval after which a step is overdue
+OVERDUE_S = 60.0  # minimum time after which a step is overdue
 MOST_LOSSES = 500  # maximum number of losses to examine; longer histories are reduced to medians
 
 
 @dataclass(frozen=True)
 class LossChange:
-    """Relative change of the loss, over `over_s` seconds or since its minimum."""
+    """Relative change of the loss, over `over_s` seconds or from its minimum."""
 
-    share: float  # for example, -0.03: three percent lower
+    share: float  # relative change, such as -0.03
     over_s: float
     best_step: int | None = None  # step of the minimum, if the loss has risen from it
 
@@ -52,7 +52,7 @@ class RunVerdict:
     reason: str  # "steady", a kind of trouble, or the kind of an active alarm
     since: float | None = None  # Unix time at which the reason began, if known
     step_interval_s: float | None = None
-    loss_change: LossChange | None = None  # over a day or the phase so far; None: too few steps
+    loss_change: LossChange | None = None  # change over a day or since the phase began; None: too few steps
     left: Departures | None = None  # set if most devices have left recently
 
 
@@ -62,10 +62,10 @@ class RunSituation:
 
     now: float  # Unix time in seconds
     keeper: KeeperView | None  # None: the keeper has not reported yet
-    steps: Sequence[StepRow]  # in order
+    steps: Sequence[StepRow]  # ascending
     phase_from_step: int
     total_steps: int
-    recent_devices: int = 0  # connected now or recently
+    recent_devices: int = 0  # devices connected now or recently
     online_devices: int = 0
     alarms: Sequence[AlarmRow] = ()  # oldest first
     paused: bool = False

@@ -24,13 +24,13 @@ class Pace:
         self._level, self._at = burst, now
 
     def take(self, now: float) -> float:
-        """Count an event; return the seconds by which it is too early, or 0.0."""
+        """Count an event; return the number of seconds by which it is too early."""
         self._refill(now)
         self._level -= 1.0
         return max(0.0, -self._level / self._per_second)
 
     def allows(self, now: float) -> bool:
-        """Return whether an event is within the limit; it is counted only if it is."""
+        """Return whether an event is within the limit, and count it if it is."""
         self._refill(now)
         if self._level < 1.0:
             return False

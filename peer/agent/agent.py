@@ -78,7 +78,7 @@ from peer.runtime.processes import beat
 from peer.runtime.version import require_understood, software_version, update_notice
 
 FAREWELL_S = 4.0
-LONGEST_STOP_S = STOP_GRACE_S + KILLED_S + FAREWELL_S  # supervisors must wait longer
+LONGEST_STOP_S = STOP_GRACE_S + KILLED_S + FAREWELL_S  # minimum wait before killing the agent
 USED_EVERY_S = 30.0
 WAITING_FOR_KEEPER = (
     "Waiting for the run's keeper, which nobody can reach yet: this machine is admitted, and begins by itself "
@@ -283,7 +283,7 @@ class Agent:
         watching = self._begin_watching()
         try:
             await asyncio.wait({talking, training, watching, handling}, return_when=asyncio.FIRST_COMPLETED)
-            if not training.done():  # for example, the device is quarantined
+            if not training.done():  # e.g. the device is quarantined
                 self._leave()
                 await asyncio.wait({training, handling}, return_when=asyncio.FIRST_COMPLETED)
             session_stop.set()

@@ -27,7 +27,7 @@ from peer.control.events import Connected, Standing
 from peer.reporting.messages import Progress, StepReport
 
 MAX_POINTS = 240
-WIDTH, HEIGHT = 640, 150  # of the loss curve, in SVG units
+WIDTH, HEIGHT = 640, 150  # size of the loss curve in SVG units
 LEFT, RIGHT, TOP, BOTTOM = 46, 8, 10, 24
 Point = tuple[float, float]  # (global step, loss)
 PANEL_EVERY_S = 1.0
@@ -93,7 +93,7 @@ def reduce_notebook(state: NotebookState, event: DisplayEvent, now: float) -> No
     known = Connected(state.panel.connected)
     state = replace(state, panel=reduce_state(state.panel, event))
     if isinstance(event, Progress | StepReport) and event.loss is not None:
-        step = event.step + 1 if isinstance(event, Progress) else event.step  # for the next step
+        step = event.step + 1 if isinstance(event, Progress) else event.step  # progress is towards the next step
         state = replace(state, curve=state.curve.with_point(step, event.loss))
     text = None if event == known else _worth_telling(event)
     return state if text is None else replace(state, told=_tell(state.told, Told(now, text)))

@@ -39,9 +39,9 @@ Plan = TypeVar("Plan")
 Message = TypeVar("Message")
 ChildMain = Callable[[Plan, Connection, int], None]
 WorkerMain = ChildMain[WorkerPlan]
-TRIAL_S = 180.0  # to load PyTorch from a slow disk and initialize the drivers of many GPUs
+TRIAL_S = 180.0  # time to load PyTorch from a slow disk and initialize the drivers of many GPUs
 END_GRACE_S = 5.0
-LOG_FILE = "device.log"  # in the device's data directory
+LOG_FILE = "device.log"  # file in the device's data directory
 TrialMain = ChildMain[TrialPlan]
 
 
@@ -137,7 +137,7 @@ class ChildProcess(Generic[Plan, Message]):
         if self._process is None:
             return
         was_over = has_ended(self.pid)
-        end_group(self.pid)  # before reaping, so that the id cannot be reused
+        end_group(self.pid)  # unreaped, so its id cannot be reused
         self._process.kill()
         self._process.join(KILLED_S)
         self.exit_code = self._process.exitcode if was_over else None

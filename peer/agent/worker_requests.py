@@ -24,9 +24,9 @@ from peer.reporting.messages import CheckpointFetched, CheckpointWanted, KeeperA
 
 logger = logging.getLogger(__name__)
 MeasureLine = Callable[[], Awaitable[float | None]]  # bytes/s, slower direction; None: failed
-CHECKPOINT_FOLDER = "checkpoint"  # in the data folder
+CHECKPOINT_FOLDER = "checkpoint"  # folder in the data folder
 AskForOffer = Callable[[], Awaitable[control_pb2.CheckpointReply]]
-REST_S = 300.0  # after a failure, only the swarm provides the state for this time
+REST_S = 300.0  # delay after a failure, while only the swarm provides the state
 
 
 class CheckpointWatch:

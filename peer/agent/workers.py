@@ -43,12 +43,12 @@ from peer.reporting.messages import (
     WorkerPlan,
 )
 
-STOP_GRACE_S = 8.0  # for the worker to leave the swarm; with the goodbye, less than 10 s
+STOP_GRACE_S = 8.0  # time for the worker to leave the swarm; with the goodbye, less than 10 s
 WATCHDOG_S = 900.0  # a worker without a sign of life for this time is considered to hang
 SILENT_S = 300.0  # health checks fail after this time without a sign of life
-END_GRACE_S = 5.0  # for a process that has already closed its pipe
+END_GRACE_S = 5.0  # grace period of a process that has closed its pipe
 FAILURE_WINDOW_S = 300.0
-MAX_FAILURES = 3  # within the window
+MAX_FAILURES = 3  # limit within the window
 RESTART_DELAY_S = 2.0
 EXPLAINED_AT = 3  # consecutive failures to join the swarm before a diagnosis
 
@@ -286,7 +286,7 @@ def _failure_of(worker: WorkerProcess, last: Stopped | Failed | None, kills: int
 
 
 def restart_allowed(failures: list[float], now: float) -> bool:
-    """Return whether to restart after failures at these times in seconds; the last is `now`."""
+    """Return whether a restart is allowed after failures at these times in seconds; the last is `now`."""
     return len([at for at in failures if at > now - FAILURE_WINDOW_S]) < MAX_FAILURES
 
 

@@ -38,9 +38,9 @@ from peer.runtime.temporary import own_temporary_files
 from peer.runtime.version import software_version
 
 app = typer.Typer(pretty_exceptions_enable=False)
-LOG_BYTES = 200_000  # from the end of each log
+LOG_BYTES = 200_000  # size of the end of each log to include
 LOGS = ("data/worker.log",)
-EVENT_BYTES = 2_000_000  # from the end of each process's event log
+EVENT_BYTES = 2_000_000  # size of the end of each event log to include
 TEXTS = ("data/stream.json", "data/microbatch.json")
 MAX_TEXT_BYTES = 100_000
 README = """This archive was made by `manyhands support-bundle` for the operator of a run.

@@ -115,7 +115,7 @@ def default_state_dir(link: JoinLink) -> Path:
 
 def find_invite(given: str, known_device: bool) -> str:
     """Return the invite code from the option, the environment or a prompt."""
-    invite = os.environ.pop(INVITE_VARIABLE, "")  # not for the worker's environment
+    invite = os.environ.pop(INVITE_VARIABLE, "")  # hidden from the worker's environment
     invite = given or invite
     if not invite and not known_device and sys.stdin.isatty():
         return str(

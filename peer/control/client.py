@@ -79,7 +79,7 @@ class ControlClient:
         # Set by `connect` from the coordinator's greeting.
         self.software_version = ""
         self.software_address = ""
-        self.clock_offset_s = math.nan  # add to `steady_time()` for the coordinator's time
+        self.clock_offset_s = math.nan  # offset of the coordinator's time from `steady_time()`
         self.login_providers: tuple[LoginProvider, ...] = ()
         self._credentials = grpc.ssl_channel_credentials(certificate.encode())
         self._links = deque(link.each())  # current address first

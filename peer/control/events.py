@@ -30,7 +30,7 @@ class Standing:
     rank: int
     members: int
     samples_per_second: float = 0.0  # speed of the whole run; 0: unknown
-    time_left_s: float = 0.0  # until the run's last step, at that speed
+    time_left_s: float = 0.0  # time until the run's last step, at that speed
 
 
 @dataclass(frozen=True)

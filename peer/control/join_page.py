@@ -19,7 +19,7 @@ from peer.network.http import asking, beginning, reaching
 PAGE = "/join"
 API = "/api/v1/joining"
 MAX_ANSWER_BYTES = 256 * 1024
-ANSWER_S = 20.0  # for the connection, and between two chunks of the answer
+ANSWER_S = 20.0  # timeout of the connection, and between two chunks of the answer
 _CODE = re.compile(r"[0-9A-Za-z -]{10,64}")
 
 

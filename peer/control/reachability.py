@@ -28,7 +28,7 @@ from peer.protocol import LOWEST_DIALLED_PORT, MAX_PROBE_BYTES, PROBE_CHUNK_BYTE
 from peer.protocol.errors import error_from_rpc
 
 READ_TIMEOUT_S = 3.0
-OTHERS_TIMEOUT_S = 1.0  # for the second transport, once the word has arrived over the first
+OTHERS_TIMEOUT_S = 1.0  # timeout of the second transport, once the word has arrived over the first
 MAX_WORDS = 1_000  # limit on queued words, which may come from strangers
 PROBE_TIMEOUT_FACTOR = 6  # deadline of the call, as a multiple of the time per direction
 MAX_OTHER_HOSTS = 2  # hosts of the coordinator to try over the other IP version
@@ -38,9 +38,9 @@ MAX_OTHER_HOSTS = 2  # hosts of the coordinator to try over the other IP version
 class Patience:
     """Timeouts in seconds."""
 
-    probe_s: float = 1.0  # per direction
-    dial_back_s: float = 6.0  # the coordinator tries for 5 s
-    other_version_s: float = 4.0  # for a connection over the other IP version
+    probe_s: float = 1.0  # duration per direction
+    dial_back_s: float = 6.0  # longer than the 5 s for which the coordinator tries
+    other_version_s: float = 4.0  # timeout of a connection over the other IP version
 
 
 async def find_place(
@@ -90,7 +90,7 @@ async def _look(client: ControlClient, ears: Ears, patience: Patience) -> tuple[
 
 
 async def _look_from(client: ControlClient, host: str, ears: Ears, patience: Patience) -> Seen:
-    """Return the coordinator's view of this machine over another of its addresses."""
+    """Return the view of this machine from another address of the coordinator."""
     connecting = ControlClient.connect(replace(client.link, host=host), time.time)
     other = await asyncio.wait_for(connecting, patience.other_version_s)
     try:
@@ -143,7 +143,7 @@ def own_addresses() -> frozenset[IPAddress]:
 class Ears:
     """The endpoints being listened on, and the words received there."""
 
-    endpoints: tuple[Endpoint, ...]  # with the ports that were bound
+    endpoints: tuple[Endpoint, ...]  # endpoints with the ports that were bound
     words: asyncio.Queue[tuple[Endpoint, bytes]] = field(default_factory=lambda: asyncio.Queue(MAX_WORDS))
 
     def hear(self, endpoint: Endpoint, word: bytes) -> None:
@@ -235,7 +235,7 @@ class LineSpeed:
 
 
 async def measure_line(client: ControlClient, limit_s: float, stopwatch: Callable[[], float]) -> LineSpeed:
-    """Measure each direction for `limit_s` or `MAX_PROBE_BYTES`; raises `ManyhandsError`."""
+    """Measure each direction for at most `limit_s` seconds or `MAX_PROBE_BYTES`; raises `ManyhandsError`."""
     call = client.open_probe(timeout_s=PROBE_TIMEOUT_FACTOR * limit_s)
     try:
         return await _measure(call, limit_s, stopwatch)

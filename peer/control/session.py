@@ -59,9 +59,9 @@ class SessionTiming:
     renew_check_s: float = 10.0
     retry_first_s: float = 1.0
     retry_most_s: float = 30.0
-    farewell_s: float = 3.0  # for the last reports and the goodbye
+    farewell_s: float = 3.0  # time for the last reports and the goodbye
     window_reports: int = 64  # maximum number of unacknowledged reports in flight
-    ahead_again_s: float = 20.0  # retry interval for a report that is ahead of the keeper's step
+    ahead_again_s: float = 20.0  # retry interval of a report that is ahead of the keeper's step
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class Session:
             finally:
                 self._sides.tell(Connected(False))
         except ExpiredTokenError:
-            await self._renew()  # for the next stay
+            await self._renew()  # the next stay uses the new token
         finally:
             call.cancel()
 
@@ -149,7 +149,7 @@ class Session:
             token = self._credentials.access_token(self._clock())
         except ExpiredTokenError:
             return 0.0
-        except RevokedError:  # this device is revoked; the session will receive the reason
+        except RevokedError:  # the session will receive the reason of the revocation
             return math.inf
         return renewal_due_at(token.issued_at, token.expires_at)
 
@@ -331,7 +331,7 @@ class SessionStream:
             window = int(asyncio.get_running_loop().time() >= self._ahead_until)
         entries = self._outbox.pending(max(0, window - len(self._unacked)), after=self._sent_up_to)
         if entries:
-            self._sent_up_to = entries[-1].seq  # before sending: an answer may reduce it
+            self._sent_up_to = entries[-1].seq  # set first, because an answer may reduce it
         for entry in entries:
             if isinstance(entry.report, Lost) and not self._losses_are_heard:
                 self._outbox.ack(entry.seq, accepted=False)

@@ -19,14 +19,14 @@ class Dialled:
     """The result of connecting to a peer at one address."""
 
     error: str = ""  # "": connected
-    relays: bool = False  # the peer relays for unreachable peers
+    relays: bool = False  # whether the peer relays for unreachable peers
 
 
 @dataclass(frozen=True)
 class DetectedDevice:
     """The training device, or why it cannot be used."""
 
-    name: str = ""  # for messages, such as "cpu (2 threads)"
+    name: str = ""  # name shown to the user, such as "cpu (2 threads)"
     threads: int = 0
     torch: str = ""  # version of PyTorch
     fault: str = ""  # fault of a better device

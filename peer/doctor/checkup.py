@@ -115,5 +115,5 @@ def reason(original: str, findings: Sequence[StageResult]) -> str:
     broken = [finding for finding in findings if finding.verdict is Verdict.FAILED]
     if not broken:
         return f"{original} `manyhands doctor` finds nothing wrong on the way now: try again."
-    odd = [finding for finding in findings if finding.verdict is Verdict.WARNING]  # such as a proxy
+    odd = [finding for finding in findings if finding.verdict is Verdict.WARNING]  # for example, a proxy
     return " ".join(finding.sentence for finding in (broken[0], *odd))

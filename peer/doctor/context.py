@@ -49,7 +49,7 @@ class Timing:
     daemon_s: float = 20.0  # start of the p2p daemon, usually less than a second
     helper_s: float = 120.0  # answer of a helper, which first imports torch
     dial_back_s: float = 8.0
-    probe_s: float = 5.0  # per direction
+    probe_s: float = 5.0  # duration per direction
     speed_s: float = 5.0  # duration of the speed measurement
 
 
@@ -76,7 +76,7 @@ class Context:
     line: LineSpeed | None = None  # bandwidth to the coordinator
     speed: Speed | None = None
     reachable: bool | None = None
-    relays: bool = False  # the keeper relays for unreachable peers
+    relays: bool = False  # whether the keeper relays for unreachable peers
 
     @cached_property
     def helper(self) -> Helper:
@@ -87,7 +87,7 @@ class Context:
 
     @property
     def link(self) -> JoinLink:
-        """The join link, with the address that answers, if known; requires a link."""
+        """The join link, reduced to the address that answers if one is known."""
         link = self.answering or self.options.link
         assert link is not None
         return link
@@ -99,7 +99,7 @@ class RunDescription:
 
     config: RunConfig  # sizes only; other fields have default values
     swarm_addresses: tuple[str, ...]  # multiaddresses of the keeper
-    observed_address: IPAddress  # this machine's address seen by the coordinator
+    observed_address: IPAddress  # address of this machine as seen by the coordinator
     samples_per_second: float  # speed of the whole swarm
 
     def addresses_over(self, transport: str) -> tuple[str, ...]:
@@ -118,7 +118,7 @@ def read_description(reply: control_pb2.DescribeReply) -> RunDescription:
     rate = reply.samples_per_second
     return RunDescription(
         config=RunConfig.from_json(reply.run_config_json),
-        swarm_addresses=tuple(filter(is_peer_address, reply.swarm_addresses[:MAX_ADDRESSES])),  # drop others
+        swarm_addresses=tuple(filter(is_peer_address, reply.swarm_addresses[:MAX_ADDRESSES])),  # drops others
         observed_address=observed,
         samples_per_second=rate if math.isfinite(rate) and rate > 0 else 0.0,
     )

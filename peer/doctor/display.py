@@ -54,7 +54,7 @@ class CheckupLineDisplay:
             self._print(Text(conclusion.text, style="bold"))
 
     def _print(self, line: Text) -> None:
-        self._console.print(line, soft_wrap=not self._console.is_terminal)  # no breaks in log files
+        self._console.print(line, soft_wrap=not self._console.is_terminal)  # log files keep long lines
 
 
 class CheckupJsonDisplay:

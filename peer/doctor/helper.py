@@ -46,7 +46,7 @@ class HelperError(Exception):
 
 
 def as_it_is(_folder: Path) -> None:
-    """The default of `prepare` in `Helper`."""
+    """Do nothing; the default of `prepare` in `Helper`."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def _answer_questions(pipe: Connection, parent_pid: int, folder: Path, prepare: 
     name_process("helper of the doctor")
     lead_own_group()
     die_with_parent(parent_pid)
-    write_output_to(folder / LOG, MAX_LOG_BYTES)  # before imports, which may be slow or fail
+    write_output_to(folder / LOG, MAX_LOG_BYTES)  # precedes imports, which may be slow or fail
     prepare(folder)
     while True:
         try:
@@ -129,7 +129,7 @@ def _end(running: _Running) -> None:
         if has_ended(running.pid):
             break
         time.sleep(POLL_S)
-    end_group(running.pid)  # before reaping, so that the id cannot be reused
+    end_group(running.pid)  # unreaped, so its id cannot be reused
     running.process.kill()
     running.process.join()
     running.process.close()

@@ -102,7 +102,7 @@ class StageResult:
 class Conclusion:
     """The conclusion from all findings."""
 
-    fit: bool  # no stage failed
+    fit: bool  # True: no stage failed
     text: str
     samples_per_step: int | None = None  # expected contribution of this machine; None: unknown
     joins_as: str | None = None

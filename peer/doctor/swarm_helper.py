@@ -19,7 +19,7 @@ from hivemind.utils.multiaddr import Multiaddr
 from auth.swarm.hivemind_patches import patch_hivemind
 from peer.doctor.answers import Daemon, Dialled
 
-RELAY_PROTOCOL = "/libp2p/circuit/relay/0.2.0/hop"  # protocol of relays
+RELAY_PROTOCOL = "/libp2p/circuit/relay/0.2.0/hop"  # protocol that relays serve
 LOG_LINES, LOG_LINE_CHARS = 20, 300
 END_TIMEOUT_S = 3.0
 DAEMON_LOGGER = "hivemind.p2p.p2p_daemon"  # logger to which hivemind forwards the daemon's output
@@ -99,7 +99,7 @@ async def _daemon(timeout_s: float, listen: Sequence[str] = ()) -> AsyncIterator
     options: dict[str, Any] = {"host_maddrs": list(listen)} if listen else {"host_maddrs": None, "no_listen": True}
     patch_hivemind()
     creating = P2P.create(startup_timeout=timeout_s, dht_mode="off", nat_port_map=False, use_ipfs=False, **options)
-    p2p = await asyncio.wait_for(creating, timeout_s + END_TIMEOUT_S)  # `create` may take longer
+    p2p = await asyncio.wait_for(creating, timeout_s + END_TIMEOUT_S)  # `create` may exceed its timeout
     try:
         yield p2p
     finally:

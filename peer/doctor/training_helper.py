@@ -26,7 +26,7 @@ from peer.models.build import build_model
 from peer.models.optimizer_setup import state_size
 from peer.runtime.devices import JAX_DEVICES
 
-SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)  # no tokenizer before joining
+SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)  # placeholder ids
 WARM_UP = 1  # untimed microbatches, which allocate memory and compile kernels
 LEAST_MICROBATCHES = 2
 MAXRSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024
@@ -38,7 +38,7 @@ def look(asked: str, asked_threads: int | None) -> DetectedDevice:
         device, fault = working_device(asked)
         threads = pick_threads(asked_threads)
         name = device if device in JAX_DEVICES else describe_devices(torch_devices(device), threads)
-    except (ConfigError, RuntimeError) as error:  # RuntimeError: wrong driver
+    except (ConfigError, RuntimeError) as error:  # RuntimeError: driver mismatch
         return DetectedDevice(error=" ".join(str(error).split()))
     return DetectedDevice(name=name, threads=threads, torch=torch.__version__, fault=fault)
 

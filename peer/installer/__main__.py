@@ -21,8 +21,8 @@ from pathlib import Path
 
 CPU_TORCH = "https://download.pytorch.org/whl/cpu"
 CONSTRAINTS = "peer/constraints.txt"  # path in the wheel
-CACHE = "cache"  # in the environment's folder during installation
-TEMPORARY = "temporary"  # in the same folder: /tmp may be too small for PyTorch with CUDA
+CACHE = "cache"  # folder in the environment during installation
+TEMPORARY = "temporary"  # folder in the environment, because /tmp may be too small for PyTorch with CUDA
 LOOK_EVERY_S = 2
 INTERRUPTED = 130
 PROBE_S = 60
@@ -40,7 +40,7 @@ def main(wheel: Path, arguments: Sequence[str]) -> None:
     folder = Path(os.path.abspath(options.folder))  # noqa: PTH100  # without resolving symlinks
     python = folder / "bin" / "python"
     if not python.exists():
-        venv.create(folder, symlinks=True)  # Colab and Debian cannot add pip
+        venv.create(folder, symlinks=True)  # without pip, which Colab and Debian cannot add
     kept = folder / wheel.name
     if not (kept.exists() and kept.samefile(wheel)):  # the same file if run again from the folder
         shutil.copy(wheel, kept)

@@ -65,7 +65,7 @@ def azure_takes_back(metadata: Metadata) -> bool:
     if not preempted:
         return False
     name = metadata.ask("/metadata/instance/compute/name?api-version=2021-02-01&format=text", headers)
-    return any(name in (event.get("Resources") or ()) for event in preempted)  # else another machine
+    return any(name in (event.get("Resources") or ()) for event in preempted)  # otherwise another machine
 
 
 CLOUDS: dict[str, tuple[str, Callable[[Metadata], bool]]] = {

@@ -34,7 +34,7 @@ NOT_KNOWN = Energy()
 def read_packages(powercap: Path = POWERCAP) -> dict[str, tuple[float, float]]:
     """Read each package's counter and wrap-around value in joules, skipping unreadable ones."""
     found = {}
-    for zone in sorted(powercap.glob("intel-rapl:[0-9]*")):  # also AMD's packages
+    for zone in sorted(powercap.glob("intel-rapl:[0-9]*")):  # AMD's packages have the same name
         if zone.name.count(":") == 1:  # otherwise a part of a package
             try:
                 values = [float((zone / name).read_text()) / 1e6 for name in ("energy_uj", "max_energy_range_uj")]

@@ -26,13 +26,13 @@ class Limits:
     """All limits that a volunteer can set; None or empty: no limit."""
 
     hours: tuple[TimeWindow, ...] = ()  # train only within one of these windows
-    polite: bool = False  # not on battery or a metered network, or while the machine is in use
-    max_hours: float | None = None  # per stay, including pauses
-    memory_bytes: int | None = None  # memory of the worker
-    disk_bytes: int | None = None  # files of this device
-    upload_rate: float | None = None  # bytes per second
+    polite: bool = False  # pause on battery, on a metered network, or while the machine is in use
+    max_hours: float | None = None  # limit per stay, including pauses
+    memory_bytes: int | None = None  # limit on the worker's memory
+    disk_bytes: int | None = None  # limit on this device's files
+    upload_rate: float | None = None  # limit in bytes per second
     download_rate: float | None = None
-    upload_bytes: int | None = None  # per stay
+    upload_bytes: int | None = None  # limit per stay
     download_bytes: int | None = None
 
     @property

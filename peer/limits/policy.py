@@ -71,7 +71,7 @@ class Readings:
     None: not exposed by the system; unknown values never stop training.
     """
 
-    elapsed_s: float = 0.0  # since the start of the stay
+    elapsed_s: float = 0.0  # duration of the stay so far
     sent_bytes: int = 0
     received_bytes: int = 0
     memory_bytes: int = 0  # memory of the worker
@@ -80,7 +80,7 @@ class Readings:
     taken_back: str = ""  # reason of an imminent preemption; empty: none
     on_battery: bool | None = None
     metered: bool | None = None
-    in_use: bool | None = None  # by a person or by other programs
+    in_use: bool | None = None  # True: used by a person or by other programs
 
 
 def unknown_to_polite(readings: Readings) -> tuple[str, ...]:

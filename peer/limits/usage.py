@@ -22,13 +22,13 @@ from peer.limits.policy import Readings
 from peer.network.traffic import Throttle
 from peer.reporting.messages import Transferred
 
-DATA_FOLDER = "data"  # in the state directory
-CACHE_FOLDER = "cache"  # in the data folder; its files may be deleted
+DATA_FOLDER = "data"  # folder in the state directory
+CACHE_FOLDER = "cache"  # folder in the data folder; its files may be deleted
 IN_USE_S = 600.0  # files used more recently are not deleted
 # Environment variables for cache folders of libraries. Login files are not moved.
 CACHES = {"HF_HUB_CACHE": "hub", "HF_XET_CACHE": "xet", "HF_DATASETS_CACHE": "datasets", "HF_ASSETS_CACHE": "assets"}
 LIBRARIES_BYTES = 500_000_000  # PyTorch and hivemind with their processes, no model
-PARAMETER_COPIES = 3  # value, gradient, gradient's copy to average; without moments
+PARAMETER_COPIES = 3  # value, gradient, and the gradient's copy for averaging
 VALUE_BYTES = 4
 NOTHING = Transferred(0, 0)
 
@@ -40,7 +40,7 @@ class UsageMeter:
         self.fetching = Throttle(limits.download_rate)  # the run's files, before any worker
         self._limits = limits
         self._group: int | None = None  # process group of the worker
-        self._ended, self._running = NOTHING, NOTHING  # earlier workers', current worker's
+        self._ended, self._running = NOTHING, NOTHING  # traffic of ended and running workers
         self._meter, self._energy = NOT_KNOWN, NOT_KNOWN  # last reading; energy while workers ran
 
     def worker_started(self, group: int) -> None:

@@ -57,7 +57,7 @@ class Endpoint:
         try:
             if self.version == 6:
                 bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            if self.transport == "tcp":  # like servers, ignore connections in TIME_WAIT
+            if self.transport == "tcp":  # servers ignore connections in TIME_WAIT
                 bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             bound.bind((self.host, self.port))
             if self.transport == "tcp":
@@ -95,7 +95,7 @@ def one_for_each_peer(maddrs: Sequence[str]) -> tuple[str, ...]:
 
 
 def ways_from(host: str, port: int, transports: Sequence[Transport] = ("tcp",)) -> tuple[Endpoint, ...]:
-    """Return endpoints at one host; 0.0.0.0 and :: mean all addresses, both IPv4 and IPv6."""
+    """Return endpoints at one host; 0.0.0.0 and :: mean all addresses of both IP versions."""
     versions: tuple[Version, ...] = (4, 6)
     hosts = ANYWHERE if host in ANYWHERE.values() else {ipaddress.ip_address(host).version: host}
     return tuple(

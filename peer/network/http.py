@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from httpx2 import Response
 
 MAX_ANSWER_BYTES = 64 * 2**20
-TIMEOUT_S = 60.0  # for the connection, and between two chunks of a response
+TIMEOUT_S = 60.0  # timeout of the connection, and between two chunks of a response
 NOT_BY_PROXY = dict.fromkeys(("all://localhost", "all://127.0.0.1", "all://[::1]"))
-HEADERS = {"accept-encoding": "identity", "user-agent": "manyhands"}  # uncompressed: limits the size
+HEADERS = {"accept-encoding": "identity", "user-agent": "manyhands"}  # uncompressed, which bounds the size
 
 
 @contextmanager
@@ -52,7 +52,7 @@ def reaching(url: str) -> Iterator[None]:
 
     try:
         yield
-    except (HTTPError, InvalidURL, OSError, ValueError, ImportError) as error:  # ImportError: a SOCKS proxy
+    except (HTTPError, InvalidURL, OSError, ValueError, ImportError) as error:  # ImportError: no SOCKS support
         raise UnreachableError(f"{url} does not answer ({str(error) or type(error).__name__}).") from error
 
 

@@ -21,7 +21,7 @@ class Placement:
 
     reach: Reach = "direct"
     host_maddrs: tuple[str, ...] = ANY_PORT  # addresses to listen on
-    announce_maddrs: tuple[str, ...] | None = None  # for other peers; None: detected by libp2p
+    announce_maddrs: tuple[str, ...] | None = None  # addresses for others; None: detected by libp2p
     bandwidth: float | None = None  # bytes per second, slower direction; None: too fast to measure
     reduces: bool = True  # all peers of the run can reach it directly
 

@@ -21,7 +21,7 @@ ENDINGS = {"text": (".txt",), "jsonl": (".jsonl", ".ndjson", ".json"), "parquet"
 PACKED_ENDINGS = ("", ".gz", ".bz2", ".xz", ".zst", ".zip")
 OBJECT_STORES = {"s3", "s3a", "abfs", "abfss", "az"}
 LOGINS = {"key", "account_key", "sas_token"}
-NETWORK_TIMEOUT_S = 30.0  # for the connection, and between two chunks of data
+NETWORK_TIMEOUT_S = 30.0  # timeout of the connection, and between two chunks of data
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class FileLocation:
     """A file and its file system."""
 
     filesystem: AbstractFileSystem
-    path: str  # in the file system's notation
+    path: str  # path in the file system's notation
 
     @property
     def url(self) -> str:

@@ -25,7 +25,7 @@ Message = TypeVar("Message", bound=Any)  # a protobuf message, which has `ByteSi
 BYTES_PER_S_OF_MBIT = 125_000
 STATES_SHARE = 0.5  # fraction of a donor's bandwidth
 PASSED_WITHIN = 0.75  # fraction of a round's timeout, because measurements are rough
-LONGEST_PAUSE_S = 5.0  # between parts of a state; stays above the minimum rate
+LONGEST_PAUSE_S = 5.0  # maximum pause between parts of a state
 
 
 class Throttle:
@@ -33,7 +33,7 @@ class Throttle:
 
     def __init__(self, bytes_per_s: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._bytes_per_s, self._clock = bytes_per_s, clock
-        self._paid_at = multiprocessing.Value("d", 0.0)  # time by which bytes so far conform
+        self._paid_at = multiprocessing.Value("d", 0.0)  # time by which all bytes conform
         self._total_bytes = multiprocessing.Value("q", 0)
 
     @property
@@ -46,7 +46,7 @@ class Throttle:
         return 0.0 if self._bytes_per_s is None else size_bytes * HEADERS / self._bytes_per_s
 
     def reserve(self, size_bytes: int) -> float:
-        """Count bytes; return the seconds to wait before sending, or after receiving, them."""
+        """Count bytes; return the delay in seconds, before sending them or after receiving them."""
         travelling = round(size_bytes * HEADERS)
         with self._total_bytes.get_lock():
             self._total_bytes.value += travelling
@@ -63,7 +63,7 @@ class Traffic:
 
     up: Throttle = field(default_factory=Throttle)
     down: Throttle = field(default_factory=Throttle)
-    states: Throttle = field(default_factory=Throttle)  # states and missed averages
+    states: Throttle = field(default_factory=Throttle)  # throttle for states and missed averages
 
     @classmethod
     def of_donor(cls, line: float | None, clock: Callable[[], float] = time.monotonic) -> Traffic:

@@ -25,7 +25,7 @@ from typing import Annotated, Literal, Union
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-FOLDER = "events"  # in the data directory of a device, and in the directory of a run
+FOLDER = "events"  # folder in a device's data directory or a run's directory
 SUFFIX, OLDER_SUFFIX = ".jsonl", ".older.jsonl"
 MOST_BYTES = 4_000_000  # limit per file
 MOST_LINE_BYTES = 64_000
@@ -168,7 +168,7 @@ class GroupMet(AnyEvent):
     kind: Literal["group"] = "group"
     group: _Id
     peers: Annotated[tuple[_Id, ...], BeforeValidator(_cut)]
-    shares: Annotated[tuple[_Number, ...], BeforeValidator(_cut)]  # in the order of `peers`
+    shares: Annotated[tuple[_Number, ...], BeforeValidator(_cut)]  # fractions, in the order of `peers`
 
     def told(self, who: Who) -> str:
         total = sum(self.shares) or 1.0
@@ -185,7 +185,7 @@ class PartsOfPeer(BaseModel):
     returned: _Count  # averages returned by the other peer as a reducer
     due: _Count  # averages that were due
     weight: _Number | None = None  # weight claimed by the other peer as a sender
-    counted: _Number | None = None  # weight that was counted
+    counted: _Number | None = None  # part of that weight in the average
     is_banned: bool = False  # banned as a sender
 
 

@@ -56,7 +56,7 @@ class Ready:
 
     peer_id: str
     step: int
-    device: str  # such as "cpu" or "cuda:0 (Tesla T4)"; empty for an auxiliary peer
+    device: str  # name such as "cpu" or "cuda:0 (Tesla T4)"; empty for an auxiliary peer
     microbatch_size: int | None = None  # number of samples; 0 for an auxiliary peer
 
 
@@ -118,10 +118,10 @@ class StepReport:
     group_samples: Annotated[int | None, _NUMBER]
     averaging_s: Annotated[float, _DURATION]
     samples_per_second: Annotated[float, Bound(MAX_SAMPLES_PER_SECOND)]
-    lost_samples: Annotated[int, Bound(100, of_batch=True)] = 0  # since the last report
+    lost_samples: Annotated[int, Bound(100, of_batch=True)] = 0  # samples lost since the last report
     lost_reason: Annotated[str, Bound(MAX_REASON_CHARS)] = ""  # latest cause
     data_wait_s: Annotated[float, _DURATION] = 0.0  # part of `elapsed_s` spent waiting for data
-    elapsed_s: Annotated[float, _DURATION] = 0.0  # since the last report
+    elapsed_s: Annotated[float, _DURATION] = 0.0  # time since the last report
     averaged_bytes: Annotated[int, Bound(2**45)] = 0  # received from other peers for averaging
     # Signed list of the samples that senders contributed to this peer's parts: see auth.receipts.
     receipt: Annotated[str, Bound(MAX_RECEIPT_CHARS)] = ""
@@ -244,13 +244,13 @@ class WorkerPlan:
     """The argument of the worker process."""
 
     run_config_json: str
-    credentials_dir: str  # folder of the files in auth.credentials
+    credentials_dir: str  # folder of the credentials in auth.credentials
     tokenizer_dir: str
     data_dir: str  # folder for stream positions and caches
     initial_peers: tuple[str, ...]  # multiaddresses of the keeper
     relays: tuple[str, ...] = ()  # relays for a peer that is not directly reachable
     clock_offset_s: float = math.nan  # coordinator's clock: see `ClockRead`
-    device_number: int = 0  # in order of joining; determines the device's position in the data
+    device_number: int = 0  # number in order of joining; determines the device's position in the data
     device: str = "auto"
     precision: Wanted = "auto"
     threads: int | None = None

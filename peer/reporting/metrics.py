@@ -19,7 +19,7 @@ class RoundTally:
     """Averaging rounds since the peer started, by outcome and duration."""
 
     failed: int = 0
-    by_duration: tuple[int, ...] = (0,) * (len(BOUNDS_S) + 1)  # successful; last: above all bounds
+    by_duration: tuple[int, ...] = (0,) * (len(BOUNDS_S) + 1)  # successful rounds per bin
     seconds: float = 0.0  # total duration of successful rounds
 
     @property

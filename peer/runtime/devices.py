@@ -17,7 +17,7 @@ from auth.errors import ConfigError
 CompileMode = Literal["auto", "on", "off"]
 LEAST_STEPS = 200  # minimum number of remaining steps for compilation
 LEAST_HOURS = 1.0  # minimum stay for compilation, which takes a minute or two
-LEAST_GAIN = 0.05  # fraction of a microbatch's time; minimum gain to use compiled layers
+LEAST_GAIN = 0.05  # minimum gain to use compiled layers, as a fraction of a microbatch's time
 Precision = Literal["fp32", "bf16", "fp16"]
 Wanted = Literal["auto", "fp32", "bf16", "fp16"]
 FIRST_SCALE = 2.0**16

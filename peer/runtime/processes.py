@@ -23,12 +23,12 @@ from typing import NoReturn
 import psutil
 from setproctitle import getproctitle, setproctitle
 
-FILE = "alive"  # in the device's directory
-VARIABLES = {  # for children on macOS
+FILE = "alive"  # file in the device's directory
+VARIABLES = {  # environment of children on macOS
     "PYTORCH_ENABLE_MPS_FALLBACK": "1",  # unsupported operations run on the CPU
     "OBJC_DISABLE_INITIALIZE_FORK_SAFETY": "YES",  # otherwise Apple's runtime ends hivemind's forks
 }
-LOG_FILE = "worker.log"  # in the device's data directory
+LOG_FILE = "worker.log"  # file in the device's data directory
 PARENT_POLL_S = 1.0
 _PR_SET_PDEATHSIG = 1
 

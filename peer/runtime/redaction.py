@@ -11,8 +11,8 @@ FORMS = {
     "token": re.compile(r"\beyJ[\w-]+\.[\w-]+\.[\w-]*"),  # a JWT
     "invite code": re.compile(r"\b(?:[0-9A-Z]{5}-){3}[0-9A-Z]{5}\b"),
     "password": re.compile(r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"),  # user:password@ in a URL
-    "secret": re.compile(r"\b(?:hf|ghp|gho|glpat|sk)[_-][\w-]{16,}"),  # dataset hubs, code forges
-    "e-mail": re.compile(r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+"),  # anchored for speed
+    "secret": re.compile(r"\b(?:hf|ghp|gho|glpat|sk)[_-][\w-]{16,}"),  # tokens of hubs and code forges
+    "e-mail": re.compile(r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+"),  # anchor for speed
 }
 SHORTEST_NAME = 3  # shorter user names occur within ordinary words
 

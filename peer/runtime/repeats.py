@@ -14,8 +14,8 @@ from traceback import format_exception, format_exception_only
 
 WINDOW_S = 60.0
 TRACE_S = 3600.0  # interval between stack traces of one cause
-MOST_WARNINGS = 5  # per cause and window
-MOST_NEWS = 30  # per cause and window at level INFO, such as steps of a fast run
+MOST_WARNINGS = 5  # limit per cause and window
+MOST_NEWS = 30  # limit per cause and window at level INFO, such as steps of a fast run
 MOST_CAUSES = 10_000  # maximum number of causes to remember
 MAX_MESSAGE_CHARS = 4000
 MAX_TRACE_CHARS = 8000
@@ -40,12 +40,12 @@ class Repeats:
         self._windows: dict[Hashable, _Window] = {}
 
     def take(self, cause: Hashable) -> int | None:
-        """Return the number of omitted events of this cause; None if this event must be omitted, too."""
+        """Return the number of events of this cause omitted so far; None: omit this one, too."""
         now, window = self._clock(), self._windows.get(cause)
         if window is None or now >= window.until:
             if len(self._windows) >= MOST_CAUSES:
                 self._windows.clear()
-            left_out = window.left_out if window and now < window.until + self._window_s else 0  # recent
+            left_out = window.left_out if window and now < window.until + self._window_s else 0  # recent ones
             self._windows[cause] = _Window(now + self._window_s, 0 if left_out else self._most - 1)
             return left_out
         if window.room:
@@ -63,7 +63,7 @@ def counted(text: str, left_out: int) -> str:
 class RepeatFilter(logging.Filter):
     """Drops repeated log lines, and truncates long ones, because other peers may control their length.
 
-    A cause is a line of code, which bounds their number, and the class of the exception, if any.
+    A cause is a line of code and the class of the exception, if any; their number is bounded.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

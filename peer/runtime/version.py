@@ -20,7 +20,7 @@ from peer.config.run import RunConfig
 from peer.runtime.software import DISTRIBUTION, update_command
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMIT_FILE = "COMMIT"  # in the metadata of wheels built by a coordinator
+COMMIT_FILE = "COMMIT"  # metadata file in wheels built by a coordinator
 SHOWN_COMMIT_CHARS = 8
 MAX_SHOWN_CHARS = 32
 

@@ -60,7 +60,7 @@ def check_readable(tasks: Sequence[Task], place: DataFolders) -> None:
 
 
 def read_split(task: Task, split: str, place: DataFolders) -> list[Any] | None:
-    """Read the examples of split `train`, `dev` or `test`; None if the task does not have the split.
+    """Read the examples of split `train`, `dev` or `test`; None if the task has no such split.
 
     `dev` is used for early stopping and to select the best epoch. In retrieval tasks, `dev` and
     `test` are lists of one `RetrievalSet`. Raises `ConfigError`.
@@ -74,7 +74,7 @@ def read_split(task: Task, split: str, place: DataFolders) -> list[Any] | None:
     if not where.path.startswith(HUB):
         return _parsed(task.kind, read_text(where, place), where.path, task.columns)[:limit]
     name = where.path.removeprefix(HUB)
-    if place.confined and (not _HUB_NAME.fullmatch(name) or Path(name).exists()):  # or `datasets` reads the folder
+    if place.confined and (not _HUB_NAME.fullmatch(name) or Path(name).exists()):  # no local folder
         raise ConfigError(
             f"{name!r:.80} is no dataset's name on the hub, and a task from elsewhere may name nothing else."
         )

@@ -106,7 +106,7 @@ class Probe(BaseModel):
     top: int = Field(5, ge=1, le=20)  # number of most likely tokens to show
 
     def filled(self) -> list[str]:
-        """Return the template filled in with each group; the mask stays."""
+        """Return the template with each group filled in and the mask kept."""
         return [self.template.replace(GROUP, group) for group in self.groups]
 
 
@@ -418,7 +418,7 @@ def _has_plain_quotes(text: str, tabs: int) -> bool:
 
 
 def _text(row: Row, column: Column, where: str, role: str = "") -> str:
-    """Return the text in a row's column; `role` adds the option that sets the column to the error."""
+    """Return the text in a row's column; with `role`, the error names the option that selects the column."""
     value = row.get(str(column))
     if not isinstance(value, str | int) or value == "":
         known = ", ".join(str(name) for name in list(row)[:10])

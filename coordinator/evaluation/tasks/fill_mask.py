@@ -62,7 +62,7 @@ def fill_scores(pretrained: Pretrained, task: Task, texts: Sequence[str]) -> Mas
 
 
 def probe_scores(pretrained: Pretrained, task: Task, probes: Sequence[Probe]) -> MaskScores:
-    """Return the mean distance over all probes, and the likeliest tokens of each probe."""
+    """Return the mean distance over all probes, and the most likely tokens of each probe."""
     tokenizer = pretrained.tokenizer()
     mask, frame = mask_id(tokenizer), frame_of(tokenizer)
     room = frame.room(pretrained.length(task.recipe))

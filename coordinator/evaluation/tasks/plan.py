@@ -1,4 +1,4 @@
-"""Plans for the worker process: a task to evaluate, or a model to export. Does not import torch."""
+"""Plans for the worker process: a task to evaluate, or a model to export. The module does not import torch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Plan:
 
     @property
     def title(self) -> str:
-        """A name for the work in messages."""
+        """The name of the work in messages."""
         return f"evaluation of `{self.task.name}`"
 
 

@@ -31,10 +31,10 @@ from peer.config.evaluation import Recipe
 from peer.data.batching.samples import IGNORED
 
 _MODEL: Any = transformers.AutoModel
-FRESH_SEED = 2**32 - 17  # minus the fine-tuning seed: the seed of random weights
+FRESH_SEED = 2**32 - 17  # random weights have this seed minus the fine-tuning seed; no run uses it
 PADDING = {"labels": IGNORED, "attention_mask": 0, "token_type_ids": 0}
 MOST_REASON_CHARS = 200
-ABILITIES = {  # by head class of transformers; some model families lack one
+ABILITIES = {  # head class of transformers -> ability that a model family may lack
     "AutoModelForMaskedLM": "fill masks",
     "AutoModelForTokenClassification": "tag words",
     "AutoModelForSequenceClassification": "label texts",
@@ -81,7 +81,7 @@ class Pretrained:
             verify(path)
 
     def length(self, recipe: Recipe) -> int:
-        """Return the maximum number of tokens in an example, which the model's positions may reduce.
+        """Return the maximum number of tokens in an example, limited by the model's positions.
 
         Raises `ConfigError` if the recipe sets a length above the model's limit.
         """
@@ -130,11 +130,11 @@ def be_quiet() -> None:
 
 @contextmanager
 def _loading(source: str, what: str) -> Iterator[None]:
-    """Convert errors of transformers in the block, which loads `what`, to `ConfigError`."""
+    """Convert errors of transformers in the block to `ConfigError`; `what` is the part being loaded."""
     try:
         yield
     except Exception as error:  # transformers raises many kinds of errors
-        if "Unrecognized configuration class" in str(error) and what in ABILITIES:  # message of transformers
+        if "Unrecognized configuration class" in str(error) and what in ABILITIES:  # transformers' text
             family = AutoConfig.from_pretrained(source).model_type
             raise ConfigError(
                 f"{source} is a model of the family {family}, which cannot {ABILITIES[what]} (transformers has no "
@@ -154,7 +154,7 @@ def tuning(model: PreTrainedModel) -> Iterator[None]:
         yield
     except ValueError as error:
         config = model.config
-        if config.model_type != "reformer" or "sequence length" not in str(error):  # in both messages
+        if config.model_type != "reformer" or "sequence length" not in str(error):  # in both errors
             raise
         if config.axial_pos_embds:
             raise ConfigError(

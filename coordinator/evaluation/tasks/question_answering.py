@@ -32,8 +32,8 @@ class ContextWindow:
 
     question: int
     encoded: Encoded
-    offsets: tuple[tuple[int, int] | None, ...]  # per token; None: not in the context
-    null: int  # position of `[CLS]`, or 0 if there is none; its score means "no answer"
+    offsets: tuple[tuple[int, int] | None, ...]  # characters of each token; None: not in the context
+    null: int  # position of `[CLS]` or 0, whose score means "no answer"
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Answering(Subject):
     def _cut(self, number: int, question: QuestionExample) -> Iterator[ContextWindow]:
         room = self.length - self.tokenizer.num_special_tokens_to_add(pair=True)
         asked = self.tokenizer(question.question, add_special_tokens=False, return_offsets_mapping=True)
-        ends = [end for _, end in asked["offset_mapping"][: room // 2]]  # question: up to half
+        ends = [end for _, end in asked["offset_mapping"][: room // 2]]  # question tokens fill at most half
         found = self.tokenizer(
             question.question[: max(ends, default=0)],
             question.context,

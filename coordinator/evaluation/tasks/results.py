@@ -29,7 +29,7 @@ class ClassScores(_Frozen):
     precision: Annotated[float, Field(ge=0, le=1)]
     recall: Annotated[float, Field(ge=0, le=1)]
     f1: Annotated[float, Field(ge=0, le=1)]
-    entities: Annotated[int, Field(ge=0, le=2**31)]  # number in the test set
+    entities: Annotated[int, Field(ge=0, le=2**31)]  # number of entities in the test set
 
 
 def _is_empty(value: object) -> bool:
@@ -40,7 +40,7 @@ class SeedResult(_Frozen):
     """One fine-tuning run, or the evaluation of a checkpoint without fine-tuning."""
 
     seed: Annotated[int, Field(ge=0, lt=2**32)] | None = None  # None: not fine-tuned
-    scores: Annotated[dict[Short, Score], Field(max_length=32)]  # on the test set
+    scores: Annotated[dict[Short, Score], Field(max_length=32)]  # test scores by metric
     # Omitted if empty, so that signatures of reports by earlier versions remain valid.
     dev_score: Annotated[Score | None, Field(exclude_if=_is_empty)] = None  # main metric on the development set
     classes: Annotated[dict[Short, ClassScores], Field(max_length=100, exclude_if=_is_empty)] = {}
@@ -74,7 +74,7 @@ class TaskResult(_Frozen):
     kind: Kind
     metric: Short
     higher_is_better: bool
-    task_sha256: Digest  # digest of data and recipe; comparable only if equal
+    task_sha256: Digest  # only results with the same digest of data and recipe are comparable
     examples: Annotated[int, Field(ge=0, le=2**31)]  # number of scored examples
     seeds: Annotated[tuple[SeedResult, ...], Field(min_length=1, max_length=32, strict=False)]
     probes: Annotated[tuple[ProbeResult, ...], Field(max_length=200, strict=False)] = ()

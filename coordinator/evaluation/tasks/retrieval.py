@@ -69,7 +69,7 @@ def embedder(pretrained: Pretrained, length: int, seed: int) -> SentenceTransfor
 
     `length`: maximum number of tokens in a text; longer texts are truncated.
     """
-    tqdm.set_lock(threading.RLock())  # tqdm's semaphore would make Python warn if the process is killed
+    tqdm.set_lock(threading.RLock())  # a semaphore would make Python warn if the process is killed
     weights: Any = pretrained.model("AutoModel", seed)
     body: Any = Transformer(
         pretrained.source, max_seq_length=length, model_kwargs={"use_safetensors": True, "dtype": torch.float32}
@@ -136,7 +136,7 @@ def tune(model: SentenceTransformer, pairs: Sequence[TextPair], recipe: Recipe, 
             ),
             loss=MultipleNegativesRankingLoss(model),
         )
-        trainer.remove_callback(PrinterCallback)  # it prints to stdout, reserved for the result
+        trainer.remove_callback(PrinterCallback)  # stdout is reserved for the result
         body: Any = model[0]
         with tuning(body.auto_model):
             trainer.train()
