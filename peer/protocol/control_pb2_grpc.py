@@ -95,78 +95,83 @@ class ControlServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Challenge(self, request, context):
-        """A fresh nonce for Join or Renew; valid once, for a minute.
+        """Return a fresh nonce for Join or Renew, valid once and for one minute.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Join(self, request, context):
-        """Prove an identity (invite code, or a device known already) and the device's key; receive a token and the run.
+        """Join with an invite code, or as a known device, by proving possession of the device's key.
+        Return a token and the run.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Login(self, request, context):
-        """Join by a login at an identity provider: first the code to show to the person, then, perhaps minutes later, the run.
+        """Join by a login at an identity provider. Send the code to show to the user, and the run after
+        the login, which may take minutes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Renew(self, request, context):
-        """A new token for a known device, by its signature alone.
+        """Return a new token for a known device, which is authenticated by its signature.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FetchFile(self, request, context):
-        """A file of the run (the tokenizer's), by name; the digest is in JoinReply.files.
+        """Send a file of the run (the tokenizer) by name; its digest is in JoinReply.files.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ChooseName(self, request, context):
-        """Choose under which name the public sees the member whose device this is.
+        """Set the public name of the device's member.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Checkpoint(self, request, context):
-        """The newest published checkpoint: where it is downloaded, and the digests of what a joining peer needs of it.
+        """Return the download address of the newest published checkpoint, and the digests of the files
+        that a joining peer needs.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Session(self, request_iterator, context):
-        """One connected stay: reports and presence up; tokens, revocations and notices down.
+        """Open a session: the peer sends reports and presence, the coordinator tokens, revocations and
+        notices.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Describe(self, request, context):
-        """What anybody may ask without an account, a few times a minute: `manyhands doctor` asks before a person joins.
-        What the run needs of a machine, where its swarm is, and where the caller seems to be.
+        """Return the run's requirements, the swarm's addresses and the caller's observed address.
+        Describe, Probe and DialBack need no account, but are limited to a few calls a minute.
+        `manyhands doctor` calls them before the device joins.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Probe(self, request_iterator, context):
-        """Bytes up, bytes down, to measure the line.
+        """Exchange data in both directions to measure bandwidth.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DialBack(self, request, context):
-        """Have the coordinator open a connection to the caller's address.
+        """Make the coordinator connect to the caller's address.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
