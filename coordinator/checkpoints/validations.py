@@ -59,7 +59,7 @@ class ValidationRow:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """All results by name, for scripts."""
+        """The results by name, for scripts."""
         return {**asdict(self), "loss": self.loss, "perplexity": self.perplexity}
 
 

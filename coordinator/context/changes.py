@@ -25,7 +25,7 @@ LEAST_REST_S = 0.2  # minimum interval between polls, however many notifications
 
 
 class Ear:
-    """Receives notifications of some topics for one task, which also polls at intervals."""
+    """A receiver of notifications of some topics, for one task that also polls at intervals."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._rung = asyncio.Event()

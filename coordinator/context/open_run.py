@@ -1,4 +1,4 @@
-"""Creation of a run, and opening of a run for the operator's commands."""
+"""Creating a run, and opening it for the operator's commands."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ RECORDS_PER_SECOND, RECORDS_AT_ONCE = 5.0, 200.0
 
 
 class RefusalRecorder:
-    """Records refusals in the database, at a limited rate so that strangers cannot flood it."""
+    """A recorder of refusals with a rate limit, so that strangers cannot flood the database."""
 
     def __init__(self, membership: Membership, clock: Callable[[], float], telemetry: Telemetry) -> None:
         self._membership, self._clock, self._telemetry = membership, clock, telemetry

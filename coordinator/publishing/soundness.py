@@ -34,7 +34,7 @@ ONNX_TASKS = {"mlm": "fill-mask", "mlm+sop": "fill-mask", "clm": "text-generatio
 
 @dataclass(frozen=True)
 class LoadingResult:
-    """Measurements of an exported folder loaded with plain transformers."""
+    """The measurements of an exported folder loaded with plain transformers."""
 
     loss: float  # probe loss, comparable with the manifest's
     token_loss: float  # without the sentence-order loss

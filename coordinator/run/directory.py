@@ -102,12 +102,12 @@ class RunDirectory:
 
     @property
     def sinks_dir(self) -> Path:
-        """Progress and files of the sinks; created by the sinks' process."""
+        """The folder for progress and files of the sinks; created by the sinks' process."""
         return self.path / "sinks"
 
     @property
     def publishing_dir(self) -> Path:
-        """Exported checkpoints to be published; created by the publisher."""
+        """The folder of exported checkpoints to be published; created by the publisher."""
         return self.path / "publishing"
 
     @property

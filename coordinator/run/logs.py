@@ -92,7 +92,7 @@ def shorten_database_failure(record: logging.LogRecord) -> bool:
 
 
 class TextLines(logging.Formatter):
-    """Formats records as lines of text."""
+    """A formatter of records as lines of text."""
 
     def __init__(self, style: LogStyle) -> None:
         super().__init__(TEXT_FORMAT)
@@ -104,7 +104,7 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """Formats a record as a JSON object on one line, with the run, the session and the step if known."""
+    """A formatter of records as JSON objects, one per line, with run, session and step if known."""
 
     def __init__(self, process: str, style: LogStyle, step: Callable[[], int | None] = lambda: None) -> None:
         super().__init__()

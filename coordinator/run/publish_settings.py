@@ -65,12 +65,12 @@ class PlaceSettings(Section):
 
     @property
     def is_hub(self) -> bool:
-        """Return whether the destination is a Hugging Face repository."""
+        """Whether the destination is a Hugging Face repository."""
         return self.to.startswith(HUB)
 
     @property
     def is_public(self) -> bool:
-        """Return whether the public may see the destination: it is neither private nor a local folder."""
+        """Whether the public may see the destination: it is neither private nor a local folder."""
         return not (self.private or self.to.startswith(LOCAL))
 
 

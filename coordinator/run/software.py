@@ -34,7 +34,7 @@ EARLIEST = (1980, 1, 1, 0, 0, 0)  # earliest time that a zip file can store
 
 @dataclass(frozen=True)
 class Software:
-    """One version of the software, as a wheel."""
+    """A version of the software as a wheel."""
 
     name: str  # file name of the wheel
     version: str

@@ -15,7 +15,7 @@ SETTLE_S = 3.0  # print a step after this time even if reports are missing
 
 @dataclass
 class StepFollower:
-    """Formats each step of the ledger once, in order, when all its reports have arrived."""
+    """A formatter of the ledger's steps, each once, in order, when all its reports have arrived."""
 
     last: StepRow | None = None  # last printed step
     told: list[StepRow] = field(default_factory=list)

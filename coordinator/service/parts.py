@@ -52,7 +52,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Prepared:
-    """Result of `coordinator.service.preparation`: the parts to start, and texts to print."""
+    """The result of `coordinator.service.preparation`: the parts to start, and texts to print."""
 
     run: str
     parts: tuple[Part, ...]

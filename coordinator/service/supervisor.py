@@ -100,7 +100,7 @@ def prepare_apart(path: Path, part: Part, style: LogStyle) -> Prepared:
 
 
 class Supervisor:
-    """Starts the parts, restarts those that fail, and finally stops all."""
+    """A supervisor that starts the parts, restarts those that fail, and finally stops all."""
 
     def __init__(
         self,

@@ -47,7 +47,7 @@ class Alarm:
 
 @dataclass(frozen=True)
 class Vitals:
-    """Measurements of the current phase from which alarms are derived."""
+    """The measurements of the current phase from which alarms are derived."""
 
     losses: Sequence[tuple[int, float | None]]  # (step, loss), in order; None: not finite
     updates: Sequence[tuple[int, float]] = ()  # (step, norm of its parameter update), in order

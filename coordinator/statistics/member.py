@@ -39,7 +39,7 @@ class DayFacts:
 
 @dataclass(frozen=True)
 class LossFacts:
-    """Samples lost for one cause, over all days."""
+    """The samples lost for one cause, over all days."""
 
     cause: str
     samples: int

@@ -38,7 +38,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Group:
-    """Devices that averaged with each other in one step."""
+    """A group of devices that averaged with each other in one step."""
 
     size: int  # number of devices, including the keeper and auxiliary devices
     samples: int | None
@@ -167,7 +167,7 @@ def _lost(shares: Sequence[Share]) -> tuple[LostShare, ...]:
 
 
 class _DeviceBook:
-    """Assigns indices to the devices of a chunk, in order of appearance, except the keeper."""
+    """An index of the devices of a chunk in order of appearance, without the keeper."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

@@ -251,7 +251,7 @@ def _row(stay: DeviceSession, member_number: int, device_number: int, now: float
 
 @dataclass(frozen=True)
 class Streaks:
-    """Numbers of consecutive days on which a member contributed."""
+    """The numbers of consecutive days on which a member contributed."""
 
     current: int  # streak up to today, or up to yesterday if there is no contribution today yet
     longest: int

@@ -37,7 +37,7 @@ MOST_NUMBERS = 20_000  # mentions of devices on a page; a single step may exceed
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table."""
+    """A column of a table."""
 
     name: str
     kind: Kind

@@ -23,7 +23,7 @@ _ROW = 1
 
 @dataclass(frozen=True)
 class RoundHealth:
-    """Batch share, averaging time and lost samples over steps whose reports have arrived."""
+    """The batch share, averaging time and lost samples over steps whose reports have arrived."""
 
     steps: int = 0
     batch_share: float | None = None  # averaged samples over target batch size; None: no step yet

@@ -28,7 +28,7 @@ MOST_LOSSES = 500  # maximum number of losses to examine; longer histories are r
 
 @dataclass(frozen=True)
 class LossChange:
-    """Relative change of the loss, over `over_s` seconds or from its minimum."""
+    """The relative change of the loss, over `over_s` seconds or from its minimum."""
 
     share: float  # relative change, such as -0.03
     over_s: float
@@ -37,7 +37,7 @@ class LossChange:
 
 @dataclass(frozen=True)
 class Departures:
-    """Number of devices that left, out of those connected within the last `within_s` seconds."""
+    """The number of devices that left, out of those connected within the last `within_s` seconds."""
 
     devices: int
     of: int

@@ -28,7 +28,7 @@ Value = TypeVar("Value")
 
 
 class Batcher(Generic[Item, Result]):
-    """Runs `work` in a thread, one batch at a time, in order of arrival; for one event loop.
+    """A queue whose items `work` processes in a thread, one batch at a time; for one event loop.
 
     For each item, `work` returns a result or the error of this item.
     """

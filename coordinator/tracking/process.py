@@ -37,7 +37,7 @@ LONGEST_PAUSE_S = 300.0
 
 @dataclass
 class SinkWriter:
-    """Writes a run's points to one sink, in a thread that executes `run`."""
+    """A writer of a run's points to one sink; its thread executes `run`."""
 
     name: str
     open: Callable[[], Sink]

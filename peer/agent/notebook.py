@@ -199,7 +199,7 @@ def _clock_time(at: float) -> str:
 
 
 class NotebookDisplay:
-    """Rewrites the panel after each event; after frequent events, at most once a second."""
+    """A display that rewrites the panel after each event; after frequent events, at most once a second."""
 
     def __init__(self, panel: PanelState, stream: TextIO, clock: Callable[[], float]) -> None:
         self._state, self._stream, self._clock = NotebookState(panel), stream, clock

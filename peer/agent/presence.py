@@ -17,7 +17,7 @@ from peer.reporting.messages import Progress, Ready, WorkerEvent
 
 
 class OwnPresence:
-    """State, step and speed during one stay; the session sends `now` every few seconds."""
+    """The state, step and speed of one stay; the session sends `now` every few seconds."""
 
     def __init__(self, role: Literal["trainer", "auxiliary"]) -> None:
         self.now = control_pb2.Presence(state="starting")

@@ -233,7 +233,7 @@ class Display(Protocol):
 
 
 class LineDisplay:
-    """Prints lines of text or JSON; progress is printed periodically, repeated notices once a minute."""
+    """A display as text or JSON; progress is printed periodically, repeated notices once a minute."""
 
     def __init__(self, stream: TextIO, as_json: bool, clock: Callable[[], float]) -> None:
         self._stream, self._as_json, self._clock = stream, as_json, clock

@@ -55,7 +55,7 @@ def default_worker_main(plan: WorkerPlan, pipe: Connection, parent_pid: int) -> 
 
 
 class Watchdog:
-    """Measures a worker's silence, to detect a hanging worker.
+    """A watchdog that measures a worker's silence, to detect a hanging worker.
 
     Traffic is a sign of life until the worker is ready, and while it waits for another peer's
     state; later it is not, because averagers reply on their own. `LineInDoubt` never is, because

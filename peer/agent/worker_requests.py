@@ -30,7 +30,7 @@ REST_S = 300.0  # delay after a failure, while only the swarm provides the state
 
 
 class CheckpointWatch:
-    """Downloads the newest checkpoint when a worker requests it, for one stay."""
+    """A downloader that fetches the newest checkpoint on a worker's request, for one stay."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class CheckpointWatch:
 
 
 class LineWatch:
-    """Measures bandwidth when a worker requests it (`peer.averaging.bandwidth`), for one stay."""
+    """A meter that measures bandwidth on a worker's request (`peer.averaging.bandwidth`), for one stay."""
 
     def __init__(self, measure: MeasureLine, tell: Callable[[LineMeasured | Notice], None]) -> None:
         self._measure, self._tell = measure, tell
@@ -119,7 +119,7 @@ class LineWatch:
 
 
 class KeeperSearch:
-    """Finds the keeper's addresses that answer from this machine, for one stay.
+    """A search for the keeper's addresses that answer from this machine, for one stay.
 
     The coordinator sends changed addresses; a worker that cannot find the keeper requests them.
     """

@@ -116,7 +116,7 @@ class Workers:
 
     @property
     def are_well(self) -> bool:
-        """Return whether the running worker has given a sign of life within `SILENT_S`.
+        """Whether the running worker has given a sign of life within `SILENT_S`.
 
         True if no worker is running, as during a pause: the machine is healthy.
         """

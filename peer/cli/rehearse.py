@@ -30,7 +30,7 @@ app = typer.Typer(pretty_exceptions_enable=False)
 
 
 class PlannedModel(str, Enum):
-    """Model sizes for `manyhands plan`."""
+    """A model size of `manyhands plan`."""
 
     SMALL = "small"
     BASE = "base"

@@ -99,7 +99,7 @@ def inspect(
 
 
 class KeepSome:
-    """Iterates over documents for training, holding out some by a hash of their text."""
+    """An iterable of documents for training, which holds out some by a hash of their text."""
 
     def __init__(self, documents: Iterable[str], max_kept: int = MAX_KEPT) -> None:
         self._documents, self._max_kept = documents, max_kept

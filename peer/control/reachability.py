@@ -36,7 +36,7 @@ MAX_OTHER_HOSTS = 2  # hosts of the coordinator to try over the other IP version
 
 @dataclass(frozen=True)
 class Patience:
-    """Timeouts in seconds."""
+    """The timeouts in seconds."""
 
     probe_s: float = 1.0  # duration per direction
     dial_back_s: float = 6.0  # longer than the 5 s for which the coordinator tries
@@ -159,7 +159,7 @@ class Ears:
 
 @asynccontextmanager
 async def listening(endpoints: Sequence[Endpoint]) -> AsyncIterator[Ears]:
-    """Listen on those of the endpoints that can be bound."""
+    """Listen on the endpoints that can be bound."""
     bound = bind_alike(endpoints)
     ears = Ears(tuple(endpoint for endpoint, _ in bound))
     async with AsyncExitStack() as stack:
@@ -198,7 +198,7 @@ async def dialled_ways(client: ControlClient, ears: Ears, version: Version, time
 
 @dataclass(frozen=True)
 class _Knocks:
-    """Reads a word from each TCP connection to one endpoint."""
+    """A TCP handler that reads a word from each connection to one endpoint."""
 
     endpoint: Endpoint
     ears: Ears
@@ -215,7 +215,7 @@ class _Knocks:
 
 @dataclass(frozen=True)
 class _Datagrams(asyncio.DatagramProtocol):
-    """Reads words from UDP datagrams to one endpoint."""
+    """A UDP protocol that reads words from datagrams to one endpoint."""
 
     endpoint: Endpoint
     ears: Ears
@@ -228,7 +228,7 @@ class _Datagrams(asyncio.DatagramProtocol):
 
 @dataclass(frozen=True)
 class LineSpeed:
-    """Bandwidth between this machine and the coordinator, in bytes per second."""
+    """The bandwidth between this machine and the coordinator, in bytes per second."""
 
     up: float
     down: float

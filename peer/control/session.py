@@ -51,7 +51,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class SessionTiming:
-    """Intervals and timeouts of a session in seconds; tests shorten them."""
+    """The intervals and timeouts of a session in seconds; tests shorten them."""
 
     handshake_s: float = 15.0
     send_every_s: float = 0.5  # interval between checks of the outbox
@@ -173,7 +173,7 @@ def renewal_due_at(issued_at: float, expires_at: float) -> float:
 
 
 class SessionStream:
-    """One stay over an open gRPC stream; `Session` reconnects."""
+    """A stay over an open gRPC stream; `Session` reconnects."""
 
     def __init__(
         self,

@@ -43,7 +43,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Timing:
-    """Timeouts and durations of the stages, in seconds."""
+    """The timeouts and durations of the stages, in seconds."""
 
     connect_s: float = 10.0
     daemon_s: float = 20.0  # start of the p2p daemon, usually less than a second

@@ -19,7 +19,7 @@ COLOURS = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.FAILED: "bold
 
 
 class CheckupLineDisplay:
-    """Prints one line per finding, and the output of a failed program indented below it.
+    """A display with one line per finding, and the output of a failed program indented below it.
 
     On a terminal it uses colours, and shows the current stage.
     """
@@ -58,7 +58,7 @@ class CheckupLineDisplay:
 
 
 class CheckupJsonDisplay:
-    """Prints one JSON object per finding, and one for the conclusion."""
+    """A display with one JSON object per finding, and one for the conclusion."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

@@ -88,7 +88,7 @@ def judge_processor(processor: Processor) -> CheckResult:
 
 @dataclass(frozen=True)
 class Memory:
-    """Main memory in bytes."""
+    """The main memory in bytes."""
 
     total_bytes: int
     available_bytes: int
@@ -96,7 +96,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Processor:
-    """Numbers of logical cores."""
+    """The number of logical cores, and their load."""
 
     cores: int  # available to this process
     quota: float | None  # container's limit in cores; None: unlimited

@@ -29,7 +29,7 @@ TIMEOUTS = ("deadline exceeded", "i/o timeout", "no recent network activity", "d
 
 
 class LastWords(logging.Handler):
-    """Keeps the newest lines of the daemon's output."""
+    """A log handler that keeps the newest lines of the daemon's output."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -22,7 +22,7 @@ JOULES_PER_WH = 3600.0
 
 @dataclass(frozen=True)
 class Energy:
-    """Energy in watt-hours since the start, by component; None: the component has no meter."""
+    """The energy in watt-hours since the start, by component; None: the component has no meter."""
 
     processor_wh: float | None = None
     gpu_wh: float | None = None
@@ -58,7 +58,7 @@ def read_gpu_watts(command: str = "nvidia-smi", visible: str | None = None) -> f
 
 
 class EnergyMeter:
-    """Adds up the energy used between readings."""
+    """A meter that adds up the energy used between readings."""
 
     def __init__(
         self,

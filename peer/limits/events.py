@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class GuestEvent(ABC):
-    """Base class of the limits' events."""
+    """The base class of the limits' events."""
 
     @property
     @abstractmethod
@@ -63,7 +63,7 @@ class Leaving(GuestEvent):
 
 @dataclass(frozen=True)
 class Used(GuestEvent):
-    """Traffic and energy of this stay so far; energy is None if it cannot be measured."""
+    """The traffic and energy of this stay so far; energy is None if it cannot be measured."""
 
     sent_bytes: int
     received_bytes: int

@@ -23,7 +23,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Limits:
-    """All limits that a volunteer can set; None or empty: no limit."""
+    """The limits that a volunteer can set; None or empty: no limit."""
 
     hours: tuple[TimeWindow, ...] = ()  # train only within one of these windows
     polite: bool = False  # pause on battery, on a metered network, or while the machine is in use

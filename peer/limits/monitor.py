@@ -93,7 +93,7 @@ def is_metered(read: Property = read_property) -> bool | None:
 
 
 class Activity:
-    """Detects use of the machine by a person at its keyboard or by other programs."""
+    """A detector of activity by a person at the keyboard or by other programs."""
 
     def __init__(self, cpu_times: Callable[[], CpuTimes], read: Property = read_property) -> None:
         self._cpu_times, self._read = cpu_times, read
@@ -116,7 +116,7 @@ def person_present(read: Property = read_property) -> bool | None:
 
 
 class OtherPrograms:
-    """Detects whether other programs have kept the processors busy within the last `QUIET_S`."""
+    """A detector of other programs that kept the processors busy within the last `QUIET_S`."""
 
     def __init__(self, cores: int) -> None:
         self._cores = cores
@@ -136,7 +136,7 @@ class OtherPrograms:
 
 @dataclass(frozen=True)
 class CpuTimes:
-    """Cumulative processor time, in seconds."""
+    """The cumulative processor time, in seconds."""
 
     at: float  # seconds on a monotonic clock
     machine_s: float  # all processes, over all cores
@@ -162,7 +162,7 @@ def others_share(before: CpuTimes, after: CpuTimes, cores: int) -> float:
 
 
 class Machine:
-    """Reads the machine's state during one stay."""
+    """A reader of the machine's state during one stay."""
 
     def __init__(
         self,

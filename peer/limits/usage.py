@@ -34,7 +34,7 @@ NOTHING = Transferred(0, 0)
 
 
 class UsageMeter:
-    """Adds up the agent's downloads, its workers' traffic, and energy while a worker is running."""
+    """A meter of the agent's downloads, its workers' traffic, and energy while a worker is running."""
 
     def __init__(self, limits: Limits) -> None:
         self.fetching = Throttle(limits.download_rate)  # the run's files, before any worker

@@ -29,7 +29,7 @@ SAME_PAUSE_S = 3600.0  # interval between equal warnings
 
 @dataclass(frozen=True)
 class Conditions:
-    """Durations that determine whether samples arrive before their step is completed; 0: unknown."""
+    """The durations that determine whether samples arrive before their step is completed; 0: unknown."""
 
     step_s: float = 0.0  # the swarm's usual time per step
     sample_s: float = 0.0  # this device's time per sample
@@ -38,7 +38,7 @@ class Conditions:
 
 
 class Adviser:
-    """Advises the volunteer when most of the device's samples are lost."""
+    """An adviser that explains to the volunteer why most of the device's samples are lost."""
 
     def __init__(
         self, conditions: Callable[[], Conditions], tell: Callable[[Notice], None], clock: Callable[[], float]
@@ -104,7 +104,7 @@ def why_late(now: Conditions) -> tuple[str, str] | None:
 
 
 class SparingReports:
-    """Forwards at most one warning a minute, an equal one once an hour; counts the omitted ones."""
+    """A filter that forwards one warning a minute, an equal one once an hour, and counts the omitted ones."""
 
     def __init__(self, tell: Callable[[str], None], clock: Callable[[], float]) -> None:
         self._tell, self._clock = tell, clock

@@ -70,7 +70,7 @@ _Number = Annotated[float, BeforeValidator(_bounded)]
 
 
 class AnyEvent(BaseModel, ABC):
-    """Base class of events; unknown fields of newer versions are ignored.
+    """A base class of events; unknown fields of newer versions are ignored.
 
     Texts, numbers and lists are clamped, so that other peers' data cannot make an event invalid.
     """

@@ -44,7 +44,7 @@ class LostCause(str, Enum):
 
 @dataclass(frozen=True)
 class Lost:
-    """Lost samples that are in no step report; the agent stores them until acknowledged."""
+    """A report of lost samples that are in no step report; the agent stores it until acknowledged."""
 
     step: int  # step for which the samples were computed, from 1
     by_cause: Mapping[str, int]
@@ -69,7 +69,7 @@ class PhaseEntered:
 
 @dataclass(frozen=True)
 class Progress:
-    """Progress of this peer and, as far as it knows, of the swarm; sent every second, never stored."""
+    """The progress of this peer and, as far as it knows, of the swarm; sent every second, never stored."""
 
     step: int  # completed global steps
     own_samples: int  # accumulated by this peer for the next step
@@ -105,7 +105,7 @@ _NUMBER, _LOSS, _DURATION = Bound(MAX_COUNT), Bound(100.0), Bound(30 * 86_400.0)
 
 @dataclass(frozen=True)
 class StepReport:
-    """This peer's contribution to a global step; the agent stores it until acknowledged."""
+    """The contribution of this peer to a global step; the agent stores it until acknowledged."""
 
     step: Annotated[int, _NUMBER]  # completed global step, from 1
     # Samples in the step's average; the peer may have computed more while waiting for others.
@@ -172,19 +172,19 @@ class Transferred:
 
 @dataclass(frozen=True)
 class CheckpointWanted:
-    """Request for the newest checkpoint, if recent enough to catch up with the swarm."""
+    """A request for the newest checkpoint, if recent enough to catch up with the swarm."""
 
     most_bytes: int  # maximum total size of its files
 
 
 @dataclass(frozen=True)
 class KeeperSought:
-    """Request for the keeper's current addresses, because the worker has not found the keeper."""
+    """A request for the keeper's current addresses, because the worker has not found the keeper."""
 
 
 @dataclass(frozen=True)
 class CheckpointFetched:
-    """Agent to worker: the folder with the state after `step`, if a checkpoint was downloaded."""
+    """The agent's answer with the folder of the state after `step`, if a checkpoint was downloaded."""
 
     step: int
     directory: str  # empty: no checkpoint
@@ -192,26 +192,26 @@ class CheckpointFetched:
 
 @dataclass(frozen=True)
 class LineInDoubt:
-    """Request to measure bandwidth again, because rounds took too long or the measurement is old."""
+    """A request to measure bandwidth again, because rounds took too long or the measurement is old."""
 
 
 @dataclass(frozen=True)
 class LineMeasured:
-    """Agent to worker: the measured bandwidth, within the volunteer's limits."""
+    """The agent's answer with the measured bandwidth, within the volunteer's limits."""
 
     rate: float  # bytes per second, slower direction
 
 
 @dataclass(frozen=True)
 class KeeperAt:
-    """Agent to worker: the keeper's current addresses."""
+    """The agent's answer with the keeper's current addresses."""
 
     addresses: tuple[str, ...]  # libp2p multiaddresses
 
 
 @dataclass(frozen=True)
 class Stop:
-    """Agent to worker: finish the microbatch and leave the swarm normally."""
+    """The agent's request to finish the microbatch and leave the swarm normally."""
 
     reason: str
 

@@ -16,7 +16,7 @@ Census = tuple[tuple[str, bool, int], ...]  # (role, directly reachable, number 
 
 @dataclass(frozen=True)
 class RoundTally:
-    """Averaging rounds since the peer started, by outcome and duration."""
+    """The averaging rounds since the peer started, by outcome and duration."""
 
     failed: int = 0
     by_duration: tuple[int, ...] = (0,) * (len(BOUNDS_S) + 1)  # successful rounds per bin
@@ -39,7 +39,7 @@ class RoundTally:
 
 
 class RoundCounts:
-    """Counts rounds, one at a time; `tally` may be read from any thread."""
+    """A counter of rounds, one at a time; `tally` may be read from any thread."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

@@ -102,7 +102,7 @@ class Outbox:
         return self._write(partial(self._add, 0, at, {LOST: asdict(lost)}))
 
     def keep(self, seq: int) -> bool:
-        """Return whether a report may wait longer for its step; otherwise it becomes a loss."""
+        """Return whether a report may wait longer for its step; if not, convert it to a loss."""
         with self._reporting():
             too_old = "SELECT seq FROM reports WHERE seq = ? AND completed_at < ?"
             given_up = self._database.execute(too_old, (seq, self._clock() - MOST_WAIT_S)).fetchall()

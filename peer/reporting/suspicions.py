@@ -50,7 +50,7 @@ class Suspicion:
 
 
 class WaitingSuspicions:
-    """Suspicions waiting to be sent to the coordinator; the oldest are dropped if there are too many."""
+    """A queue of suspicions for the coordinator; the oldest are dropped if there are too many."""
 
     def __init__(self) -> None:
         self._waiting: deque[Suspicion] = deque(maxlen=MAX_WAITING)
@@ -65,7 +65,7 @@ class WaitingSuspicions:
 
 
 class Suspicions:
-    """Logs and forwards suspicions, equal ones at most once a minute; thread-safe."""
+    """A thread-safe logger and forwarder of suspicions, equal ones at most once a minute."""
 
     def __init__(self, tell: Callable[[Suspicion], None], clock: Callable[[], float]) -> None:
         self._tell, self._repeats = tell, Repeats(clock, window_s=SAME_PAUSE_S)

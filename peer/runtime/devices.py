@@ -84,7 +84,7 @@ class Stay:
 
 @dataclass(frozen=True)
 class Trial:
-    """Measurements of compiled layers, in seconds per microbatch."""
+    """The measurements of compiled layers, in seconds per microbatch."""
 
     plain_s: float
     compile_s: float  # one-time cost

@@ -29,7 +29,7 @@ class _Window:
 
 
 class Repeats:
-    """Decides which events pass: `most` per cause in a window, then one in each further window.
+    """A rate limiter of events: `most` per cause pass in a window, then one in each further window.
 
     It may be called from any thread. It has no lock, because a forked process could inherit a held
     lock; at worst, two simultaneous calls let one event too many pass.
@@ -61,7 +61,7 @@ def counted(text: str, left_out: int) -> str:
 
 
 class RepeatFilter(logging.Filter):
-    """Drops repeated log lines, and truncates long ones, because other peers may control their length.
+    """A log filter that drops repetitions, and truncates long lines, whose length other peers may control.
 
     A cause is a line of code and the class of the exception, if any; their number is bounded.
     """

@@ -16,7 +16,7 @@ from peer.data.batching.samples import IGNORED
 
 
 class Classifying(Subject):
-    """Predict a label for each text or pair of texts."""
+    """A task to predict a label for each text or pair of texts."""
 
     @cached_property
     def labels(self) -> list[str]:
@@ -50,7 +50,7 @@ class Classifying(Subject):
 
 
 class Tagging(Subject):
-    """Predict a tag for each word of a sentence."""
+    """A task to predict a tag for each word of a sentence."""
 
     @cached_property
     def labels(self) -> list[str]:

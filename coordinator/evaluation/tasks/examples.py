@@ -79,7 +79,7 @@ class QuestionExample:
 
 @dataclass(frozen=True)
 class TextPair:
-    """Two related texts, such as a question and a passage that answers it."""
+    """A pair of related texts, such as a question and a passage that answers it."""
 
     text: str
     pair: str
@@ -87,7 +87,7 @@ class TextPair:
 
 @dataclass(frozen=True)
 class RetrievalSet:
-    """Queries and documents by id, and relevance grades of documents for each judged query."""
+    """A set of queries and documents by id, with relevance grades of documents for each judged query."""
 
     queries: Mapping[str, str]
     corpus: Mapping[str, str]

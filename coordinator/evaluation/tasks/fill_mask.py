@@ -32,7 +32,7 @@ MOST_LIKELY = 700.0  # nats; beyond this, exp() overflows
 
 @dataclass(frozen=True)
 class MaskScores:
-    """Scores of a checkpoint without fine-tuning."""
+    """The scores of a checkpoint without fine-tuning."""
 
     scores: Scores
     examples: int

@@ -25,7 +25,7 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 @dataclass(frozen=True)
 class ScoreReport:
-    """Scores on a test set; for entities, also per class."""
+    """The scores on a test set; for entities, also per class."""
 
     scores: Scores
     classes: dict[str, ClassScores] = field(default_factory=dict)

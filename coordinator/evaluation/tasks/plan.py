@@ -11,7 +11,7 @@ from peer.config.evaluation import Task
 
 @dataclass(frozen=True)
 class Plan:
-    """One task to run on one checkpoint."""
+    """A task to run on a checkpoint."""
 
     checkpoint: str  # folder, or name of a Hub model
     task: Task

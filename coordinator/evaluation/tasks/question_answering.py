@@ -55,7 +55,7 @@ class AnswerCandidate:
 
 
 class Answering(Subject):
-    """Find the answer to each question: a span of its context, or no answer."""
+    """A task to find the answer to each question, a span of its context or none."""
 
     def encoded(self) -> list[Encoded]:
         """Return the training examples as model inputs, split into windows."""

@@ -37,7 +37,7 @@ def _is_empty(value: object) -> bool:
 
 
 class SeedResult(_Frozen):
-    """One fine-tuning run, or the evaluation of a checkpoint without fine-tuning."""
+    """A fine-tuning run, or the evaluation of a checkpoint without fine-tuning."""
 
     seed: Annotated[int, Field(ge=0, lt=2**32)] | None = None  # None: not fine-tuned
     scores: Annotated[dict[Short, Score], Field(max_length=32)]  # test scores by metric

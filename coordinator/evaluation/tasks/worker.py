@@ -57,7 +57,7 @@ def run_plan(plan: Plan, clock: Callable[[], float] = time.monotonic) -> TaskRes
 
 
 class _Best:
-    """Saves the tuned model with the best development score; the test score is not used."""
+    """A callback that saves the tuned model with the best development score, regardless of the test score."""
 
     def __init__(self, pretrained: Pretrained, folder: str) -> None:
         self._pretrained, self._folder = pretrained, folder  # "": not saved

@@ -33,7 +33,7 @@ _ONE_AT_A_TIME = threading.Lock()
 
 
 class VisitorText(BaseModel):
-    """Text typed by a visitor."""
+    """A text typed by a visitor."""
 
     text: Annotated[str, Field(min_length=1, max_length=MAX_CHARACTERS)]
 
