@@ -94,6 +94,6 @@ def _checkpoint_steps(connection: sqlite3.Connection, folder: Path) -> Iterator[
     """Yield the step of each checkpoint or, if it was undone, the last valid step."""
     for path in folder.glob("step-*"):
         with suppress(StorageError):  # damaged, so a resuming keeper skips it
-            manifest = verify(path, files=()).manifest  # the manifest only
+            manifest = verify(path, files=()).manifest  # reads only the manifest
             [last] = connection.execute("SELECT min(after_step) FROM eras WHERE era > ?", (manifest.era,)).fetchone()
             yield manifest.step if last is None else min(manifest.step, last)

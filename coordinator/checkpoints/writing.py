@@ -41,7 +41,7 @@ RESERVE_BYTES = 16 * 2**20  # space to leave free for the database and the logs
 
 @dataclass(frozen=True)
 class StateSnapshot:
-    """A CPU copy of the training state between two global steps, which shares no memory with it."""
+    """A CPU copy of the training state between two global steps, which shares no memory with live tensors."""
 
     step: int
     model: Mapping[str, torch.Tensor]

@@ -2,7 +2,7 @@
 
 `configure` is for containers. It reads MANYHANDS_* variables (see `docker/.env.example` and the
 operator's guide). It creates the run atomically at the first start, and updates `settings.yaml`
-from the variables at later starts. Compose passes unset variables as empty ones, so these are equal.
+from the variables at later starts. An empty variable is treated as unset, as Compose passes it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Access to a run for an evaluator: by directory on the same machine, by web address from elsewhere.
+"""An evaluator's access to a run: by directory on the same machine, by web address elsewhere.
 
 Downloads have a size limit and are verified: a manifest against the announced digest, each file
 against the manifest. A report that cannot be delivered is stored and retried before other work.

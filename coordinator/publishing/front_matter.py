@@ -44,7 +44,7 @@ def front_matter(
     card = CardData(
         language=config.run.language.partition("-")[0],
         library_name=library,
-        license=facts.license.lower() or None,  # spelling of the Hub
+        license=facts.license.lower() or None,  # the Hub uses lower case
         pipeline_tag=None if pipeline == DETECTION else pipeline,
         tags=[*tags, config.model.architecture, "manyhands", "collaborative-training"],
         datasets=sorted(filter(is_dataset_name, paths)) or None,

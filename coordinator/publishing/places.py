@@ -101,7 +101,7 @@ class FolderPlace(Place):
         fs, root = fsspec.core.url_to_fs(self._settings.to, **options)
         name = published_name(checkpoint)
         there = f"{root.rstrip('/')}/{name}"
-        if fs.exists(f"{there}/{MANIFEST}"):  # complete upload
+        if fs.exists(f"{there}/{MANIFEST}"):  # already complete
             manifest = fs.cat_file(f"{there}/{MANIFEST}")
         else:
             manifest = (folder / MANIFEST).read_bytes()
@@ -150,7 +150,7 @@ def _write_whole(fs: Any, path: str, content: bytes) -> None:
     aside = Path(f"{path}.writing")
     aside.write_bytes(content)
     sync(aside)
-    sync(aside.parent)  # directory entries of earlier files
+    sync(aside.parent)  # persists the names of earlier files
     aside.replace(path)
 
 

@@ -219,7 +219,7 @@ def _by_task(
 
 
 def _among(scored: int, how: str, kept: int) -> str:
-    """Return a clause with the numbers of compared and of publishable checkpoints."""
+    """Return a clause on how many checkpoints were compared, and how many are publishable."""
     return f"of {scored} {how}, of {kept} that are kept and may be published"
 
 

@@ -128,7 +128,7 @@ def usual_interval_s(steps: Sequence[StepRow]) -> float | None:
 
 
 def loss_change(steps: Sequence[StepRow], phase_from_step: int, now: float) -> LossChange | None:
-    """Compare the newest losses with the minimum if they have risen from it, else with a day ago.
+    """Return the change of the newest losses from the minimum if they have risen, else from a day ago.
 
     Only steps of the last day and of the current phase are compared.
     """

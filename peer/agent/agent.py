@@ -438,7 +438,7 @@ class Agent:
         self._show(report)
 
     def _on_lost(self, lost: Lost) -> None:
-        """Report lost samples, unless this device was cut off: the coordinator has then counted them."""
+        """Report lost samples, unless the device was cut off and the coordinator has counted them."""
         self._work = self._work.after(lost)
         self._show(self._work)
         if not self._is_cut_off:

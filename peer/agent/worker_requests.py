@@ -127,7 +127,7 @@ class KeeperSearch:
     def __init__(self, ask: Callable[[], Awaitable[Sequence[str]]], tell: Callable[[KeeperAt], None]) -> None:
         self._ask, self._tell = ask, tell
         self.known = asyncio.Event()  # set when the coordinator has sent addresses
-        self.addresses: tuple[str, ...] = ()  # last received
+        self.addresses: tuple[str, ...] = ()  # addresses last received
         self._trying: asyncio.Task[None] | None = None
 
     def hear(self, addresses: Sequence[str]) -> None:

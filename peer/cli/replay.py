@@ -95,7 +95,7 @@ def replay(
 
 
 def named(sources: Sequence[Path]) -> dict[str, Path]:
-    """Return the sources by short, unique names."""
+    """Return the sources by name; names are short and unique."""
     found: dict[str, Path] = {}
     for source in sources:
         stem = source.absolute().stem

@@ -60,7 +60,7 @@ _CHANNEL_OPTIONS = (
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
-    # The session has its own back-off, to which gRPC's, up to two minutes, must not be added.
+    # Limit gRPC's own back-off (by default two minutes), because the session has one, too.
     ("grpc.initial_reconnect_backoff_ms", 500),
     ("grpc.max_reconnect_backoff_ms", 5_000),
     # Stop reconnecting to an unused address after the coordinator has moved.

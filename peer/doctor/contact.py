@@ -42,7 +42,7 @@ async def check_names(context: Context) -> CheckResult:
     found = await asyncio.gather(*(_addresses_of(link, context.timing.connect_s) for link in links))
     for link, (addresses, _) in zip(links, found, strict=True):
         context.addresses |= dict.fromkeys(addresses, link)
-    sentence = " ".join(dict.fromkeys(told for _, told in found))  # once per host
+    sentence = " ".join(dict.fromkeys(told for _, told in found))  # one sentence per host
     if not context.addresses:
         return failed(sentence, "Check the link's hosts, and this machine's connection and DNS.")
     hosts = [*dict.fromkeys(address.host for address in context.addresses)]

@@ -15,7 +15,7 @@ from peer.reporting.messages import LostCause, Notice
 from peer.runtime.repeats import Repeats
 
 logger = logging.getLogger(__name__)
-REMEMBERED = 8  # attempts at steps, with samples of this peer
+REMEMBERED = 8  # number of attempts at steps to remember
 LEAST_KNOWN = 4
 LOST_SHARE = 0.5
 SILENT_S = 3600.0  # interval between pieces of advice on one cause

@@ -25,7 +25,7 @@ CAPACITY = 100_000  # reports; more than two months at one step a minute
 MOST_WAIT_S = 7 * 86_400.0  # wait for a report's step to become known; same limit as in the coordinator
 LOST = "lost beside reports"  # the only key in the body of a loss
 MOST_WAITING = 1000  # maximum number of changes in memory while the disk is full
-ACKNOWLEDGED_KEPT = 2_000  # reports; at one step a minute, longer than between daily backups
+ACKNOWLEDGED_KEPT = 2_000  # reports; more than a day's at one step a minute, for daily backups
 RECEIPTS_KEPT = 5_000  # a large group's receipt is much larger than its report
 
 # AUTOINCREMENT never reuses the number of a deleted report.

@@ -1,4 +1,4 @@
-"""Reading of a task's examples from a file, the web or the Hugging Face Hub.
+"""Reading a task's examples from a file, the web or the Hugging Face Hub.
 
 Files may be gzipped. A file from the web is downloaded once and must match the digest in the run
 file. `coordinator.evaluation.tasks.examples` parses the formats.

@@ -57,7 +57,7 @@ class Pretrained:
         return found
 
     def model(self, kind: str, seed: int, labels: Sequence[str] = (), **settings: Any) -> PreTrainedModel:
-        """Load the model in float32 with the head of transformers' class `kind`, for `labels`.
+        """Load the model in float32 with transformers' head class `kind`, for `labels`.
 
         The seed initializes missing weights, or all weights with `random_start`; the spread over
         seeds thus includes the effect of initialization. Raises `ConfigError` if loading fails.
