@@ -319,7 +319,8 @@ class ControlClient:
 async def find_coordinator(links: Sequence[JoinLink]) -> tuple[JoinLink, str]:
     """Return the first link whose address has the right certificate, and the certificate (PEM).
 
-    Raises `FingerprintError` if only other certificates are found, else `UnreachableError`.
+    Each link has one address. Raises `FingerprintError` if only other certificates are found, else
+    `UnreachableError`.
     """
     failures: list[UnreachableError | FingerprintError] = []
     for link in links:

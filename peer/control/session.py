@@ -163,7 +163,7 @@ def retry_delay_s(failures: int, first_s: float, most_s: float, rng: random.Rand
 
 
 def failed_rounds(failures: int, addresses: int) -> int:
-    """Return the number of complete failed rounds over all addresses; 0 within a round."""
+    """Return the number of complete failed rounds over all addresses; 0 within one: the next may answer."""
     return 0 if failures % addresses else failures // addresses
 
 
