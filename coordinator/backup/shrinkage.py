@@ -1,8 +1,8 @@
 """Detection of data loss before a new backup, by comparison with the last backup and the checkpoints.
 
 Without it, backups of a run that has lost its database or checkpoints would in time replace all
-good ones. The last backup is found through a file in the run's directory, and through the manifests
-beside the new backup, because the directory itself may have been lost.
+good ones. The last backup is found through a file in the run's directory. It is also sought among
+the manifests beside the new backup, because the directory itself may have been lost.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class Ear:
 
 
 class Bell:
-    """The ears of a process, for use in one event loop."""
+    """The notification receivers of a process, for use in one event loop."""
 
     def __init__(self) -> None:
         self._ears: dict[Topic, list[Ear]] = {topic: [] for topic in Topic}

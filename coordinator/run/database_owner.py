@@ -1,8 +1,8 @@
 """The database of a run: created by `init` or `restore`, and opened by all other commands.
 
 A database belongs to one run, because two runs would mix up members, reports and checkpoints. A run
-is identified by its name and two keys. The keys may be replaced one at a time: a run with one of
-the recorded keys is the same run, and its current keys are then recorded.
+is identified by its name and two keys, which may be replaced one at a time. A run with one of the
+recorded keys is the same run, and its current keys are then recorded.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from coordinator.run.webhook_settings import Webhooks
 from peer.config.base import Section, WrittenAs, first_mistake
 
 MAX_SESSIONS = 6000  # open sessions per service
-CALLS_PER_ADDRESS, CALLS_PER_ADDRESS_PER_MINUTE = 256, 600  # enough for a whole laboratory
+CALLS_PER_ADDRESS, CALLS_PER_ADDRESS_PER_MINUTE = 256, 600  # enough for a laboratory behind one address
 Port = Annotated[int, Field(ge=1, le=65535)]
 Proxy = Annotated[str, AfterValidator(lambda address: str(ipaddress.ip_address(address)))]
 

@@ -1,7 +1,7 @@
 """`sinks` in settings.yaml: further destinations of the run's curves.
 
-They are not part of the run file, which every volunteer receives, because where an operator stores
-curves is private, and volunteers' machines never write to these destinations.
+They are not part of the run file, which every volunteer receives: where an operator stores curves
+is private. Volunteers' machines never write to these destinations.
 """
 
 from __future__ import annotations

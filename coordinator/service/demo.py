@@ -1,8 +1,8 @@
 """The demo: a complete run on this machine, with a coordinator and volunteers in separate processes.
 
 The volunteers join with an invite over TLS, as on other machines. Each process is a `manyhands`
-command that leads its own process group, so that Ctrl-C reaches only the demo, which then stops the
-processes in order.
+command that leads its own process group. Ctrl-C therefore reaches only the demo, which then stops
+the processes in order.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Preparation of a run before it is served: checks, database migration, and selection of parts.
 
-It runs in a separate process (`coordinator.service.parts`), because the libraries for database and
-settings take 100 MB, which the supervisor would otherwise hold while the run is served.
+It runs in a separate process (`coordinator.service.parts`). The libraries for database and settings
+take 100 MB, which the supervisor would otherwise hold while the run is served.
 """
 
 from __future__ import annotations

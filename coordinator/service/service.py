@@ -2,8 +2,8 @@
 
 It never forks, imports neither torch nor hivemind, and shares only the database with the keeper.
 For thousands of sessions it raises the limit on open files. It also makes full garbage collections
-rare: one takes 0.4 s with 5000 sessions, and dashboard reads would trigger one about every two
-seconds, each freeing almost nothing.
+rare. One takes 0.4 s with 5000 sessions; dashboard reads would trigger one about every two seconds,
+and each would free almost nothing.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """`manyhands coordinator serve`: starts a run's parts, restarts those that fail, and stops all in order.
 
-The parts are separate processes for two reasons: the keeper's hivemind forks but the service's gRPC
-must not be forked, and validation and publishing must not delay the others. They share only the
-database, so each can fail and be restarted while the others continue. The first Ctrl-C or SIGTERM
-stops all parts; a second one ends the command at once.
+The parts are separate processes for two reasons. The keeper's hivemind forks, but the service's
+gRPC must not be forked. Validation and publishing must not delay the others. The parts share only
+the database, so each can fail and be restarted while the others continue. The first Ctrl-C or
+SIGTERM stops all parts; a second one ends the command at once.
 
 A configuration error occurs before a part is ready, so such an error ends the command. A part that
 has been ready is always restarted: a database may be unreachable for a second or for days.
@@ -36,7 +36,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 POLL_S = 0.1
 STOP_GRACE_S = 45.0  # enough for a large model's last checkpoint
 AUXILIARY_GRACE_S = 10.0
-LONGEST_STOP_S = STOP_GRACE_S + AUXILIARY_GRACE_S  # whoever stops the supervisor must allow more time
+LONGEST_STOP_S = STOP_GRACE_S + AUXILIARY_GRACE_S  # a parent process must wait longer
 STEADY_S = 60.0  # a failure after this uptime resets the count of consecutive failures
 MAX_FAILURES = 6  # consecutive failures before giving up on a part that was never ready
 REBIRTH_S = 1.0  # delay before restarting an auxiliary part that ran out of work

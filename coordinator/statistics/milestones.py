@@ -1,7 +1,7 @@
 """Milestones of a run for its community, derived from the run's history. Pure functions.
 
-Milestones are the first global step, powers of ten of samples, and two kinds of records: devices in
-one step (5, 10, 20, 50, ...) and a validation loss below a multiple of 0.5 (4.5, 4.0, ...). A
+Milestones are the first global step, powers of ten of samples, and two kinds of records. One is the
+number of devices in a step (5, 10, 20, 50, ...), the other the validation loss (4.5, 4.0, ...). A
 milestone reached again after a rewind has the same key and is announced once. If a step passes
 several thresholds of a kind, only the last one is a milestone.
 """

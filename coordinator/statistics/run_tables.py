@@ -210,7 +210,7 @@ class _Step:
 
     @property
     def numbers(self) -> list[int]:
-        """The device numbers, each as often as the step mentions it."""
+        """The device numbers in claims and receipts, with repetitions."""
         signed = (number for signer, _, samples, _ in self.receipts for number in (signer, *samples))
         return [*(number for number, *_ in self.claims), *signed]
 

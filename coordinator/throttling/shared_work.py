@@ -1,12 +1,12 @@
 """Work shared between requests: writes in batches, and cached values that are costly to compute.
 
-A transaction costs about the same for one report as for a hundred, so requests that arrive during a
-batch are handled together in the next one. A single request is served immediately. Under load, a
-pause as long as the previous batch (at most 0.1 s) precedes each batch. The pause makes batches
-larger and leaves processor time to others. Each caller is answered when its batch is done.
+A transaction costs about the same for one report as for a hundred. Requests that arrive during a
+batch are therefore handled together in the next one. A single request is served immediately. Under
+load, a pause as long as the previous batch (at most 0.1 s) precedes each batch. The pause makes
+batches larger and leaves processor time to others. Each caller is answered when its batch is done.
 
-A cheap value is always recomputed. A value that takes long, such as a sum over millions of reports,
-is reused for ten times as long as it took, so that it uses at most a tenth of a core.
+A cheap value is always recomputed. A slow value, such as a sum over millions of reports, is reused
+for ten times as long as it took. It therefore uses at most a tenth of a core.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The helper's functions that use hivemind: start the p2p daemon, and connect to peers with it.
 
-Each question starts a new daemon with a new identity, because a daemon that has met a peer knows
-all of its addresses and does not report which one it used.
+Each question starts a new daemon with a new identity. A daemon that has met a peer knows all of its
+addresses, and does not report which one it used.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Mapping of our errors to gRPC status codes and back, used on both sides.
 
-An error is sent as a gRPC status with its message as details and its `code` as trailing metadata,
-so that the peer raises the same class as the coordinator.
+An error is sent as a gRPC status, with its message as details and its `code` as trailing metadata.
+The peer then raises the same class as the coordinator.
 """
 
 from __future__ import annotations

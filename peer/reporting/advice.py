@@ -44,7 +44,7 @@ class Adviser:
         self, conditions: Callable[[], Conditions], tell: Callable[[Notice], None], clock: Callable[[], float]
     ) -> None:
         self._conditions, self._tell = conditions, tell
-        self._outcomes: deque[tuple[int, int]] = deque(maxlen=REMEMBERED)  # (samples, lost ones)
+        self._outcomes: deque[tuple[int, int]] = deque(maxlen=REMEMBERED)  # (samples, lost samples)
         self._repeats = Repeats(clock, window_s=SILENT_S)
 
     def settled(self, samples: int, lost_samples: int, cause: str) -> None:

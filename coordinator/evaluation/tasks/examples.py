@@ -11,9 +11,9 @@ else is an error.
 In CoNLL-U each line begins with the number of its word. Ranges (`1-2`, a multiword token) and empty
 nodes (`1.1`) are not words, and every line that begins with `#` is a comment.
 
-`datasets` reads Hub datasets, but its file loaders are not used: SQuAD has no loader, the CoNLL
-loader pads or truncates lines with a wrong number of columns, and the table loaders infer types
-(the labels `1` and `NA` become a number and a null).
+`datasets` reads Hub datasets, but not files. It has no loader for SQuAD, and its CoNLL loader pads
+or truncates lines with a wrong number of columns. Its table loaders infer types: the labels `1` and
+`NA` would become a number and a null.
 """
 
 from __future__ import annotations

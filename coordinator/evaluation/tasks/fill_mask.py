@@ -4,8 +4,8 @@ Pseudo-perplexity (Salazar et al. 2020, arXiv 1910.14659) masks one token at a t
 exponential of the mean negative log-likelihood. Only models with the same tokenizer are comparable.
 
 A bias probe compares the same sentence for several groups. The distance of two groups is the total
-variation distance of the distributions at the mask: half the sum of absolute differences, from 0
-(identical) to 1 (disjoint). A probe's score is the largest distance between any two groups.
+variation distance of the distributions at the mask, half the sum of absolute differences. It ranges
+from 0 (identical) to 1 (disjoint). A probe's score is the largest distance between any two groups.
 """
 
 from __future__ import annotations

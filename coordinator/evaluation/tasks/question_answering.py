@@ -3,8 +3,8 @@
 A long context is split into overlapping windows. The training target of a window without the answer
 is its `[CLS]` token. Prediction follows SQuAD 2.0 (Devlin et al. 2019, arXiv 1810.04805, sections
 4.2 and 4.3). The best span over all windows is the answer unless the lowest `[CLS]` score exceeds
-the span's score by a threshold, which is tuned on the development set. If every training and
-development question has an answer (SQuAD 1.1), the best span is always the answer.
+the span's score by a threshold. The threshold is tuned on the development set. If every training
+and development question has an answer (SQuAD 1.1), the best span is always the answer.
 """
 
 from __future__ import annotations
