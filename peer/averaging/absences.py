@@ -1,12 +1,12 @@
-"""Peers that were absent where others waited for them: left out for some rounds, and for twice as many each time again.
+"""Peers that were absent from rounds, which other peers stop waiting for, for a growing number of rounds.
 
-A lost line, a busy machine and a member who means to hold up the swarm look alike. So an absence is no misbehaviour and
-nobody is named for it; but whoever was absent is not waited for in the next rounds. An honest peer is soon back, and a
-liar costs the swarm ever fewer rounds: of a million some twenty. Terms are counted in
-rounds, because a step takes seconds in one run and an hour in another. Pure decisions, which three places ask: a
-reducer that did not return averages has no share (`peer.averaging.averager`), a sender that stayed silent is not waited
-for by this reducer (the same), and a peer that did not join a group is not waited for to form the next
-(`peer.swarm.step_rounds`).
+A lost connection, a busy machine and a malicious member look alike. An absence is therefore no
+misbehaviour, and no peer is reported for it. The next rounds simply do not wait for the absent
+peer. An honest peer soon returns; a malicious one delays ever fewer rounds, about twenty in a
+million. Terms are numbers of rounds, because a step takes seconds in one run and an hour in
+another. A reducer that did not return averages gets no share in the next rounds, and reducers do not
+wait for a silent sender (`peer.averaging.averager`). Groups are formed without waiting for a peer
+that did not join the last one (`peer.swarm.step_rounds`). The decisions are pure.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-MOST_REMEMBERED = 512  # peers
-REMEMBERED_ROUNDS = 16  # after a term, or as long as that was: then a further absence is a first one again
+MOST_REMEMBERED = 512  # maximum number of peers to remember
+REMEMBERED_ROUNDS = 16  # minimum time after a term until absences are forgotten, in rounds
 MOST_DOUBLINGS = 20
-LINE_LOST = 0.5  # of those that a peer waited for: if more were absent, its own line was down
+LINE_LOST = 0.5  # fraction of absent peers above which this peer's own connection was down
 
 
 @dataclass
 class _Record:
-    times: int = 0  # absent
-    out_until: int = 0  # the number of the last round of its term
-    term: int = 0  # rounds
+    times: int = 0  # number of absences
+    out_until: int = 0  # last round of the term
+    term: int = 0  # number of rounds
 
 
 class Absences:
-    """The peers that were lately absent, as one peer remembers them."""
+    """A record of the peers that were recently absent, kept by one peer."""
 
     def __init__(self, *, free: int, first_rounds: int) -> None:
-        """`free`: absences without consequences. `first_rounds`: rounds left out after the first one that has some."""
+        """`free`: absences without consequences. `first_rounds`: length of the first term, in rounds."""
         self._free, self._first_rounds = free, first_rounds
         self._rounds = 0
         self._records: dict[str, _Record] = {}
 
     def round_ended(self, absent: Iterable[str] = ()) -> None:
-        """Count a round, with who was absent from it; a peer that was left out had not been waited for."""
+        """Record a round and its absent peers; peers that were left out are not counted as absent."""
         awaited = set(absent) - self.current()
         self._rounds += 1
         self._records = {
@@ -56,19 +56,19 @@ class Absences:
             del self._records[peer]
 
     def current(self) -> set[str]:
-        """Return the peers that are left out of the next round."""
+        """Return the peers to leave out of the next round."""
         return {peer for peer, record in self._records.items() if self._rounds < record.out_until}
 
     def newest(self, most: int) -> list[str]:
-        """Return the peers that are left out, those absent last if there are many."""
+        """Return the peers to leave out, at most `most` of those absent most recently."""
         out = self.current()
         return [peer for peer in self._records if peer in out][-most:]
 
 
 def absent_of(absent: Collection[str], awaited: Collection[str]) -> set[str]:
-    """Return who of those that a peer waited for was absent: nobody if most were, for then its own line was down.
+    """Return the absent peers; empty if most were absent, because then this peer's connection was down.
 
-    `awaited` includes the peer itself, if it might be missed, too.
+    `awaited` also includes the peer itself if it may be missed.
     """
     return set() if len(absent) > LINE_LOST * len(awaited) else set(absent)
 
