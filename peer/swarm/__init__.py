@@ -1,5 +1,4 @@
-"""The swarm as a peer sees it: records in the DHT, view of the global step, state, and the optimizer of all.
+"""The swarm from one peer's perspective: DHT records, the global step, shared state and averaging.
 
-The worker and the keeper import `swarm` and `fingerprint`, the worker `state`, too. Decisions are pure functions in
-`view` and `credit`.
+`view` and `credit` contain pure decisions. The worker and the keeper use `swarm` and `fingerprint`.
 """

@@ -1,7 +1,7 @@
-"""One peer's tracker and averagers, made from the run's settings.
+"""Construction of one peer's tracker and averagers from the run's settings.
 
-hivemind's averagers by themselves, not its optimizer: that begins a step at an estimated time, takes the step on local
-gradients when averaging fails, and takes any peer's state.
+hivemind's averagers are used without its optimizer. That optimizer begins a step at an estimated
+time, steps on local gradients when averaging fails, and accepts any peer's state.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ SHUTDOWN_S = 2.0
 
 @dataclass(frozen=True)
 class Assembly:
-    """The parts that the tracker and both averagers of one peer share; its methods make these, and start none."""
+    """Factory for one peer's tracker and averagers and their common parts; starts none of them."""
 
     config: RunConfig
     access: SwarmAccess
     role: str
     dht: hivemind.DHT
-    is_client: bool  # others cannot reach this peer
-    may_reduce: bool  # others may send it their parts
+    is_client: bool  # other peers cannot connect to this peer
+    may_reduce: bool  # other peers may send this peer gradients to reduce
     traffic: Traffic
     events: EventLog
 
     def tracker(self, keeper_ids: Sequence[PeerID], caps: WeightCaps, suspicions: Suspicions) -> StepTracker:
-        """Make the tracker."""
+        """Create the tracker of the swarm's progress."""
         averaging = self.config.averaging
         return StepTracker(
             self.dht,
@@ -68,7 +68,7 @@ class Assembly:
         )
 
     def state_averager(self, model: torch.nn.Module, interrupted: threading.Event) -> SwarmStateAverager:
-        """Make the averager that holds the state; it only gives and takes states, which are the same on all peers."""
+        """Create the averager of the state, which uploads and downloads states but never averages them."""
         return SwarmStateAverager(
             prefix=f"{self.config.run.name}_state_averager",
             optimizer=partial(build_optimizer, self.config),
@@ -85,7 +85,7 @@ class Assembly:
         bandwidth: float | None,
         guard: ReductionGuard,
     ) -> SwarmGradientAverager:
-        """Make the averager of these parameters' gradients; `bandwidth` is the line's rate, if it is known."""
+        """Create the averager of gradients; `bandwidth`: this peer's bytes per second, None if unknown."""
         averaging = self.config.averaging
         return SwarmGradientAverager(
             parameters,
@@ -97,7 +97,7 @@ class Assembly:
             guard=guard,
             events=self.events.of_process(f"{self.events.process}-averager"),
             allreduce_timeout=averaging.averaging_timeout_s,
-            next_chunk_timeout=averaging.averaging_timeout_s / 3,  # a busy peer is not a lost one
+            next_chunk_timeout=averaging.averaging_timeout_s / 3,
             warn=False,
             **self._shared,
         )

@@ -1,9 +1,9 @@
-"""The averages of the last global steps, which the keeper holds for peers that fell behind.
+"""The averages of the last global steps, kept by the keeper for peers that fell behind.
 
-All peers compute the same next state from the same state and average. So a peer that holds the state of an earlier step
-follows: it takes only the averages that it missed, one after another, where the whole state has 8 bytes a value. An
-average travels in the code in which it came, in 2, 1.03 or 0.53 bytes a value, and in 4 if it does not fit into that;
-of PowerSGD's averages the factors travel.
+All peers compute the same next state from the same state and average. A peer that is some steps
+behind therefore downloads only the averages it missed, because the whole state takes 8 bytes per
+value. An average is sent in its original encoding (2, 1.03 or 0.53 bytes per value), or in 4 bytes
+per value if that would lose precision. For an average from PowerSGD, its factors are sent.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from peer.reduction.sizes import shrinks
 
 
 class Lack(str, Enum):
-    """A reason why a peer gets no average."""
+    """A reason why a donor has no average to give."""
 
-    NOT_YET = "not yet"  # the donor is no further
-    GONE = "gone"  # the donor holds those of later steps only
-    BUSY = "busy"  # the donor gives to others now
+    NOT_YET = "not yet"  # the donor has not taken this step yet
+    GONE = "gone"  # the donor has only averages of later steps
+    BUSY = "busy"  # the donor is serving other peers
     SILENT = "silent"  # no donor answers
 
 
@@ -41,11 +41,11 @@ class Lack(str, Enum):
 class Average:
     """One step's average gradient, encoded."""
 
-    encoded: torch.Tensor  # (bytes,) uint8: the serialized tensors, one after another
-    sizes: Sequence[int]  # of each, in bytes
+    encoded: torch.Tensor  # (bytes,) uint8: the serialized tensors, concatenated
+    sizes: Sequence[int]  # bytes of each serialized tensor
 
     def copy(self) -> Average:
-        """Return a copy in memory of this process's own: what another has sent lies in memory that both share."""
+        """Return a copy in this process's private memory; a received average lies in shared memory."""
         return Average(self.encoded.clone(), self.sizes)
 
     def tensors(self) -> Iterator[runtime_pb2.Tensor]:
@@ -56,26 +56,26 @@ class Average:
 
 
 class AverageHistory:
-    """The averages from which the last steps of one era were taken, without a gap."""
+    """The averages of the most recent consecutive steps of one era."""
 
     def __init__(self) -> None:
-        self._position = (-1, -1)  # era and step of the newest
+        self._position = (-1, -1)  # era and step of the newest average
         self._averages: deque[Average] = deque(maxlen=HELD_AVERAGES)
 
     def keep(self, era: int, step: int, average: Average) -> None:
-        """Keep the average that led to `step`; forget the others if they are not those of the steps before it."""
+        """Add the average that led to `step`; drop all earlier averages unless they end at the step before."""
         if self._position != (era, step - 1):
             self._averages.clear()
         self._position = (era, step)
         self._averages.append(average)
 
     def begin(self, era: int, step: int) -> None:
-        """Begin with the state after `step`, which was taken from another peer: nobody gets here to it by averages."""
+        """Start an empty history at a state downloaded from another peer."""
         self._position = (era, step)
         self._averages.clear()
 
     def after(self, era: int, step: int) -> Average | Lack:
-        """Return the average that led to the step after `step`, or say why it is not here."""
+        """Return the average that led to the step after `step`, or the reason why it is missing."""
         newest_era, newest = self._position
         if era == newest_era and newest <= step:
             return Lack.NOT_YET
@@ -87,10 +87,10 @@ class AverageHistory:
 def encode_average(
     tensors: Iterable[torch.Tensor], factors: Mapping[int, Factors], compression: Compression
 ) -> Average:
-    """Encode a step's average gradient so that it decodes to the very same bits.
+    """Encode a step's average gradient losslessly.
 
-    `factors`: by the index of a tensor, those of which PowerSGD made it; they travel in its place if they still do.
-    `compression`: of the round, in whose code the parts of averages fit.
+    `factors` maps a tensor's index to its PowerSGD factors, sent instead if their product equals
+    it. `compression`: the round's setting, which determines the averages' encoding.
     """
     code = average_code_of(compression)
     parts: list[torch.Tensor] = []
@@ -107,7 +107,7 @@ def encode_average(
 
 
 def whole_average(parts: Iterable[torch.Tensor], shapes: Iterable[torch.Size]) -> list[torch.Tensor] | None:
-    """Return the tensors of an average, of these shapes, from the finite parts of it that came; None if it is none."""
+    """Assemble the average's tensors, of these shapes, from received finite parts; None if they do not fit."""
     found, rest = list[torch.Tensor](), iter(parts)
     for shape in shapes:
         part = next(rest, None)
@@ -121,7 +121,7 @@ def whole_average(parts: Iterable[torch.Tensor], shapes: Iterable[torch.Size]) -
 
 
 def _matrix_of(left: torch.Tensor, right: torch.Tensor, shape: torch.Size) -> torch.Tensor | None:
-    """Return the tensor of this shape that is made of these factors; None if they are none of it, or not finite."""
+    """Multiply two factors into a tensor of this shape; None if they do not fit or are not finite."""
     rank = len(left) if left.dim() else 0
     sides = torch.Size((rank, shape[0])), torch.Size((rank, math.prod(shape[1:])))
     if (left.shape, right.shape) != sides or not shrinks(shape, rank):
@@ -131,7 +131,7 @@ def _matrix_of(left: torch.Tensor, right: torch.Tensor, shape: torch.Size) -> to
 
 
 def _exact(tensor: torch.Tensor, key: int, code: CompressionBase) -> runtime_pb2.Tensor:
-    """Encode float32 values in this code if that loses nothing, as of averages that came in it, else in 32 bits."""
+    """Encode float32 values with `code` if that is lossless (as for received averages), else in 32 bits."""
     info = CompressionInfo.from_tensor(tensor, key=key)
     encoded = code.compress(tensor, info)
     return encoded if torch.equal(decode(encoded, code), tensor) else NoCompression().compress(tensor, info)

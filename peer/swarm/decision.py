@@ -1,8 +1,8 @@
-"""The pure decisions of a peer: its next move towards the next global step, and its demands on a group.
+"""A peer's pure decisions: its next move towards the next global step, and the group sizes it requires.
 
-After torchft's `quorum_compute`: all that a move depends on is in `Situation`, so each branch of `decide` can be
-tested, and named in the log. `peer.swarm.swarm` makes the move. `peer.swarm.step_rounds` makes the demands, and
-`peer.averaging.matchmaking` looks for a group that meets them.
+Like torchft's `quorum_compute`, `decide` depends only on `Situation`, so every branch can be tested
+and logged. `peer.swarm.swarm` executes the move. `peer.swarm.step_rounds` computes the required
+group sizes, and `peer.averaging.matchmaking` looks for a matching group.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from peer.averaging.absences import unawaited
 from peer.averaging.matchmaking import keeperless_group_size, required_group_size
 from peer.swarm.view import SwarmView
 
-HELD_SHARE = 0.1  # of a usual step
-PARTED_SHARE = 0.25  # of a usual step, too
+HELD_SHARE = 0.1  # share of a usual step
+PARTED_SHARE = 0.25  # share of a usual step
 HELD_LOOKS = 3
-WAITED_SHARE = 0.25  # likewise
-REFUSED_PAUSE_S = 2.0  # after a donor had no state to give
-MOST_PAUSE_S = 300.0  # between two downloads of the state; well below the time after which a silent worker is ended
+WAITED_SHARE = 0.25  # share of a usual step
+REFUSED_PAUSE_S = 2.0  # pause after a donor had no state to give
+MOST_PAUSE_S = 300.0  # longest pause, well below the timeout of a silent worker
 
 
 class Move(Enum):
@@ -31,42 +31,42 @@ class Move(Enum):
     HOLD = "wait for the others' last samples"
     AVERAGE = "average"
     AVERAGE_BESIDE = "average while training goes on"
-    FOLLOW = "follow"  # take the average of the first step that was missed
+    FOLLOW = "follow"  # apply the average of the first missed step
     DOWNLOAD = "download the state"
-    WAIT = "wait"  # until the state may be downloaded again
-    STAND_BY = "stand by"  # until the line passes the gradients in time
+    WAIT = "wait"  # until another download of the state is allowed
+    STAND_BY = "stand by"  # until the connection is fast enough to send the gradients in time
 
 
 @dataclass(frozen=True)
 class Situation:
-    """One peer's situation in its swarm at a moment."""
+    """A peer's view of itself and the swarm at one moment."""
 
     step: int  # global steps completed by this peer's state
-    swarm_step: int  # by the swarm's, as far as this peer knows
-    is_too_slow: bool = False  # the line does not pass this peer's gradients within a round
+    swarm_step: int  # global steps completed by the swarm, as far as this peer knows
+    is_too_slow: bool = False  # the connection cannot send this peer's gradients within a round
     is_undone: bool = False  # the run has returned to a checkpoint since this peer took its state
     has_drifted: bool = False  # the keeper has another state after the same step
-    can_follow: bool = True  # the average after `step` may be had
-    may_download: bool = True  # no download that brought this peer into no step was a short while ago
+    can_follow: bool = True  # the average after `step` may still be available
+    may_download: bool = True  # no recent download that failed to bring this peer into a step
     is_leaving: bool = False
-    is_held: bool = False  # the operator wants no further step, for now or for good
-    is_full: bool = False  # the global batch of the step after `step`
-    remaining_s: float = math.inf  # until it is, if all go on as they reported
-    microbatch_s: float = 0.0  # that this peer's next microbatch takes
-    may_hold: bool = False  # this peer has not waited long for that
-    may_overlap: bool = False  # this peer may train on while that batch is averaged
-    others_arrive: bool = False  # peers are about to take the step that this one has taken
+    is_held: bool = False  # the operator has paused or ended the run
+    is_full: bool = False  # the global batch of the step after `step` is full
+    remaining_s: float = math.inf  # seconds until that batch is full at the reported rates
+    microbatch_s: float = 0.0  # duration of this peer's next microbatch
+    may_hold: bool = False  # this peer has not yet waited long for the last samples
+    may_overlap: bool = False  # this peer may train while that batch is averaged
+    others_arrive: bool = False  # peers are about to take the step that this peer has taken
 
 
 def decide(now: Situation) -> tuple[Move, str]:
-    """Return this peer's next move, and the reason: the swarm's state comes before its batch."""
+    """Return this peer's next move and the reason; the swarm's state has priority over the batch."""
     if now.is_too_slow:
         return Move.STAND_BY, "the line does not pass the gradients within a round"
     return _towards_the_state(now) or _towards_the_batch(now)
 
 
 def _towards_the_state(now: Situation) -> tuple[Move, str] | None:
-    """Return the move of a peer whose state is not the swarm's; None if it is."""
+    """Return the move of a peer whose state differs from the swarm's; None if it does not."""
     state = Move.DOWNLOAD if now.may_download else Move.WAIT
     if now.is_undone:
         return state, "the run has returned to a checkpoint"
@@ -96,10 +96,10 @@ def _towards_the_batch(now: Situation) -> tuple[Move, str]:
 
 
 def samples_at_once(microbatch: int, rate: float, usual_s: float) -> int:
-    """Return how many samples of a microbatch to compute before the swarm is looked at: all, or a half, a quarter ...
+    """Return how many samples to compute before checking the swarm: a microbatch, a half, a quarter ...
 
-    So many as take at most a quarter of a usual step at this peer's `rate`, in samples per second. A slow device whose
-    microbatch lasts longer than a step would always be late.
+    They take at most a quarter of a usual step at this peer's `rate` (samples per second). A slow
+    device with a microbatch longer than a step would otherwise always be late.
     """
     samples = microbatch
     while samples > 1 and samples > PARTED_SHARE * usual_s * rate > 0:
@@ -108,11 +108,11 @@ def samples_at_once(microbatch: int, rate: float, usual_s: float) -> int:
 
 
 def longest_hold_s(usual_s: float, look_s: float, missing: int, faster_rate: float) -> float:
-    """Return how long to wait for the last samples of a batch, where a step usually lasts `usual_s`.
+    """Return how long to wait for the last samples of a batch, given a step's usual duration.
 
-    Reports and looks take a few times `look_s`. If samples are missing then, the fastest peer computes on first, and
-    each other once those that are faster (`faster_rate` samples per second) have had the time for all of them: so one
-    peer fills the batch, and not all.
+    A report and its reading take a few times `look_s`. After that, the fastest peer resumes
+    computing, and each slower one once all faster peers (`faster_rate` samples per second) could
+    have computed the missing samples. One peer, not all, then fills the batch.
     """
     others_s = missing / faster_rate if faster_rate > 0 else 0.0
     return min(HELD_SHARE * usual_s, HELD_LOOKS * look_s + others_s)
@@ -120,11 +120,11 @@ def longest_hold_s(usual_s: float, look_s: float, missing: int, faster_rate: flo
 
 @dataclass(frozen=True)
 class Demands:
-    """The sizes of a group that one peer looks for, itself included."""
+    """The sizes that one peer requires of its group, itself included."""
 
-    required: int  # the least with which a group begins
-    keeperless: int  # the least with which a group without the keeper may average
-    expected: int  # with so many a group waits for nobody else; 0 if that is not known
+    required: int  # smallest group that begins
+    keeperless: int  # smallest group that may average without the keeper
+    expected: int  # size at which the group stops waiting for others; 0: unknown
 
 
 def demands_on_group(
@@ -138,10 +138,10 @@ def demands_on_group(
     keeper_may_be_late: bool,
     has_looked: bool,
 ) -> Demands:
-    """Return the demands of a peer whose state is after `step`.
+    """Return the group sizes required by a peer whose state is after `step`.
 
-    `left_out`: peers (peer IDs) that stayed away from the last groups. `attempts`: rounds towards this step that
-    failed. `has_looked`: this peer has looked again since its batch was full; who began just before is only seen then.
+    `left_out`: IDs of peers absent from the last groups. `attempts`: failed rounds of this step.
+    `has_looked`: the records were read after this peer's batch was full, when others had begun.
     """
     absent = len(unawaited(left_out, view.here - {own_id}))
     has_keeper = view.keepers > 0 or keeper_may_be_late
@@ -154,23 +154,25 @@ def demands_on_group(
 
 
 def may_average_alone(view: SwarmView, samples: int, target: int, keeper_may_be_late: bool) -> bool:
-    """Return whether a peer that sees nobody else at its step may take its own mean gradient as the average.
+    """Return whether a peer that sees no other at its step may use its own mean gradient.
 
-    Not without a whole batch, for then the others have just moved on, or this is the keeper; not while the keeper may
-    only be late, for it would be left behind; and not while others are at another step, of whom one peer is not most.
+    It needs a whole batch, else the others have just moved on, or this peer is the keeper. A keeper
+    that may only be late would be left behind. If others are at another step, one peer is no
+    majority.
     """
     return samples >= target and not keeper_may_be_late and view.live <= 1
 
 
 def patience_s(timeout_s: float, usual_s: float) -> float:
-    """Return the seconds that a full batch waits for everybody: one microbatch may last minutes."""
+    """Return the seconds that a full batch waits for all peers; one microbatch may take minutes."""
     return max(timeout_s / 2, WAITED_SHARE * usual_s)
 
 
 class DownloadPause:
     """A growing pause between downloads of the state that bring this peer into no step.
 
-    Each takes the donor's line as long as it lasts, so the pause begins with that and doubles.
+    A download uses the donor's bandwidth, so the pause starts at the download's duration and
+    doubles.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -183,7 +185,7 @@ class DownloadPause:
         return self._clock() >= self._until
 
     def begin(self, seconds: float | None) -> None:
-        """Begin the pause after a download that took so long; None: no donor had a state to give."""
+        """Begin the pause after a download of this duration; None: no donor had a state to give."""
         if seconds is None:
             self._until = self._clock() + REFUSED_PAUSE_S
             return
@@ -191,5 +193,5 @@ class DownloadPause:
         self._in_succession += 1
 
     def end(self) -> None:
-        """End the pause: a step was taken with the others."""
+        """Reset the pause after a step taken with the others."""
         self._until, self._in_succession = float("-inf"), 0

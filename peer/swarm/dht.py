@@ -1,11 +1,12 @@
-"""A peer's node of the swarm's DHT: started for members only, at the peer's place in the network, and watched.
+"""A peer's node in the swarm's DHT, open to members only, and a watchdog for its processes.
 
-Three coroutines run in the DHT's own process. `announce` tells the members where others reach this peer, `reach`
-connects to another one there, and `greet` tells a DHT that has lost the keeper where it is, so that the two become one.
+Three coroutines run in the DHT process. `announce` publishes this peer's addresses, `reach`
+connects to a member at its published address, and `greet` reconnects a DHT that has lost the
+keeper.
 
-The traffic of a node must fit an ordinary home line. hivemind's nodes ask twenty others at each look and each report,
-hold what they have found in a cache that they renew, and push it to further nodes. A node here asks a few of those that
-hold the entries, for the news since its last look (`auth.swarm.protocol`).
+To fit a home connection, a node asks a few of the nodes that store the entries for changes since
+its last read (`auth.swarm.protocol`). hivemind's nodes query twenty others for each read and write,
+cache and refresh the results, and replicate them to further nodes.
 """
 
 from __future__ import annotations
@@ -57,11 +58,11 @@ logger = logging.getLogger(__name__)
 DAEMON_START_TIMEOUT_S = 60.0
 RELAY_TIMEOUT_S, RELAY_POLL_S = 8.0, 0.2
 NODE_LOOK_S = 1.0
-ADDRESSES_S, ADDRESSES_RENEWED_S = 600.0, 200.0  # how long others hold this peer's, and when it tells them again
-ADDRESSES_RETRIED_S = 30.0  # after an error, of which each is logged
-SILENT_LOOKS = 60  # without an answer of the daemon, which takes milliseconds; on a machine far too busy, seconds
-REPLICAS = 4  # nodes that hold an entry
-THRIFT = {  # hivemind's options of a node
+ADDRESSES_S, ADDRESSES_RENEWED_S = 600.0, 200.0  # lifetime of published addresses, and their renewal
+ADDRESSES_RETRIED_S = 30.0  # delay after an error, each of which is logged
+SILENT_LOOKS = 60  # seconds without an answer, which usually takes milliseconds
+REPLICAS = 4  # nodes that store an entry
+THRIFT = {  # options of hivemind's DHT node
     "bucket_size": 8,
     "num_replicas": REPLICAS,
     "cache_locally": False,
@@ -69,21 +70,21 @@ THRIFT = {  # hivemind's options of a node
     "cache_on_store": False,
     "cache_refresh_before_expiry": 0.0,
 }
-DAEMON_MEMORY = "256MiB"  # of the p2p daemon, which Go's collector keeps to; it takes about 90
-REACHABILITY = {"direct": "public", "relayed": "relayed", "client": "private"}  # "relayed" is our own patch's
+DAEMON_MEMORY = "256MiB"  # soft limit of the p2p daemon's garbage collector; it uses about 90 MiB
+REACHABILITY = {"direct": "public", "relayed": "relayed", "client": "private"}
 
 
 class Node(DHT):
-    """hivemind's DHT, in a process of its own."""
+    """hivemind's DHT, running in its own process."""
 
-    _held: ClassVar[set[asyncio.Task[Any] | None]] = set()  # in that process
+    _held: ClassVar[set[asyncio.Task[Any] | None]] = set()  # used in the DHT's process only
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        patch_hivemind()  # the node's process and the averagers' are forked from this one
+        patch_hivemind()  # before forking the processes of the node and the averagers
         super().__init__(*arguments, **(THRIFT | options))
 
     async def replicate_p2p(self) -> P2P:
-        """Return this process's client of the p2p daemon, which finds members as the node does."""
+        """Return this process's client of the p2p daemon, which locates members through the node."""
         p2p: Any = await super().replicate_p2p()
         p2p.reach = self._reach
         return p2p
@@ -92,31 +93,31 @@ class Node(DHT):
         return bool(await self.run_coroutine(partial(reach, peer_id=peer_id), return_future=True))
 
     async def keep(self, key: DHTKey, subkey: bytes, value: Any, expiration_time: float) -> bool:
-        """Store an entry, in the node's own process; return whether any node has taken it."""
+        """Store an entry from within the node's process; return whether any node accepted it."""
         await self._look(key)
         stored = await self._node.store(key, value, expiration_time, subkey=subkey, beam_size=REPLICAS)
         return bool(stored)
 
     async def _get(self, key: DHTKey, latest: bool, future: Any, **options: Any) -> None:
-        """Bring the news of a key before it is read, and then read what this node holds."""
+        """Fetch changes of a key from other nodes, then read the local copy."""
         if latest:
             await self._look(key)
         await super()._get(key, latest=False, future=future, beam_size=REPLICAS, **options)
 
     async def _store(self, *arguments: Any, **options: Any) -> None:
-        """Look only for as many nodes as are to store it, with the news known, or all of them would send the same."""
+        """Fetch known entries first, and store on only as many nodes as needed, to avoid duplicates."""
         await self._look(options["key"])
         await super()._store(*arguments, beam_size=REPLICAS, **options)
 
     async def _look(self, key: DHTKey) -> None:
-        """Look for news; whatever goes wrong with that, what this node holds can be read."""
+        """Fetch changes; on failure the local copy can still be read."""
         try:
             await look(self._node, key)
         except Exception:
             logger.warning("a look at the DHT failed", exc_info=True)
 
     async def _run_coroutine(self, coro: Any, future: Any) -> None:
-        """Hold the task: neither asyncio nor hivemind do, so one that only waits for a stream would go as garbage."""
+        """Reference the task until it is done; asyncio and hivemind would let it be garbage-collected."""
         task = asyncio.current_task()
         self._held.add(task)
         try:
@@ -125,10 +126,10 @@ class Node(DHT):
             self._held.discard(task)
 
     def run(self) -> None:
-        """Run the forked process, with all imported objects left out of garbage collection.
+        """Run the forked process, with all imported objects excluded from garbage collection.
 
-        The process remembers requests for minutes, so in time Python would search all objects that it was forked with
-        for circles, and so copy some fifty megabytes.
+        The process keeps requests for minutes. A full collection would visit all inherited objects,
+        and copying their pages would take some 50 MB.
         """
         name_fork("DHT")
         freeze_imported()
@@ -143,9 +144,9 @@ def join_dht(
     relays: Sequence[str] = (),
     clock: Clock = swarm_time,
 ) -> tuple[DHT, bool]:
-    """Start a node at this place; return it and whether it is a client. Raises `SwarmError` if it cannot join.
+    """Start a node; return it and whether it is in client mode. Raises `SwarmError` on failure.
 
-    One relay that is gone would hold up all others for minutes: then the node starts again with the keeper alone.
+    One dead relay would delay all others for minutes, so the second attempt uses the keeper alone.
     """
     dht = start_dht(run, credentials, initial_peers, place, clock, relays)
     if place.reach != "relayed":
@@ -170,12 +171,12 @@ def start_dht(
     clock: Clock = swarm_time,
     relays: Sequence[str] = (),
 ) -> DHT:
-    """Start the p2p daemon and the DHT's process, which this forks. Raises `SwarmError` if the swarm cannot be joined.
+    """Start the p2p daemon and fork the DHT's process. Raises `SwarmError` if the swarm cannot be joined.
 
-    `relays`: addresses of volunteers, beside the keeper, through which others reach a relayed peer.
+    `relays`: addresses of volunteers that relay, in addition to the keeper.
     """
     os.environ.setdefault("GOMEMLIMIT", DAEMON_MEMORY)
-    mp.set_start_method("fork", force=True)  # a spawned process spawns by default; hivemind's must be forked
+    mp.set_start_method("fork", force=True)  # hivemind's processes must be forked
     key, tokens = RecordKey(credentials.device_key.private_der), MemberTokens(credentials, clock)
     try:
         node = Node(
@@ -186,20 +187,20 @@ def start_dht(
             announce_maddrs=None if place.announce_maddrs is None else list(place.announce_maddrs),
             identity_path=str(Path(credentials.directory) / "device.key"),
             check_if_identity_free=False,
-            client_mode=place.reach != "direct",  # only who can be reached directly holds the DHT's records
+            client_mode=place.reach != "direct",  # only directly reachable nodes store the DHT's records
             use_auto_relay=place.reach == "relayed",
             trusted_relays=list(one_for_each_peer([*initial_peers, *relays])) if place.reach == "relayed" else None,
-            force_reachability=REACHABILITY[place.reach],  # what libp2p would find out in minutes
+            force_reachability=REACHABILITY[place.reach],  # otherwise libp2p takes minutes to detect it
             startup_timeout=DAEMON_START_TIMEOUT_S,
             use_ipfs=False,
-            dht_mode="client" if place.reach == "relayed" else "off",  # libp2p finds relays by a DHT only
+            dht_mode="client" if place.reach == "relayed" else "off",  # libp2p finds relays only by its DHT
             nat_port_map=False,
             authorizer=SwarmAuthorizer(tokens, run),
             record_validators=[RSASignatureValidator(key), PeerRecordValidator(credentials, tokens, run)],
         )
         node.run_in_background(await_ready=False)
         await_outcome(node._ready, partial(_why_ended, node))
-    except Exception as error:  # hivemind's, its daemon's and the system's own
+    except Exception as error:  # errors of hivemind, its daemon or the operating system
         raise SwarmError(
             f"The swarm cannot be joined ({error}): check that this machine may open connections to "
             f"{', '.join(initial_peers) or 'others'} and that the run is being served."
@@ -210,7 +211,7 @@ def start_dht(
 
 
 async def announce(dht: Node, node: DHTNode, run: str, *, relayed: bool) -> None:
-    """Tell the members where others reach this peer, whenever that changes and before they forget it."""
+    """Publish this peer's addresses whenever they change, and before they expire."""
     key, subkey = peers_key(run), addresses_subkey(node.peer_id.to_base58())
     told: list[bytes] = []
     renew_at = 0.0
@@ -220,7 +221,7 @@ async def announce(dht: Node, node: DHTNode, run: str, *, relayed: bool) -> None
             is_news = addresses != told or now >= renew_at
             if addresses and is_news and await dht.keep(key, subkey, addresses, now + ADDRESSES_S):
                 told, renew_at = addresses, now + ADDRESSES_RENEWED_S
-        except Exception as error:  # noqa: BLE001 - a fault boundary: hivemind's, the daemon's and the system's own
+        except Exception as error:  # noqa: BLE001 - fault boundary: errors of hivemind or its daemon
             if node.is_alive:
                 logger.warning("the members could not be told where this peer is: %r", error)
                 await asyncio.sleep(ADDRESSES_RETRIED_S)
@@ -228,17 +229,17 @@ async def announce(dht: Node, node: DHTNode, run: str, *, relayed: bool) -> None
 
 
 async def reach(_dht: DHT, node: DHTNode, peer_id: PeerID) -> bool:
-    """Have the p2p daemon connect to a member where it says that it is; return whether it could."""
+    """Connect the p2p daemon to a member at its published address; return whether that succeeded."""
     protocol: Any = node.protocol
     return bool(await protocol.reach(peer_id))
 
 
 async def look(node: DHTNode, key: DHTKey) -> None:
-    """Bring to this node the news of a key: what any other node has read, and the rest from one that holds the entries.
+    """Fetch a key's changes from one random reader and from one of the nodes that store the entries.
 
-    Both are drawn anew each time. Without the first the few that hold the entries would send everything to everybody.
-    A node whose calls failed is in no routing table any more. Two that have lost each other so, and the keeper, would
-    never meet again: so one that knows nobody asks those who have told where they are.
+    Without the readers, the few storing nodes would send everything to everybody. A node whose
+    calls fail is dropped from the routing tables, so two nodes could lose each other and the keeper
+    for good. A node with an empty table therefore asks peers at their published addresses.
     """
     key_id = DHTID.generate(source=key)
     table: Any = node.protocol.routing_table
@@ -255,7 +256,7 @@ async def look(node: DHTNode, key: DHTKey) -> None:
 
 
 def waits_at_relay(dht: DHT, timeout_s: float = RELAY_TIMEOUT_S) -> bool:
-    """Wait until a relay lets others reach this peer through it; return whether one does within `timeout_s`.
+    """Wait until a relay forwards connections to this peer; return whether one does within `timeout_s`.
 
     Raises `SwarmError` if the DHT's process ends meanwhile.
     """
@@ -274,20 +275,20 @@ def waits_at_relay(dht: DHT, timeout_s: float = RELAY_TIMEOUT_S) -> bool:
 
 
 class NodeWatch:
-    """A watch over a peer's node: once a second, whether its processes live and its p2p daemon answers.
+    """A watchdog that checks once a second whether the node's processes live and its p2p daemon answers.
 
-    Without one of them the peer would stay at its step for good and not know it, and hivemind's calls may never return.
-    So `on_lost`, called once by a thread of its own, is to end the process at once. That thread calls nothing of
-    hivemind's: another listens to the daemon.
+    Otherwise the peer would remain at its step without an error, and hivemind's calls may never
+    return. `on_lost` is called once, on the watchdog's thread, and should end the process at once.
+    That thread makes no hivemind calls; a second thread polls the daemon.
     """
 
     def __init__(self, dht: DHT, on_lost: Callable[[SwarmError], object], clock: Clock) -> None:
         self._dht, self._on_lost, self._clock = dht, on_lost, clock
         self._processes: Mapping[str, psutil.Process | None] = _processes_of(dht)
         self.lost: SwarmError | None = None
-        self.heard_at = clock()  # when the daemon last answered
+        self.heard_at = clock()  # time of the daemon's last answer
         self._answers, self._answers_seen = 0, 0
-        self._silent_looks = 0  # not seconds: a machine that slept has not listened either
+        self._silent_looks = 0  # not seconds, because a suspended machine polls nothing
         self._stop = threading.Event()
         self._watching = threading.Thread(target=self._watch, name="node watch", daemon=True)
         self._listening = threading.Thread(target=self._listen, name="daemon watch", daemon=True)
@@ -295,19 +296,19 @@ class NodeWatch:
         self._listening.start()
 
     def start(self, averager: DecentralizedAverager, name: str) -> None:
-        """Start an averager's process, and watch it, too. Raises `SwarmError` if the node is lost meanwhile."""
+        """Start an averager's process and watch it. Raises `SwarmError` if the node is lost meanwhile."""
         averager.run_in_background(await_ready=False)
         self._processes = {**self._processes, name: _process(averager.pid)}
         await_outcome(averager._ready, lambda: self.lost)
 
     def stop(self) -> None:
-        """Look no more: the node is about to be shut down."""
+        """Stop watching, before the node is shut down."""
         self._stop.set()
         self._watching.join()
-        self._listening.join(NODE_LOOK_S)  # a daemon that is silent may stay so
+        self._listening.join(NODE_LOOK_S)  # a hung daemon may not return
 
     def look(self) -> SwarmError | None:
-        """Return an error if a process of the node has died or its daemon is silent; None if the node lives."""
+        """Return an error if a process has died or the daemon does not answer; None if all is well."""
         for name, process in self._processes.items():
             if process is None or _has_died(process):
                 return SwarmError(
@@ -329,27 +330,27 @@ class NodeWatch:
 
     def _listen(self) -> None:
         while not self._stop.wait(NODE_LOOK_S):
-            with suppress(Exception):  # hivemind's, the daemon's and the system's own: no answer is no sign of life
+            with suppress(Exception):  # errors of hivemind, the daemon or the system: not an answer
                 self._dht.run_coroutine(call_daemon, return_future=True).result()
                 self.heard_at, self._answers = self._clock(), self._answers + 1
 
 
 def await_outcome(future: Any, why_lost: Callable[[], SwarmError | None]) -> Any:
-    """Wait for what one of hivemind's processes is to bring. Raises what went wrong in it, or `why_lost`.
+    """Wait for the result of a hivemind process. Raises that process's error, or the one of `why_lost`.
 
-    hivemind would wait for ever for a process that was killed, and for one that waits for another such.
+    hivemind itself waits forever for a process that was killed, or that depends on a killed one.
     """
     while not future.done():
         lost = why_lost()
         with suppress(futures.TimeoutError):
             future.result(NODE_LOOK_S)
-        if lost is not None and not future.done():  # its last words may have been on their way
+        if lost is not None and not future.done():  # a result may already be in the pipe
             raise lost
     return future.result()
 
 
 def _processes_of(dht: DHT) -> dict[str, psutil.Process | None]:
-    """Return the processes of a node by their names; None for one that has died by now."""
+    """Return the node's processes by name; None for a process that has already died."""
     process, daemon = _process(dht.pid), None
     with suppress(psutil.NoSuchProcess):
         for child in process.children() if process else ():
@@ -371,24 +372,24 @@ def _why_ended(dht: DHT) -> SwarmError | None:
 def _has_died(process: psutil.Process) -> bool:
     try:
         return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:  # between the two
+    except psutil.NoSuchProcess:  # ended between the two calls
         return True
 
 
 async def call_daemon(_dht: DHT, node: DHTNode) -> None:
-    """Ask the node's p2p daemon for its peers, as a sign of life."""
+    """Request the p2p daemon's list of peers, to check that the daemon answers."""
     await node.protocol.p2p.list_peers()
 
 
 def peer_ids_of(addresses: Iterable[str]) -> tuple[PeerID, ...]:
-    """Return the peer IDs in these addresses, each once."""
+    """Return the distinct peer IDs in these addresses."""
     return tuple(PeerID.from_base58(name) for name in dict.fromkeys(each.rpartition("/p2p/")[2] for each in addresses))
 
 
 async def greet(_dht: DHT, node: DHTNode, peer_ids: Sequence[PeerID], addresses: Sequence[str]) -> None:
-    """Ping these peers, which makes them add this one to their routing tables, and this one them.
+    """Ping these peers, so that they and this node enter each other's routing tables.
 
-    The p2p daemon knows where they were when this peer joined, and hears of `addresses` here.
+    The p2p daemon knows the addresses from the time of joining; newer ones are in `addresses`.
     """
     await asyncio.gather(*(_connect(node, address) for address in addresses))
     await asyncio.gather(*(node.protocol.call_ping(peer_id) for peer_id in peer_ids))
@@ -398,5 +399,5 @@ async def _connect(node: DHTNode, address: str) -> None:
     where, _, peer_id = address.rpartition("/p2p/")
     try:
         await node.p2p._client.connect(PeerID.from_base58(peer_id), [Multiaddr(where)])
-    except Exception as error:  # noqa: BLE001 - the daemon's own errors: it is tried again in some seconds
+    except Exception as error:  # noqa: BLE001 - the daemon's own errors: retried in some seconds
         logger.info("the keeper does not answer at %s: %r", where, error)

@@ -1,10 +1,10 @@
-"""A short summary of a peer's state, by which peers notice that they hold different ones.
+"""A short sketch of a peer's state, for detecting that peers hold different states.
 
-Each parameter tensor is projected onto a fixed random vector of signs; the projections of two models differ about as
-much, relative to their size, as the models do (Johnson-Lindenstrauss). So is each tensor of the optimizer's state. Of
-that a joiner has rounded values, and its projections are fewer: it has a tolerance of its own.
-Equal bits give equal sketches. Sketches reveal faults and plain lies; but somebody who knows the vectors could make
-another state of the same sketch.
+Each parameter tensor is projected onto a fixed random vector of signs. The projections of two
+models differ, relative to their norm, about as much as the models (Johnson-Lindenstrauss). The
+optimizer's tensors have fewer projections, and joiners hold them rounded, so they have a tolerance
+of their own. Equal bits give equal sketches. Sketches reveal faults and simple lies, but an
+attacker who knows the vectors can construct another state with the same sketch.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from collections.abc import Iterable, Sequence
 import torch
 
 Sketch = tuple[float, ...]
-SKETCH_SIZE = 32  # projections of parameters; those of further tensors are added to the first ones
+SKETCH_SIZE = 32  # projections of the parameters; further tensors are added to the first ones
 MOMENTS_SIZE = 8  # projections of each kind of tensor in the optimizer's state
-MAX_MOMENTS = 4  # kinds of them
+MAX_MOMENTS = 4  # kinds of tensors in the optimizer's state
 MAX_SKETCH_SIZE = SKETCH_SIZE + MAX_MOMENTS * MOMENTS_SIZE
-DRIFT_TOLERANCE = 1e-4  # far above what different hardware's rounding adds up to, far below one missed step
-MOMENTS_TOLERANCE = 1e-2  # far above 16 bits' rounding (3e-5), even if the few projections happen to be small
+DRIFT_TOLERANCE = 1e-4  # far above accumulated rounding differences between hardware, far below one missed step
+MOMENTS_TOLERANCE = 1e-2  # far above 16-bit rounding (3e-5), even if the few projections happen to be small
 
 
 def sketch_of(parameters: Iterable[torch.Tensor], moments: Sequence[Sequence[torch.Tensor]] = ()) -> Sketch:
-    """The sketch of these tensors, which must come in the same order everywhere.
+    """Return the sketch of these tensors, which must have the same order on all peers.
 
-    `moments` are the optimizer's, those of each parameter; some may have fewer than others.
+    `moments`: the optimizer's tensors of each parameter; their number may differ.
     """
     parameters = list(parameters)
     kinds = min(MAX_MOMENTS, max(map(len, moments), default=0))
@@ -50,7 +50,7 @@ def _project(tensor: torch.Tensor, signs: torch.Tensor) -> float:
 
 
 def drifted(own: Sketch, other: Sketch) -> bool:
-    """Whether two sketches belong to clearly different states; one that is missing says nothing."""
+    """Return whether two sketches belong to clearly different states; False if either is missing."""
     if not own or not other:
         return False
     blocks = [0, *range(SKETCH_SIZE, MAX_SKETCH_SIZE, MOMENTS_SIZE), MAX_SKETCH_SIZE]

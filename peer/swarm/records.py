@@ -1,11 +1,11 @@
-"""Peers' records in the DHT, as far as they can be believed (whose they are, bounds, times), and the step beacon.
+"""Peers' records in the DHT, validated for owner, bounds and time, and the step beacon.
 
-Used by `peer.swarm.tracker`, which publishes and reads the records, and by `peer.swarm.view`, which decides what
-follows.
+`peer.swarm.tracker` publishes and reads the records, and `peer.swarm.view` evaluates them.
 
-The step beacon is the keeper's signed word on where the run is, near which every peer stays: the keeper's record
-(signed with the keeper's key, whose role its token proves) with a `Course` in it. A beacon that is older than one seen
-before, in era and step, is none; nor is one that the keeper has not renewed.
+The step beacon is the keeper's signed statement of the run's current step, which every peer
+follows. It is the keeper's record with a `Course`, signed with the keeper's key; the token proves
+the keeper's role. A beacon older in era and step than one already seen is ignored, as is one that
+the keeper has stopped renewing.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from peer.swarm.fingerprint import MAX_SKETCH_SIZE, Sketch
 
 MAX_STEP = 2**40
 MAX_ERA = 2**31
-MAX_CREDITS = 64  # devices whose share of a step is so large that it must be named
+MAX_CREDITS = 64  # devices with a large enough share of a step to be listed
 _Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 SketchValue = Annotated[float, Field(ge=-1e15, le=1e15, allow_inf_nan=False)]
 MAX_RATE = 1e7  # samples per second
-FLOAT_BYTES = 4  # of a sketch's value
+FLOAT_BYTES = 4  # bytes per value of a sketch
 
 
 class Course(BaseModel):
@@ -37,12 +37,12 @@ class Course(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    age_s: _Seconds  # since the step was completed
-    usual_s: _Seconds  # that a step takes; 0 before it is known
+    age_s: _Seconds  # seconds since the step was completed
+    usual_s: _Seconds  # usual duration of a step in seconds; 0: unknown
     credits: Annotated[
         dict[Annotated[str, Field(max_length=128)], Annotated[int, Field(ge=0, le=2**31)]],
         Field(max_length=MAX_CREDITS),
-    ]  # peer ID -> samples that it has lately brought to a step, where they are many
+    ]  # peer ID -> samples recently contributed to one step, if that is many
     steering: Steering = Steering()
 
 
@@ -52,13 +52,13 @@ class Beacon:
 
     step: int
     sketch: Sketch
-    time: float  # when it was published, by the keeper's clock
+    time: float  # publication time on the keeper's clock
     course: Course
-    era: int = 0  # how often the run has returned to a checkpoint
+    era: int = 0  # number of times that the run has returned to a checkpoint
 
 
 class BeaconWatch:
-    """A watch for beacons: keeps the newest one seen, which holds as long as the keeper renews it."""
+    """The newest beacon seen, valid while the keeper renews it."""
 
     def __init__(self, silent_after_s: float) -> None:
         self._silent_after_s = silent_after_s
@@ -66,7 +66,7 @@ class BeaconWatch:
         self.newest: Beacon | None = None
 
     def look(self, beacon: Beacon | None, now: float) -> Beacon | None:
-        """Take in the beacon just seen, if any; return the one that holds at `now` (this peer's seconds), or None."""
+        """Update with the beacon just read, if any; return the valid beacon at `now` (local time), or None."""
         newest = self.newest
         if beacon is not None and (newest is None or _order(beacon) >= _order(newest)):
             if newest is None or beacon.time != newest.time:
@@ -80,39 +80,39 @@ def _order(beacon: Beacon) -> tuple[int, int, float]:
 
 
 def nearest_step(agreed: int, seen: Beacon | None, held: Beacon | None) -> int:
-    """Return the swarm's step: the one most members have reached, not behind the beacon and at most one step beyond.
+    """Return the swarm's step: the majority's step, but at least the beacon's and at most one step beyond it.
 
-    `seen` is the beacon in the DHT now, perhaps of a keeper that has gone. Only `held`, which is renewed, limits how
-    far the swarm goes.
+    `seen` is the beacon now in the DHT, possibly of a keeper that has left. Only `held`, which is
+    still renewed, limits the swarm from above.
     """
     step = agreed if seen is None else max(agreed, seen.step)
     return step if held is None else min(max(step, held.step), held.step + 1)
 
 
 class PeerRecord(BaseModel):
-    """One peer's record as it lies in the DHT; untrusted until validated."""
+    """One peer's record as stored in the DHT; untrusted until validated."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     step: Annotated[int, Field(ge=0, le=MAX_STEP)]  # global steps completed
-    samples: Annotated[int, Field(ge=0, le=2**31)]  # accumulated towards the next
+    samples: Annotated[int, Field(ge=0, le=2**31)]  # samples accumulated towards the next step
     rate: Annotated[float, Field(ge=0, le=MAX_RATE, allow_inf_nan=False)]  # samples per second
     time: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    training: bool  # takes part in averaging: has begun to accumulate, or is the keeper or an auxiliary peer
+    training: bool  # takes part in averaging: a trainer that accumulates, the keeper, or an auxiliary peer
     client_mode: bool
-    era: Annotated[int, Field(ge=0, le=MAX_ERA)] = 0  # how often the run had returned to a checkpoint before this state
-    slow_line: Annotated[float, Field(gt=0, le=MAX_BANDWIDTH)] | None = None  # bytes per second; if it stands by for it
+    era: Annotated[int, Field(ge=0, le=MAX_ERA)] = 0  # returns to a checkpoint before this state
+    slow_line: Annotated[float, Field(gt=0, le=MAX_BANDWIDTH)] | None = None  # bytes/s; None: fast enough
     sketch: Annotated[tuple[SketchValue, ...], Field(max_length=MAX_SKETCH_SIZE, strict=False)] = ()
-    course: Course | None = None  # the keeper's alone: with it the record is the step's beacon
+    course: Course | None = None  # set by the keeper only: makes the record the step's beacon
 
     def pack(self) -> list[Any]:
-        """Return the fields' values in their order, the sketch in 32 bits each."""
+        """Return the fields' values in order; the sketch is packed in 32 bits per value."""
         fields = self.model_dump() | {"sketch": struct.pack(f">{len(self.sketch)}f", *self.sketch)}
         return list(fields.values())
 
     @classmethod
     def unpack(cls, values: object) -> PeerRecord:
-        """Return the record that was packed; raises `ValueError` for anything else."""
+        """Return the record from packed values. Raises `ValueError` if they are malformed."""
         if not isinstance(values, list) or len(values) != len(cls.model_fields):
             raise ValueError("no record")
         fields = dict(zip(cls.model_fields, values, strict=True))
@@ -124,7 +124,7 @@ class PeerRecord(BaseModel):
 
 @dataclass(frozen=True)
 class KnownPeer:
-    """A validated record and its owner, as the owner's token names it."""
+    """A validated record and its owner, as identified by the owner's token."""
 
     peer_id: str
     member: str
@@ -134,7 +134,7 @@ class KnownPeer:
 
 
 def read_records(entries: object, check: Callable[[str], AccessToken | None]) -> list[KnownPeer]:
-    """Validate each record among the DHT's entries alone; a bad one is dropped and spoils no other."""
+    """Validate each DHT entry on its own; invalid records are dropped."""
     checked = {peer_id: check(jwt) for peer_id, jwt in tokens_in(entries)}
     known = []
     for peer_id, value in read_entries(entries, "record"):
@@ -150,9 +150,9 @@ def read_records(entries: object, check: Callable[[str], AccessToken | None]) ->
 
 
 class NewestRecords:
-    """The newest record of each device: an older one that somebody stores again changes nothing.
+    """The newest record of each device; protects against replayed older records.
 
-    A record counts for `lifetime_s` seconds from the time that it names, whatever expiration its owner gave it.
+    A record is valid for `lifetime_s` seconds from its timestamp, whatever its expiration.
     """
 
     def __init__(self, lifetime_s: float) -> None:
@@ -160,7 +160,7 @@ class NewestRecords:
         self._newest: dict[str, KnownPeer] = {}
 
     def take(self, peers: list[KnownPeer], now: float) -> list[KnownPeer]:
-        """Take in these records, and return the newest of each of these peers; `now` in the DHT's seconds."""
+        """Add these records, and return the newest record of each of their peers; `now` on the DHT's clock."""
         newest: dict[str, KnownPeer] = {}
         for peer in peers:
             known = max(filter(None, (newest.get(peer.peer_id), self._newest.get(peer.peer_id), peer)), key=_time_of)

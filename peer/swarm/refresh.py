@@ -1,33 +1,33 @@
-"""The intervals at which a peer looks at all records and reports its own: long while the batch is far from full.
+"""The intervals at which a peer reads all records and reports its own; long while the batch is far from full.
 
-Pure decisions, which `peer.swarm.tracker` asks; times in seconds.
+Pure decisions, used by `peer.swarm.tracker`. All times are in seconds.
 """
 
 from __future__ import annotations
 
-LOOKS_AHEAD = 4  # looks, at least, before a batch is full that fills as fast as peers say
-UNKNOWN_S = 1.0  # between two looks before anybody's rate is known
-REPORTS_PER_S = 16.0  # of all peers together at most, for each of them reads all reports
-LOOKS_PER_S = 60.0  # likewise, for a look names all records
-SLOWEST = 20  # times as slow as the fastest; a keeper that is gone must be missed soon enough all the same
+LOOKS_AHEAD = 4  # minimum number of reads before a batch is full at the reported rates
+UNKNOWN_S = 1.0  # interval between reads before any rate is known
+REPORTS_PER_S = 16.0  # limit for all peers together, because each of them reads all reports
+LOOKS_PER_S = 60.0  # limit for all peers together, because each read lists all records
+SLOWEST = 20  # ratio of the slowest interval to the fastest; the absence of a keeper must still be noticed soon
 
 
 def longest_refresh_s(shortest_s: float, expiration_s: float) -> float:
-    """Return the longest interval, where the shortest is `shortest_s` and records count for `expiration_s`."""
+    """Return the longest interval, given the shortest and the lifetime of records."""
     return min(SLOWEST * shortest_s, expiration_s / SLOWEST)
 
 
 def look_interval_s(live: int, remaining_s: float, shortest_s: float, longest_s: float) -> float:
-    """Return the seconds until the next look of one of `live` peers; the batch will be full in `remaining_s`."""
+    """Return the seconds until one of `live` peers reads again; the batch is full in `remaining_s`."""
     return _interval_s(remaining_s, max(shortest_s, live / LOOKS_PER_S), longest_s)
 
 
 def report_interval_s(live: int, remaining_s: float, longest_s: float) -> float:
-    """Return the seconds until the next report of mere further samples, of one of `live` peers."""
+    """Return the seconds until one of `live` peers next reports an increase of its samples."""
     return _interval_s(remaining_s, live / REPORTS_PER_S, longest_s)
 
 
 def _interval_s(remaining_s: float, least_s: float, most_s: float) -> float:
-    """Return a part of the remaining time within the bounds; a least interval above the longest counts."""
+    """Return a fraction of the remaining time within the bounds; `least_s` overrides `most_s`."""
     expected_s = UNKNOWN_S if remaining_s == float("inf") else remaining_s / LOOKS_AHEAD
     return min(max(least_s, most_s), max(least_s, expected_s))

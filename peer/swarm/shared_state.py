@@ -1,7 +1,7 @@
-"""The state that all peers share, as one peer holds it: how it changes from step to step.
+"""The shared training state as held by one peer, and its transitions between steps.
 
-Parameters, the optimizer's moments, era and step change together, unseen by other peers and by the keeper's
-checkpoints. `peer.swarm.state` gives the state to others and downloads theirs.
+Parameters, the optimizer's moments, era and step change atomically for other peers and for the
+keeper's checkpoints. `peer.swarm.state` uploads the state to other peers and downloads theirs.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from peer.swarm.view import MEETING_S
 
 logger = logging.getLogger(__name__)
 CONFIRMATION_WAIT_S = 3.0
-DISAGREEMENT_S = 20.0  # so long a keeper that is behind waits for most members to confirm a state
-FORGOTTEN_S = 600.0  # after which an earlier wait means nothing
+DISAGREEMENT_S = 20.0  # the keeper's wait for a majority to confirm a state
+FORGOTTEN_S = 600.0  # time after which an earlier wait is reset
 NEVER = (float("-inf"), float("-inf"))
 LOOK_S = 0.1
 
@@ -47,13 +47,13 @@ class SharedState:
         interrupted: threading.Event,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`interrupted` is set when this peer is to wait for nobody any more."""
+        """Set up the state; `interrupted` is set when this peer must stop waiting for others."""
         self._clock = clock
         self._averager, self._gradients, self._tracker, self._rounds = averager, gradients, tracker, rounds
         self._config, self._is_keeper, self._interrupted = config, is_keeper, interrupted
         self.changed_at = clock()
-        self._unconfirmed = NEVER  # when the keeper was first and last given a state that most do not confirm
-        self.is_disputed = False  # members have long held states of which none is more common: the keeper takes none
+        self._unconfirmed = NEVER  # first and last time at which the keeper was offered an unconfirmed state
+        self.is_disputed = False  # members disagree and no state is most common
 
     @property
     def step(self) -> int:
@@ -73,40 +73,40 @@ class SharedState:
 
     @property
     def parameters(self) -> Sequence[torch.Tensor]:
-        """The trained parameters, in the order in which they are sketched."""
+        """The trained parameters, in the order of the sketch."""
         return list(self._averager.main_parameters)
 
     @property
     def sketch(self) -> Sketch:
-        """A short summary of the state."""
+        """The sketch of this state."""
         return self._tracker.sketch
 
     @property
     def lock(self) -> Any:
-        """A lock, held while a global step changes the state."""
+        """The lock that is held while a global step changes the state."""
         return self._averager.state_lock
 
     @property
     def is_downloading(self) -> bool:
-        """Whether this peer waits for another's state or averages, which may take hours on a slow line."""
+        """Whether a download of a state or average is in progress, which may take hours."""
         return self._averager.is_downloading
 
     @property
     def turned_away(self) -> int:
-        """The number of requests for this peer's state that came while it gave the state to others."""
+        """The number of requests for this peer's state that were rejected as busy."""
         return self._averager.turned_away
 
     def take_step(self) -> None:
         """Apply the averaged gradient in one optimizer step, and begin the next global step.
 
-        The next step begins with the samples that were accumulated while this one was averaged in the background.
+        The next step starts with the samples accumulated during a background round.
         """
         with self._changing(), self._gradients.making_room():
-            self._follow_steering()  # the beacon may have come since this step began
+            self._follow_steering()  # the beacon may have arrived since this step began
             self._step_on_averages()
 
     def follow(self, average: Sequence[torch.Tensor]) -> None:
-        """Take the step that this average led to, which this peer missed; its own accumulated samples are kept."""
+        """Take a step that this peer missed, from its average; this peer's own accumulated samples are kept."""
         self._gradients.hold()
         with self._changing():
             self._follow_steering()
@@ -117,7 +117,7 @@ class SharedState:
             self._gradients.reset_accumulated_grads_()
 
     def download(self) -> bool:
-        """Take parameters, optimizer and step from a donor; false if none had a state as new as this peer's."""
+        """Download parameters, optimizer and step from a donor; False if no donor had a recent enough state."""
         self._rounds.begin_step()
         if self._is_keeper:
             self._meet_all()
@@ -135,9 +135,9 @@ class SharedState:
         return loaded
 
     def restore(self, step: int, era: int | None = None) -> None:
-        """Declare that parameters and optimizer hold the state after `step` global steps (read from a checkpoint).
+        """Declare that a checkpoint's state after `step` global steps has been loaded.
 
-        A newer `era`, which the keeper sets, makes all peers that are further return to this state.
+        A newer `era`, set by the keeper, makes all peers that are ahead return to this state.
         """
         with self._changing():
             self._averager.set_step(step)
@@ -145,17 +145,17 @@ class SharedState:
         self._unconfirmed, self.is_disputed = NEVER, False
 
     def resume_remainders(self, file: RemainderFile) -> None:
-        """Go on with the remainders of this peer's last session, at the step that it is about to come to."""
+        """Load the remainders of this peer's last session, if they belong to its next step."""
         self._rounds.take_up_code()
         self._gradients.resume_remainders(file, self.era, max(self.step, self._tracker.swarm_step))
 
     def keep_remainders(self, file: RemainderFile) -> None:
-        """Write this peer's remainders, unless a round of its step has failed: others may have counted them."""
+        """Save this peer's remainders, unless a round of its step failed: others may have counted them."""
         if not self._rounds.attempts:
             self._gradients.keep_remainders(file, self.era, self.step)
 
     def _step_on_averages(self) -> None:
-        """Apply the averaged gradients; the keeper holds them ready for peers that fall behind."""
+        """Apply the averaged gradients; the keeper also keeps them for peers that fall behind."""
         with torch.no_grad(), self._gradients.get_tensors() as averages:
             for parameter, average in zip(self._averager.main_parameters, averages, strict=True):
                 parameter.grad.copy_(average)
@@ -167,7 +167,7 @@ class SharedState:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Change the state unseen by other peers and the keeper's checkpoints; then begin what comes after its step."""
+        """Change the state atomically for its readers, then begin the step after it."""
         self._rounds.begin_step()
         with self._tracker.pause_updates(), self.lock:
             yield
@@ -175,17 +175,17 @@ class SharedState:
             self._begin_step()
 
     def _enter_phase(self) -> None:
-        """Take up the phase in force after the state's step.
+        """Apply the settings of the phase in force after the state's step.
 
-        A step at which the optimizer starts has no moments, whether this peer took it, downloaded it or restored it: to
-        reset them again changes nothing.
+        At a step where the optimizer is reset, the state has no moments, whether the step was
+        taken, downloaded or restored. The reset is therefore idempotent.
         """
         if self._config.starts_optimizer(self.step):
             self._averager.optimizer.reset_statistics()
         self._follow_steering()
 
     def _follow_steering(self) -> None:
-        """Take up what the operator wants after the state's step; to do so again changes nothing."""
+        """Apply the operator's steering for the state's step; idempotent."""
         change = self._tracker.course.steering.at(self.step)
         usual = self._config.at_step(self.step).averaging.target_batch_size
         self._tracker.target_batch_size = change.target_batch_size or usual
@@ -194,7 +194,7 @@ class SharedState:
             group["lr"] = change.learning_rate_scale * learning_rate
 
     def _begin_step(self) -> None:
-        """Tell the tracker where the state now stands; its updates must be paused."""
+        """Report the new position of the state to the tracker, whose updates must be paused."""
         sketch = sketch_of(self._averager.main_parameters, moments_of(self.optimizer))
         self._tracker.set_sketch(self.step, sketch)
         self._tracker.begin_step_after(self.step, self.era)
@@ -208,10 +208,11 @@ class SharedState:
         return self.step + (self._tracker.swarm_step > self.step)
 
     def _doubt(self, donor: str, step: int, sketch: Sketch) -> str | None:
-        """Return the reason not to take a donor's state of this step and sketch; None if it may be taken.
+        """Return the reason to reject a donor's state of this step and sketch; None to accept it.
 
-        Peers compare the sketch with the beacon's. The keeper takes only a state that most members confirm; if for a
-        while they confirm none, the one that more of them report than any other. The others then take the keeper's.
+        Peers compare the sketch with the beacon's. The keeper requires a majority of members. If
+        none is found for a while, it accepts the most common state, which the other members then
+        adopt.
         """
         course = self._tracker.course
         known = self._await_sketch(step) if self._is_keeper else course.sketch_at(step)
@@ -231,14 +232,14 @@ class SharedState:
         return None
 
     def _meet_all(self) -> None:
-        """Wait until all peers that look for the keeper have found it, for a few seconds at most."""
+        """Wait a few seconds until all peers that look for the keeper have found it."""
         deadline = time.monotonic() + MEETING_S + CONFIRMATION_WAIT_S
         while not self._tracker.course.has_met_all(time.monotonic()) and time.monotonic() < deadline:
             if self._interrupted.wait(LOOK_S):
                 return
 
     def _await_sketch(self, step: int) -> Sketch:
-        """Wait a little for most members' sketch of the state after `step`; return it, or an empty one."""
+        """Wait briefly for the majority's sketch of the state after `step`; return it, or an empty one."""
         deadline = time.monotonic() + CONFIRMATION_WAIT_S
         while not (known := self._tracker.course.sketch_at(step)) and time.monotonic() < deadline:
             if self._interrupted.wait(LOOK_S):

@@ -1,10 +1,10 @@
-"""The holder of the state: gives parameters and optimizer to members, and takes them from trusted donors only.
+"""The training state's averager: uploads parameters and optimizer, and downloads from trusted donors.
 
-A donor gives its state to few peers at once and asks the others to come back (`Donations`, pure). Each download holds a
-copy of the whole state, and all of them share one line: fifty joiners at once would take the keeper's memory and make
-every download so slow that none ends before the state is old. A download that broke off cannot be resumed here: the
-keeper turns the device away for a while, so that it finds a checkpoint, which can. A peer that has an earlier state
-takes only what it missed (`peer.swarm.average_history`).
+A donor serves few peers at once and asks the others to retry (`Donations`, pure). Each download
+holds a copy of the state, and all share the donor's bandwidth: fifty at once would exhaust the
+keeper's memory and be outdated before they end. An interrupted download cannot be resumed. The
+keeper rejects that device for a while, so that it uses a checkpoint, which is resumable. A peer
+with an earlier state downloads only the averages it missed (`peer.swarm.average_history`).
 """
 
 from __future__ import annotations
@@ -51,21 +51,21 @@ from peer.swarm.records import MAX_ERA, MAX_STEP
 
 logger = logging.getLogger(__name__)
 AT_ONCE = 4
-FOLLOWERS_AT_ONCE = 16  # what each takes is a quarter of a state a step, and copies nothing
-OF_ONE_MEMBER = 2  # whatever its number of devices: nobody holds all the places
-STALLED_S = 30.0  # who has taken nothing for so long holds no place, and gets no more
-BROKEN_OFF_S = 120.0  # a checkpoint may have to wait for a minute, must be written, and be asked for
+FOLLOWERS_AT_ONCE = 16  # each takes a quarter of a state per step, without a copy
+OF_ONE_MEMBER = 2  # downloads per member, however many devices it has
+STALLED_S = 30.0  # time without progress after which a download loses its slot
+BROKEN_OFF_S = 120.0  # long enough for a checkpoint to be written and requested
 STATE_OVERHEAD_BYTES = 1 << 20
-LOOK_S = 0.5  # between two looks at how far a download has come
-HUNG_S = 600.0  # the averager's process has neither asked a donor nor received anything for so long
-QUICK_S, QUICK_DONORS = 1800.0, 3  # so long so many donors that may be liars are heard, before one is at length
-STATE_CODE = RoleAdaptiveCompression(optimizer=ROOTS)  # nothing else is rounded; see `moment_roles`
+LOOK_S = 0.5  # interval between checks of a download's progress
+HUNG_S = 600.0  # longest time without a request or received data in the averager's process
+QUICK_S, QUICK_DONORS = 1800.0, 3  # time limit and number of the first attempts at possibly dishonest donors
+STATE_CODE = RoleAdaptiveCompression(optimizer=ROOTS)  # only the optimizer's tensors are rounded; see `moment_roles`
 _LACKS = frozenset(lack.value for lack in Lack)
-Doubt = Callable[[str, int, Sketch], str | None]  # (donor, step, sketch) -> why that state is not to be taken
+Doubt = Callable[[str, int, Sketch], str | None]  # (donor, step, sketch) -> reason to reject
 
 
 class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
-    """The holder of parameters and optimizer: gives them to members, and downloads them from trusted donors only."""
+    """The averager that holds the state, uploads it to members and downloads it from donors."""
 
     def __init__(
         self,
@@ -76,33 +76,33 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
         events: EventLog,
         **kwargs: Any,
     ) -> None:
-        """`interrupted` is set when this peer is to wait for nobody any more."""
+        """Set up the averager; `interrupted` is set when this peer must stop waiting for others."""
         self.access, self._traffic, self._interrupted, self._events = access, traffic, interrupted, events
         self.state_lock = threading.RLock()  # held while a global step changes the state
-        self.era = 0  # how often the run had returned to a checkpoint when this state was taken
-        self.is_downloading = False  # another's state or averages, for which this process waits
+        self.era = 0  # returns to a checkpoint before this state
+        self.is_downloading = False  # whether this process waits for a download of a state or an average
         self._clock = time.monotonic
-        writes_checkpoints = "keeper" not in access.donor_roles  # this is the keeper
+        writes_checkpoints = "keeper" not in access.donor_roles  # true on the keeper
         self._donations = Donations(self._clock, after_break_s=BROKEN_OFF_S if writes_checkpoints else 0.0)
         self._following = Donations(self._clock, FOLLOWERS_AT_ONCE)
-        self._history = AverageHistory()  # in the forked process
-        self._moves = multiprocessing.Value("q", 0)  # of a download; counted by the forked process, as is the next
+        self._history = AverageHistory()  # used in the forked process
+        self._moves = multiprocessing.Value("q", 0)  # progress of a download, counted by the forked process
         self._turned_away = multiprocessing.Value("q", 0)
         super().__init__(*args, state_compression=STATE_CODE, **kwargs)
 
     def run(self) -> None:
-        """Run the forked process, with all imported objects left out of garbage collection."""
+        """Run the forked process, with all imported objects excluded from garbage collection."""
         name_fork("averager of the state")
         freeze_imported()
         super().run()
 
     @property
     def turned_away(self) -> int:
-        """The number of requests for the state that were told to come back."""
+        """The number of requests for the state that were rejected as busy."""
         return int(self._turned_away.value)
 
     def get_current_state(self) -> Any:
-        """Copy the state consistently, between two global steps (hivemind's method shares the live tensors)."""
+        """Return a copy of the state from between two global steps (hivemind's shares live tensors)."""
         with self.state_lock, torch.no_grad():
             metadata, tensors, infos = super().get_current_state()
             roles = moment_roles(self.optimizer)
@@ -111,7 +111,7 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
             return metadata | {"era": self.era}, copies, [*infos[: -len(roles)], *moments]
 
     def set_step(self, step: int) -> None:
-        """Declare that the state is the one after `step` global steps: the schedule follows, backwards too."""
+        """Set the number of completed global steps; the learning-rate schedule follows, backwards too."""
         self.local_epoch = step
         self.scheduler._step_count, self.scheduler.last_epoch = step, step - 1
         self.scheduler.step()
@@ -124,13 +124,13 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
         adopt_era: bool = True,
         doubt: Doubt,
     ) -> bool:
-        """Take the first donor's state that is of `minimum_step` and `minimum_era` or later, fits, and passes `doubt`.
+        """Load the first donor's state that is recent enough, fits this model and passes `doubt`.
 
-        `adopt_era`: this peer takes over the state's era; the keeper, which decides on eras, keeps its own. Nothing is
-        overwritten before the checks; returns false if no donor had such a state, or this peer is told to leave.
-
-        The download goes on as long as donors send at the least rate. Raises `SwarmError` if the averager's process
-        hangs.
+        "Recent enough" means at least `minimum_step` and `minimum_era`. With `adopt_era` this peer
+        takes over the state's era; the keeper, which sets eras, does not. Nothing is overwritten
+        before all checks pass. Returns False if no donor had such a state, or when this peer is
+        interrupted. The download continues while donors send at the minimum rate. Raises
+        `SwarmError` if the averager's process hangs.
         """
         refused: list[str] = []
         while (found := self._download(refused)) is not None:
@@ -155,14 +155,14 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
     def keep_average(
         self, averages: Sequence[torch.Tensor], factors: Mapping[int, Factors], compression: Compression
     ) -> None:
-        """Hold the averages from which this very state was computed ready for peers that have yet to take its step."""
+        """Store the averages that produced the current state, for peers that have yet to take its step."""
         encoded = encode_average(averages, factors, compression)
         self._outer_pipe.send(("_keep_average", [self.era, self.local_epoch, encoded], {}))
 
     def missed_average(self) -> list[torch.Tensor] | Lack:
-        """Take the average that led to the step after this peer's from a donor, or the reason why there is none.
+        """Download the average that leads to the next step; return it, or the reason why there is none.
 
-        A peer that is told to leave waits for none. Raises `SwarmError` as a download does.
+        Returns at once when interrupted. Raises `SwarmError` if the averager's process hangs.
         """
         found: list[torch.Tensor] | Lack | None = self._ask("_load_average", era=self.era, step=self.local_epoch)
         if found is None:
@@ -182,14 +182,13 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
         self._events.add(Downloaded(what=what, donor=donor, step=known, outcome=fault or TAKEN))
 
     def _download(self, refused: Sequence[str]) -> tuple[str, Any, list[torch.Tensor]] | None:
-        """Download the state (donor, metadata, tensors) of a donor that was not refused; None if no donor has one."""
         found: tuple[str, Any, list[torch.Tensor]] | None = self._ask("_load_state_from_peers", refused=tuple(refused))
         return found
 
     def _ask(self, method: str, **options: Any) -> Any:
-        """Have the averager's process download; return what it found, or None if this peer is told to leave.
+        """Run a download in the averager's process; return its result, or None when interrupted.
 
-        That process ends soon after, and its download with it. Raises `SwarmError` if it hangs.
+        Raises `SwarmError` if that process hangs. After an interrupt the process ends soon.
         """
         future: MPFuture = MPFuture()
         self._outer_pipe.send((method, [], {"future": future} | options))
@@ -212,7 +211,7 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
         return [*self._local_tensors(), *optimizer_tensors(self.optimizer)]
 
     def _misfit(self, step: object, minimum_step: int, donated: Sequence[torch.Tensor]) -> str | None:
-        """Return the reason why this peer cannot hold such a state; None if it can."""
+        """Return the reason why a state does not fit this peer; None if it fits."""
         if not isinstance(step, int) or isinstance(step, bool) or not minimum_step <= step <= MAX_STEP:
             return f"is none of step {minimum_step} or later"
         own = [tensor.shape for tensor in self._state_tensors()]
@@ -234,7 +233,7 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
     async def rpc_download_state(
         self, request: averaging_pb2.DownloadRequest, context: P2PContext
     ) -> AsyncIterator[averaging_pb2.DownloadData]:
-        """Give the state to a few peers at once, as fast as this peer may send states; tell others that it is busy."""
+        """Serve the state to a few peers at once, within this peer's rate limit; reject others as busy."""
         if not await self.directory.admits(context.remote_id, STATE_READERS):
             return
         token = self.directory.token_of(context.remote_id)
@@ -251,7 +250,7 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
                     return
                 yield message
             is_whole = True
-        finally:  # a reader that has gone closes this generator
+        finally:  # also reached when a reader disconnects, which closes this generator
             self._donations.end(donation, is_whole=is_whole)
 
     async def _begin_history(self, era: int, step: int) -> None:
@@ -263,7 +262,7 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
     async def rpc_download_average(
         self, request: AverageAfter, context: P2PContext
     ) -> AsyncIterator[averaging_pb2.DownloadData]:
-        """Give a peer that fell behind the average of the first step that it missed."""
+        """Serve the average of the first missed step to a peer that fell behind."""
         if not await self.directory.admits(context.remote_id, STATE_READERS):
             return
         token = self.directory.token_of(context.remote_id)
@@ -287,7 +286,7 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
             self._following.end(donation)
 
     async def _load_average(self, future: Any, era: int, step: int) -> None:
-        """Ask the donors in turn; the future gets the average's tensors, or why there is none (`Lack`)."""
+        """Ask the donors in turn; set the future to an average's tensors, or to a `Lack`."""
         found: list[torch.Tensor] | Lack = Lack.SILENT
         request, most_bytes = AverageAfter(era=era, step=step), self._own_bytes()
         try:
@@ -304,10 +303,10 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
                 future.set_result(found)
 
     async def _load_state_from_peers(self, future: Any, refused: Collection[str] = ()) -> None:
-        """Ask the donors in turn; the future gets (donor, metadata, tensors), or None if nobody had a whole state.
+        """Ask the donors in turn; set the future to (donor, metadata, tensors), or to None.
 
-        Trainers, which the keeper asks, may lie, and one that sends as slowly as is allowed takes days: so they are
-        asked in random order, and a few for a short time first.
+        Trainers, which the keeper asks, may be dishonest or take days at the minimum rate. They are
+        therefore asked in random order, a few of them with a short time limit first.
         """
         try:
             donors = {donor.to_base58(): donor for donor in await self.directory.with_role(self.access.donor_roles)}
@@ -332,14 +331,14 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
         return sum(tensor.numel() * tensor.element_size() for tensor in self._averaged_tensors) + STATE_OVERHEAD_BYTES
 
     async def _download_from(self, donor: PeerID) -> tuple[Any, list[torch.Tensor]] | None:
-        """Download one donor's state, of so many bytes as a state may have; None if that fails or the donor is busy."""
+        """Download one donor's state, with a size limit; None if the download fails or the donor is busy."""
         request = averaging_pb2.DownloadRequest()
         return await self._receive(donor, "rpc_download_state", request, 4 * self._own_bytes())
 
     async def _receive(
         self, donor: PeerID, call: str, request: Any, limit: int
     ) -> tuple[Any, list[torch.Tensor]] | None:
-        """Download what one donor answers to a call, of `limit` bytes at most; None if that fails or it is busy."""
+        """Download one donor's response, of at most `limit` bytes; None if that fails or the donor is busy."""
         metadata, received = None, 0
         parts: list[Any] = []
         tensors: list[torch.Tensor] = []
@@ -366,7 +365,7 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
                     parts.append(message.tensor_part)
             if parts:
                 tensors.append(decode(combine_from_streaming(parts), ROOTS, HALF_BYTES))
-        except Exception as error:  # noqa: BLE001 - a fault boundary: whatever one donor does, the next is asked
+        except Exception as error:  # noqa: BLE001 - fault boundary: after any error the next donor is asked
             logger.warning("%s could not be downloaded from: %r", donor, error)
             return None
         return None if metadata is None or not all(map(is_finite, tensors)) else (metadata, tensors)
@@ -380,62 +379,61 @@ async def _messages_of(average: Average, metadata: bytes) -> AsyncIterator[avera
 
 
 def _misplaced(era: object, minimum_era: int) -> str | None:
-    """Return the reason why a state of this era does not count; None if it does."""
     if not isinstance(era, int) or isinstance(era, bool) or not minimum_era <= era <= MAX_ERA:
         return f"is none of era {minimum_era} or later"
     return None
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """The live tensors of the optimizer's state, in the order in which hivemind sends them."""
+    """Return the live tensors of the optimizer's state, in hivemind's serialization order."""
     return [value for value in nested_flatten(optimizer.state_dict()) if isinstance(value, torch.Tensor)]
 
 
 def moments_of(optimizer: torch.optim.Optimizer) -> list[Sequence[torch.Tensor]]:
-    """The same tensors, those of each parameter by themselves."""
+    """Return the live tensors of the optimizer's state, grouped by parameter."""
     return by_parameter(optimizer, optimizer_tensors(optimizer))
 
 
 def by_parameter(optimizer: torch.optim.Optimizer, tensors: Sequence[torch.Tensor]) -> list[Sequence[torch.Tensor]]:
-    """Return such tensors of an optimizer like this one, the group of each parameter by itself."""
+    """Group tensors, ordered like this optimizer's state, by parameter."""
     ends = list(accumulate(len(state) for state in _states(optimizer)))
     return [tensors[start:end] for start, end in pairwise([0, *ends])]
 
 
 def moment_roles(optimizer: SharedOptimizer) -> list[TensorRole]:
-    """Return the roles by which `STATE_CODE` rounds these tensors or leaves them as they are."""
+    """Return the role of each optimizer tensor, by which `STATE_CODE` rounds it or sends it exactly."""
     rounded = [optimizer.rounds(name, state[name]) for state in _states(optimizer) for name in sorted(state)]
     return [TensorRole.OPTIMIZER if each else TensorRole.UNSPECIFIED for each in rounded]
 
 
 def _states(optimizer: torch.optim.Optimizer) -> list[dict[str, torch.Tensor]]:
-    """Return the state of each parameter, in the order of the groups."""
+    """Return each parameter's state, in the order of the parameter groups."""
     return [state for _, state in sorted(optimizer.state_dict()["state"].items())]
 
 
 @dataclass(eq=False)
 class Donation:
-    """One download of the state, by a device of this member."""
+    """One download of the state by a member's device."""
 
     member: str
     device: str
-    moved_at: float  # when its last part was taken
+    moved_at: float  # time at which its last part was read
 
 
 class Donations:
-    """The downloads that are under way at one donor, and the devices whose download broke off lately."""
+    """The active downloads at one donor, and the devices with a recently interrupted download."""
 
     def __init__(self, clock: Callable[[], float], at_once: int = AT_ONCE, after_break_s: float = 0.0) -> None:
-        """`after_break_s`: so long a device is turned away after its download broke off."""
+        """Set up the slots; a device is rejected for `after_break_s` after an interrupted download."""
         self._clock, self._at_once, self._after_break_s = clock, at_once, after_break_s
         self._under_way: list[Donation] = []
-        self._broken_off: dict[str, float] = {}  # device -> when
+        self._broken_off: dict[str, float] = {}  # device -> time of the interruption
 
     def begin(self, member: str, device: str) -> Donation | None:
-        """Begin a download for one of this member's devices; None if there is no place for it now."""
+        """Begin a download for a member's device; None if no slot is free."""
         now = self._clock()
         for each in list(self._under_way):
-            if now - each.moved_at >= STALLED_S or each.device == device:  # which takes one at a time
+            if now - each.moved_at >= STALLED_S or each.device == device:  # a device has at most one download
                 self.end(each, is_whole=False)
         self._broken_off = {who: at for who, at in self._broken_off.items() if now - at < self._after_break_s}
         of_member = sum(each.member == member for each in self._under_way)
@@ -446,12 +444,12 @@ class Donations:
         return donation
 
     def goes_on(self, donation: Donation) -> bool:
-        """Note that a download's next part is about to be sent; return whether the download still has its place."""
+        """Record progress of a download; return whether it still has its slot."""
         donation.moved_at = self._clock()
         return donation in self._under_way
 
     def end(self, donation: Donation, *, is_whole: bool = True) -> None:
-        """Give a download's place back, if it still has one; one that is not whole broke off."""
+        """Release a download's slot, if it still has one; a partial download counts as interrupted."""
         if donation in self._under_way:
             self._under_way.remove(donation)
             if not is_whole:

@@ -1,7 +1,7 @@
-"""The rounds of averaging towards one peer's next global step: whom they wait for, and which of them counts.
+"""The averaging rounds for one peer's next global step: required group sizes, retries and success.
 
-A round that fails changes nothing, and is tried again with the same gradients; hivemind's optimizer would take the step
-on the peer's own. Which peers form a group is in `peer.averaging.matchmaking`.
+A failed round changes nothing and is retried with the same gradients, whereas hivemind's optimizer
+would step on the peer's own. `peer.averaging.matchmaking` forms the groups.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from peer.swarm.tracker import StepTracker
 
 logger = logging.getLogger(__name__)
 RETRY_S = 0.1
-UNAWAITED_GROUPS = 4  # for a peer that has stayed away from two
+UNAWAITED_GROUPS = 4  # groups that do not wait for a peer that missed two
 
 
 class StepRounds:
-    """This peer's rounds with everybody at its step, until one brings the whole batch."""
+    """This peer's rounds with all peers at its step, repeated until one averages the whole batch."""
 
     def __init__(
         self,
@@ -48,25 +48,25 @@ class StepRounds:
         interrupted: threading.Event,
         events: EventLog = NOWHERE,
     ) -> None:
-        """`leads`: others can reach this peer; `interrupted` is set when this peer is to wait for nobody any more."""
+        """Set up the rounds; `leads`: others can connect here; `interrupted`: stop waiting for others."""
         self._trains = trains
         self._gradients, self._tracker, self._line = gradients, tracker, line
         self._timeout_s, self._leads, self._interrupted = averaging.averaging_timeout_s, leads, interrupted
-        self._usual = averaging  # as the run file says
+        self._usual = averaging  # the run file's settings
         self._events = events
         self._window = RoundDeadline(averaging.matchmaking_time_s, LEAST_WINDOW_S)
         self.counts = RoundCounts(time.monotonic)
-        self.attempts = 0  # failed averagings of the current step
-        self._met_nobody = False  # no group came about in the newest of them
-        self.missing_auxiliaries: int | None = None  # by the lines of the newest group; None before the first
-        self.lines = NOBODY  # of the newest group
-        self._scheduled: StepControl | None = None  # a round that was begun ahead of time
-        self._due_view = tracker.view  # in which the batch was full: who began just before is only in the next
-        self._due_since = math.inf  # when this peer began to average, while it does
-        self._absences = Absences(free=1, first_rounds=UNAWAITED_GROUPS)  # of peers at the step, from groups
+        self.attempts = 0  # failed rounds of the current step
+        self._met_nobody = False  # no group was found in the newest round
+        self.missing_auxiliaries: int | None = None  # given the connections of the newest group; None before the first
+        self.lines = NOBODY  # connections of the newest group
+        self._scheduled: StepControl | None = None  # a round that was scheduled ahead of time
+        self._due_view = tracker.view  # view in which the batch was full
+        self._due_since = math.inf  # start time of the current averaging
+        self._absences = Absences(free=1, first_rounds=UNAWAITED_GROUPS)  # recent absences from groups
 
     def prepare(self) -> None:
-        """Look for a group ahead of time when the batch will soon be full and the operator has not paused the run."""
+        """Schedule a group ahead of time if the batch will soon be full and the run is not paused."""
         self.take_up_code()
         self._require_group()
         is_used = self._scheduled is None or self._scheduled.triggered or self._scheduled.done()
@@ -75,49 +75,49 @@ class StepRounds:
             self._scheduled = self._gradients.schedule_step(timeout=self._timeout_s)
 
     def begin_step(self) -> None:
-        """Begin with another step: failures of the one before mean nothing any more, and its group is given up."""
+        """Reset the failure count for a new step, and cancel a round scheduled for the last one."""
         self.attempts = 0
         self.cancel()
 
     def cancel(self) -> None:
-        """Give up a round that was begun ahead of time."""
+        """Cancel a round that was scheduled ahead of time."""
         if self._scheduled is not None and not self._scheduled.done():
             self._scheduled.cancel()
         self._scheduled = None
 
     @property
     def is_full(self) -> bool:
-        """True if the global batch is full by the records, or if this peer's group averages already."""
+        """Whether the global batch is full by the records, or this peer's group already averages."""
         tracker = self._tracker
         begun = self._gradients.gathering.begun_after == tracker.step == tracker.swarm_step
         return tracker.ready_to_update_epoch or (begun and tracker.view.averaging > 1)
 
     @property
     def is_due(self) -> bool:
-        """Whether the global batch is full, and this peer is neither about to leave nor to stand by."""
+        """Whether the global batch is full and this peer is neither leaving, paused nor standing by."""
         may_average = not (self._interrupted.is_set() or self._tracker.is_held or self.line_is_too_slow)
         return self.is_full and may_average
 
     @property
     def line_is_too_slow(self) -> bool:
-        """True if this peer's line is so slow for its gradients that the round would fail for all."""
+        """Whether this trainer's connection is so slow for its gradients that it would fail the whole round."""
         return self._trains and not passes_in_time(self.round_bytes, self._line.rate, self._timeout_s)
 
     @property
     def averaging(self) -> Averaging:
-        """The settings of averaging, with the code of gradients in force after the swarm's step."""
+        """The averaging settings, with the gradient encoding in force after the swarm's step."""
         return self._averaging_after(max(self._tracker.step, self._tracker.swarm_step))
 
     @property
     def round_bytes(self) -> int:
-        """The size of a peer's gradients on its line, in the swarm's next round."""
+        """The bytes of gradients that a peer sends in the swarm's next round."""
         return round(self._gradients.size_in(self.averaging).own)
 
     def _averaging_after(self, step: int) -> Averaging:
         return self._tracker.course.steering.at(step).averaging(self._usual)
 
     def take_up_code(self) -> None:
-        """Average in the code in force after this peer's step; a group that is sought in another is given up."""
+        """Switch to the gradient encoding of this step; cancels a group that uses another encoding."""
         averaging = self._averaging_after(self._tracker.step)
         if self._gradients.change(averaging):
             self.cancel()
@@ -127,14 +127,14 @@ class StepRounds:
             )
 
     def declare_line(self) -> None:
-        """Tell the next groups how fast the line is by now."""
+        """Declare this peer's current bandwidth to the next groups."""
         self._gradients.bandwidth = self._line.rate
 
     def average_when_due(self) -> AveragedGroup | None:
-        """Average, and try again after each failure; None if this peer is to compute on, or to leave.
+        """Average, with retries after failures; None if this peer should resume computing, or leave.
 
-        Further samples help nobody while the batch is full, so the next attempt follows at once. If no group came
-        about, this peer computes on: absent peers, such as the keeper, may wait for more samples.
+        Further samples are useless while the batch is full, so retries follow at once. If no group
+        was found, this peer computes: absent peers, such as the keeper, may wait for more samples.
         """
         self._due_since = time.monotonic()
         try:
@@ -145,14 +145,14 @@ class StepRounds:
                     return group
                 self.attempts += 1
                 time.sleep(RETRY_S)
-                if self._met_nobody or self._tracker.view.averaging <= 1:  # the others may yet come to this step
+                if self._met_nobody or self._tracker.view.averaging <= 1:  # the others may yet reach this step
                     break
             return None
         finally:
             self._due_since = math.inf
 
     def average(self) -> AveragedGroup | None:
-        """Average gradients with everybody at this step; None if it failed (then nothing has changed)."""
+        """Average gradients with all peers at this step; None if that fails, which changes nothing."""
         tracker, gradients = self._tracker, self._gradients
         self._met_nobody = False
         self.take_up_code()
@@ -170,12 +170,12 @@ class StepRounds:
             control = control or gradients.schedule_step(timeout=self._timeout_s)
             gradients.step(weight=gradients.due_samples, control=control, reset_accumulators=False, wait=False)
             group = self._await_group(control)
-        except Exception as error:  # noqa: BLE001 - a fault boundary: the caller tries again, or takes the keeper's state
+        except Exception as error:  # noqa: BLE001 - fault boundary: the caller retries, or downloads the keeper's state
             logger.warning("averaging for step %d failed: %r", tracker.step + 1, error)
             self._tell_end("failed", time.monotonic() - began, cause=repr(error))
             self._met_nobody = gradients.failed_rounds == failed_before
             self._give_up(control)
-            forget_frames(error)  # these hold `control`, which holds the error
+            forget_frames(error)  # they reference `control`, which references the error
             return None
         finally:
             tracker.is_reducing(False)
@@ -193,7 +193,7 @@ class StepRounds:
         short = group.samples < tracker.target_batch_size
         tracker.round_ended(group.weights, group.counted, group.attested, short=short)
         self._tell_end("too few samples" if short else "averaged", time.monotonic() - began, group)
-        if short:  # a peer was lost on the way, or claimed what it has not; the others make the batch up
+        if short:  # a peer was lost or claimed too much; the others complete the batch
             logger.warning("only %d samples were averaged for step %d", group.samples, tracker.step + 1)
             return None
         return group
@@ -227,7 +227,7 @@ class StepRounds:
         )
 
     def _own_average(self) -> AveragedGroup | None:
-        """Return this peer's mean gradient, the average where it is alone in the swarm; None where it may not be."""
+        """Return this peer's own mean gradient as the average if it is alone in the swarm; else None."""
         tracker, samples = self._tracker, self._gradients.due_samples
         if not may_average_alone(tracker.view, samples, tracker.target_batch_size, tracker.keeper_may_be_late):
             return None
@@ -255,16 +255,15 @@ class StepRounds:
 
     @property
     def _patience_s(self) -> float:
-        """The seconds that a full batch waits for everybody: a microbatch may take minutes, and must not stop all."""
         return patience_s(self._timeout_s, self._tracker.course.allowances.usual_s)
 
     def _follow_gathering(self, waited_s: float | None) -> None:
-        """Adapt the time for finding the next group to the wait for this one; None: no group was found."""
+        """Adapt the matchmaking time to the wait for this group; None: no group was found."""
         if waited_s is None:
             self._window.failed()
         else:
             self._window.succeeded(waited_s)
-        if self._leads:  # leaders turn away who would wait less long than they, and a client only follows
+        if self._leads:  # leaders reject peers with a shorter time limit; a client never leads
             self._gradients.gathering.window_s = self._window.seconds
 
     def _give_up(self, control: StepControl | None) -> None:
@@ -278,11 +277,11 @@ class StepRounds:
             control.cancel()
 
     def _await_group(self, control: StepControl) -> AveragedGroup:
-        """Wait for the round's result. Raises `TimeoutError` if the batch is no longer full because a peer has gone.
+        """Wait for the round's result. Raises `TimeoutError` if the batch is no longer full.
 
-        It is raised at the deadline, too, and if the round has failed here and not for the others, who have taken the
-        step and will not average again. A round that runs is waited for to its own end, as others still receive from
-        this peer.
+        That happens when a peer leaves. Also raised at the deadline, and if the round failed only
+        here: the others have taken the step. A running round is awaited, because others still
+        receive from this peer.
         """
         tracker = self._tracker
         deadline = time.monotonic() + self._timeout_s
@@ -291,7 +290,7 @@ class StepRounds:
             try:
                 return control.result(GROUP_POLL_S)
             except futures.TimeoutError:
-                is_full = self.is_full  # asked first: once a round runs, nothing is told of its beginning
+                is_full = self.is_full  # read first, because the start of a round is not reported once it runs
                 runs = control.stage is AveragingStage.RUNNING_ALLREDUCE
                 tracker.is_reducing(runs)
                 late_s = time.monotonic() - deadline

@@ -1,8 +1,8 @@
-"""One peer's place in the swarm: fills the global batch with the others, averages with them, steps with them.
+"""One peer's membership in the swarm: fills the global batch with other peers, averages and steps with them.
 
-`Swarm` makes the move that `peer.swarm.decision` decides on: `peer.swarm.step_rounds` averages, and
-`peer.swarm.shared_state` takes the step. It lives in the process that holds the swarm's keys, and so signs receipts of
-the rounds that this peer reduced (`Witness`).
+`Swarm` executes the moves that `peer.swarm.decision` chooses: `peer.swarm.step_rounds` averages,
+and `peer.swarm.shared_state` takes the step. It runs in the process with the swarm's keys, and
+therefore signs receipts for the rounds that this peer reduced (`Witness`).
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ from peer.swarm.step_rounds import StepRounds
 from peer.swarm.view import MOST_BATCHES
 
 logger = logging.getLogger(__name__)
-LOOK_AGAIN_S = (0.5, 1.5)  # for the average of a missed step: drawn, so that those who wait do not all come at once
+LOOK_AGAIN_S = (0.5, 1.5)  # random interval, to spread the requests for a missed average
 HELD_POLL_S = 0.05
-MOST_SILENT_LOOKS = 5  # of no donor, before the state is asked for instead
+MOST_SILENT_LOOKS = 5  # requests without an answer before the whole state is downloaded
 ANYWHERE = Placement()
-Round = futures.Future[tuple[AveragedGroup | None, float]]  # what was averaged, and how long it took in seconds
+Round = futures.Future[tuple[AveragedGroup | None, float]]  # the averaged group, and the duration in seconds
 
 
 @dataclass(frozen=True)
@@ -64,17 +64,17 @@ class StepOutcome:
     """The outcome of one attempt at a global step."""
 
     step: int  # global steps completed afterwards
-    samples: int  # this peer's samples that were averaged in
+    samples: int  # this peer's samples in the average
     averaged: bool  # whether the step was taken
     group_size: int
-    group_samples: int | None  # all samples that were averaged
+    group_samples: int | None  # all samples in the average
     averaging_s: float
-    averaged_bytes: int = 0  # that others sent to this peer to be averaged
-    receipt: str = ""  # of what they brought, signed; empty if this peer reduced nothing
-    era: int = 0  # of the state that the step was taken from
+    averaged_bytes: int = 0  # bytes received from others for reduction
+    receipt: str = ""  # signed receipt of the others' samples; empty if this peer reduced nothing
+    era: int = 0  # era of the state before the step
     lost_samples: int = 0
     lost_reason: str = ""
-    followed_steps: int = 0  # that this peer took from their averages alone
+    followed_steps: int = 0  # missed steps that this peer took from their averages
 
 
 @dataclass(frozen=True)
@@ -86,14 +86,14 @@ class SwarmProgress:
     swarm_samples: int
     target_batch_size: int
     peers: int
-    samples_per_second: float  # this peer's
-    apart: bool = False  # no keeper has been seen for as long as records hold
-    stands_by: bool = False  # until its line is faster
-    paused: bool = False  # by the operator
+    samples_per_second: float  # this peer's rate
+    apart: bool = False  # no keeper has been seen for the lifetime of records
+    stands_by: bool = False  # waits for a faster connection
+    paused: bool = False  # paused by the operator
 
 
 class Swarm:
-    """The swarm as the trainer and the keeper see it; made by `join`, left by `leave`."""
+    """The swarm as used by the trainer and the keeper: created by `join`, closed by `leave`."""
 
     def __init__(
         self,
@@ -104,13 +104,13 @@ class Swarm:
         suspicions: Suspicions,
         on_lost: Callable[[SwarmError], object],
     ) -> None:
-        """Start the averagers; `join` starts the DHT node before. Raises `SwarmError` if that is lost meanwhile."""
+        """Start the averagers on a started DHT node. Raises `SwarmError` if the node is lost meanwhile."""
         credentials, guard = assembly.access.credentials, ReductionGuard(averaging=assembly.config.averaging)
         self._config, self._dht, self._line = assembly.config, assembly.dht, line
         self._events = assembly.events
-        self._may_follow = assembly.role != "keeper"  # which takes most members' state
-        self._stands_by = False  # because the line is too slow
-        self._interrupted = threading.Event()  # told to leave: wait for nobody any more
+        self._may_follow = assembly.role != "keeper"  # the keeper adopts the majority's state instead
+        self._stands_by = False  # because the connection is too slow
+        self._interrupted = threading.Event()  # this peer is leaving: stop waiting for others
         self._watch = NodeWatch(self._dht, on_lost, assembly.access.clock)
         self._tracker = assembly.tracker(keeper_ids, guard.caps, suspicions)
         self._averager = assembly.state_averager(model, self._interrupted)
@@ -138,14 +138,14 @@ class Swarm:
         )
         run = assembly.access.run
         self._witness = Witness(credentials.device_key.receipt_key(run), run)
-        self._background = futures.ThreadPoolExecutor(1, "averaging")  # its thread starts with the first round there
+        self._background = futures.ThreadPoolExecutor(1, "averaging")
         self._overlapping: Round | None = None
-        self._last_samples = 0  # of this peer's newest microbatch
-        self._held = -1, 0.0  # after which step this peer waited for the others' last samples, and how long in all
-        self._held_after = -1  # the step after which this peer waited for the others' last samples in vain
-        self._has_late_samples = False  # among those that are accumulated: one step late, and no more
-        self._silent_looks = 0  # for the average of a missed step, in succession
-        self._unfollowed = -1  # the step after which the average cannot be had
+        self._last_samples = 0  # samples in this peer's newest microbatch
+        self._held = -1, 0.0  # step after which this peer waited for the last samples, and for how long in total
+        self._held_after = -1  # step after which this peer waited for the last samples in vain
+        self._has_late_samples = False  # accumulated samples are one step late, the maximum
+        self._silent_looks = 0  # successive unanswered requests for a missed average
+        self._unfollowed = -1  # step whose following average is unavailable
         self._pause = DownloadPause(time.monotonic)
         self.state.restore(0)
         self._tracker.publish()
@@ -167,10 +167,10 @@ class Swarm:
         on_lost: Callable[[SwarmError], object] = lambda _: None,
         events: EventLog = NOWHERE,
     ) -> Swarm:
-        """Start the DHT node and the averagers (this forks: call it before touching an accelerator).
+        """Start the DHT node and the averagers. This forks: call it before initializing an accelerator.
 
-        `on_lost` hears, by a thread of its own, that one of these processes has died or answers no more.
-        Raises `SwarmError` when the p2p daemon does not start or no initial peer can be reached.
+        `on_lost` is called from a separate thread when one of these processes dies or hangs. Raises
+        `SwarmError` if the p2p daemon does not start or no initial peer can be reached.
         """
         dht, is_client = join_dht(config.run.name, credentials, initial_peers, place, relays, clock)
         role = credentials.access_token(clock()).role
@@ -193,24 +193,24 @@ class Swarm:
 
     @property
     def is_behind(self) -> bool:
-        """Whether this peer has yet to come to the swarm's state, and no round of its own is under way."""
+        """Whether this peer has yet to adopt the swarm's state, and no round runs in the background."""
         tracker = self._tracker
         has_other = tracker.swarm_step > self.step or tracker.has_drifted or tracker.is_undone
         return self._overlapping is None and has_other
 
     @property
     def own_samples(self) -> int:
-        """This peer's samples that are in no step yet, those set aside included."""
+        """This peer's samples that are not yet in any step, including those being averaged."""
         return self._gradients.all_samples
 
     @property
     def set_aside_samples(self) -> int:
-        """This peer's samples that are averaged while it trains on; 0 while no such round runs."""
+        """This peer's samples in a background round; 0 if there is none."""
         return self._gradients.due_samples if self._gradients.holds else 0
 
     @property
     def averaging(self) -> Averaging:
-        """The settings of averaging, with the code of gradients in force after the swarm's step."""
+        """The averaging settings, with the gradient encoding in force after the swarm's step."""
         return self._rounds.averaging
 
     @property
@@ -220,22 +220,21 @@ class Swarm:
 
     @property
     def wants_samples(self) -> bool:
-        """Whether another microbatch of this peer would count: it has the swarm's state, and room for more samples."""
+        """Whether another microbatch is useful: this peer has the swarm's state, and room for samples."""
         return not (self.is_behind or self._has_enough or self._rounds.line_is_too_slow)
 
     @property
     def _has_enough(self) -> bool:
-        """Whether this peer holds as many samples as anybody is believed to have, or the run is paused."""
         return self.is_held or self._gradients.all_samples >= MOST_BATCHES * self._tracker.target_batch_size
 
     @property
     def step_is_shared(self) -> bool:
-        """Whether another peer than a keeper has taken this peer's newest step, too, and the swarm is no further."""
+        """Whether a peer other than a keeper shares this peer's newest step, and the swarm is not ahead."""
         view = self._tracker.view
         return view.step == self.step and view.step_is_shared
 
     def await_beacon(self, patience_s: float) -> Beacon | None:
-        """Wait for the keeper's beacon; None if none has been seen within `patience_s`."""
+        """Wait for the keeper's beacon; None if none is seen within `patience_s`."""
         deadline = time.monotonic() + patience_s
         while (beacon := self._tracker.course.beacon) is None and time.monotonic() < deadline:
             if self._interrupted.wait(GROUP_POLL_S):
@@ -244,7 +243,7 @@ class Swarm:
 
     @property
     def sees_keeper(self) -> bool:
-        """Whether the keeper was in the swarm when this peer looked last."""
+        """Whether the keeper was in the swarm when this peer last read the records."""
         return self._tracker.view.keepers > 0
 
     @property
@@ -254,54 +253,54 @@ class Swarm:
 
     @property
     def heard_at(self) -> float:
-        """The time at which this peer's own p2p daemon last answered (Unix seconds)."""
+        """Unix time at which this peer's own p2p daemon last answered."""
         return self._watch.heard_at
 
     def keeper_at(self, addresses: Sequence[str]) -> None:
-        """Set the keeper's addresses, where this peer looks for the keeper whenever it does not see it."""
+        """Set the keeper's addresses, used whenever this peer does not see the keeper."""
         self._tracker.keeper_at(addresses)
 
     def line_is_due(self) -> bool:
-        """Return whether to measure the line (again) now; true once each time."""
+        """Return whether to measure the bandwidth now; True once per interval."""
         return self._line.is_due()
 
     def line_measured(self, rate: float) -> None:
-        """Take in a measurement of the line: the rate of its slower direction, in bytes per second."""
+        """Record a bandwidth measurement: bytes per second in the slower direction."""
         self._line.measured(rate)
         self._rounds.declare_line()
 
     @property
     def is_held(self) -> bool:
-        """Whether the operator has paused the run; false once the run has ended."""
+        """Whether the operator has paused the run; False once the run has ended."""
         return self._tracker.course.steering.paused and not self.has_ended
 
     @property
     def has_ended(self) -> bool:
-        """Whether this peer's state is the run's last, or the swarm's is while this peer stands by."""
+        """Whether this peer's state is the run's last one, or the swarm's is while this peer stands by."""
         step = self._tracker.swarm_step if self._stands_by else self.step
         return self._tracker.course.steering.has_ended(step)
 
     def steer(self, steering: Steering) -> None:
-        """Send the operator's steering to all peers, by the beacon; only the keeper does."""
+        """Publish the operator's steering to all peers in the beacon; for the keeper only."""
         self._tracker.steer(steering)
 
     def add(self, samples: int) -> None:
-        """Count a microbatch whose gradient (summed over samples) was added to `.grad`, and tell the swarm."""
+        """Report a microbatch whose gradient, summed over samples, was added to `.grad`."""
         self._last_samples = samples
         self._gradients.accumulate_grads_(samples)
-        if self._gradients.holds:  # these are for the step after the one that is being averaged
+        if self._gradients.holds:  # counted towards the step after the one being averaged
             self._tracker.performance_ema.update(task_size=samples)
         else:
             self._report()
 
     def samples_at_once(self, microbatch: int) -> int:
-        """Return how many samples of the next microbatch to compute before `advance` is called."""
+        """Return the number of samples to compute before the next call of `advance`."""
         rate = self._tracker.performance_ema.samples_per_second if self._last_samples else 0.0
-        most = min(microbatch, self._tracker.target_batch_size)  # which may have yet to grow
+        most = min(microbatch, self._tracker.target_batch_size)  # the target may still be increasing
         return samples_at_once(most, rate, self._tracker.course.allowances.usual_s)
 
     def conditions(self) -> Conditions:
-        """Return what decides whether this peer's samples are in time."""
+        """Return the conditions that decide whether this peer's samples are in time."""
         rate, line_rate = self._tracker.performance_ema.samples_per_second, self._line.rate
         return Conditions(
             step_s=self._tracker.course.allowances.usual_s,
@@ -311,15 +310,15 @@ class Swarm:
         )
 
     def begin_training(self) -> None:
-        """Tell the others to wait for this peer when they average."""
+        """Announce that this peer trains, so that others wait for it when they average."""
         self._tracker.begin_training()
 
     def advance(self, collect: Callable[[], None] = lambda: None) -> StepOutcome | None:
         """Take the next global step if its batch is full; None while it is not.
 
-        `collect` brings to `.grad` what was accumulated elsewhere, when it is wanted. An outcome with `averaged` False
-        has lost `lost_samples`, or none if they still count. Where the run allows delayed steps, the batch is averaged
-        in the background, and the step is taken by the first call after that.
+        `collect` adds gradients accumulated elsewhere to `.grad`. An outcome that is not `averaged`
+        has lost `lost_samples`; with 0 they remain valid. With delayed steps, the batch is averaged
+        in the background, and the first call after that takes the step.
         """
         if self._overlapping is not None:
             return self._conclude(self._overlapping, collect)
@@ -351,7 +350,7 @@ class Swarm:
         return self._step(*self._average())
 
     def _hold(self) -> None:
-        """Wait as long as that is the move; in vain, if it lasts too long: then not again towards this step."""
+        """Wait while `Move.HOLD` applies; after a timeout, do not wait again in this step."""
         tracker, began, step = self._tracker, time.monotonic(), self.step
         held_before_s = self._held[1] if self._held[0] == step else 0.0
         longest_s = longest_hold_s(
@@ -369,7 +368,7 @@ class Swarm:
         self._held = step, held_before_s + time.monotonic() - began
 
     def _stand_by(self) -> StepOutcome | None:
-        """Wait for a faster line while the others go on; return the outcome at the beginning, then None."""
+        """Wait for a faster connection; return the outcome on the first call, then None."""
         self._line.doubt()
         self._tracker.stand_by(self._line.rate)
         if self._stands_by:
@@ -382,7 +381,7 @@ class Swarm:
         return self._without_step(0.0, lost, LostCause.SLOW_LINE.value)
 
     def _situation(self) -> Situation:
-        """Return this peer's situation; a peer whose state is not the swarm's cannot follow the swarm."""
+        """Return this peer's situation; a peer whose state is not the swarm's cannot follow averages."""
         tracker = self._tracker
         may_follow = self._may_follow and self._unfollowed != self.step
         return Situation(
@@ -405,24 +404,24 @@ class Swarm:
 
     @property
     def _may_overlap(self) -> bool:
-        """Whether this peer may train on while the next step is averaged: no sample passes a phase's boundary."""
+        """Whether this peer may train during the next round; samples must not cross a phase boundary."""
         phases = [len(self._config.at_step(step).phases) for step in (self.step, self.step + 1)]
         return self._config.averaging.delay and self._may_follow and phases[0] == phases[1]
 
     @property
     def _others_arrive(self) -> bool:
-        """Whether to wait for peers that have yet to take the step that this one has taken; at most a matchmaking time.
+        """Whether to wait, for a limited time, for peers that have yet to take this peer's newest step.
 
-        A peer that begins with samples accumulated beside a round may fill the next batch before they are there.
+        Samples accumulated during a round could otherwise fill the next batch before they arrive.
         """
         patience_s = self._config.averaging.matchmaking_time_s
         return self._tracker.view.arriving > 0 and time.monotonic() - self.state.changed_at < patience_s
 
     @property
     def _is_ahead(self) -> bool:
-        """Whether this peer has its share, by its speed, of the batch after the one that is averaged, or enough in all.
+        """Whether this peer has its share (by rate) of the next batch, or the overall maximum.
 
-        Such a peer waits, so that the next batch is no larger than the run wants it, however long the round takes.
+        Such a peer waits, which limits the next batch to the configured size.
         """
         own, all_rates = float(self._tracker.performance_ema.samples_per_second), self._tracker.view.rate
         share = min(1.0, own / all_rates) if all_rates > 0 else 1.0
@@ -430,7 +429,7 @@ class Swarm:
         return bool(has_share) or self._has_enough
 
     def finish(self, collect: Callable[[], None]) -> StepOutcome | None:
-        """Interrupt a round in the background before leaving; return its outcome, None if it brought no step."""
+        """Interrupt a background round before leaving; return its outcome, None if it produced no step."""
         self.interrupt()
         if self._overlapping is None:
             return None
@@ -442,7 +441,7 @@ class Swarm:
         return self._rounds.average_when_due(), time.perf_counter() - began
 
     def _conclude(self, overlapping: Round, collect: Callable[[], None]) -> StepOutcome | None:
-        """Take the step of a round in the background; None while it runs, or if it failed: then all is as before."""
+        """Take the step of a background round; None while it runs, or if it failed and changed nothing."""
         while (self._is_ahead or self._rounds.line_is_too_slow) and not (
             overlapping.done() or self._interrupted.is_set()
         ):
@@ -455,7 +454,7 @@ class Swarm:
             self._gradients.take_back()
             self._report()
             return None
-        collect()  # what was computed beside the round is for the next step
+        collect()  # these gradients belong to the next step
         return self._step(group, seconds)
 
     def _step(self, group: AveragedGroup | None, seconds: float) -> StepOutcome | None:
@@ -483,9 +482,9 @@ class Swarm:
         )
 
     def _follow(self, collect: Callable[[], None]) -> StepOutcome | None:
-        """Take the first step that this peer missed from its average; None if that is not to be had now.
+        """Take the first missed step from its average; None if the average is not available now.
 
-        Its accumulated samples are lost, unless the run lets them count one step late.
+        Accumulated samples are lost, unless the run accepts samples that are one step late.
         """
         began = time.perf_counter()
         keeps_samples, reason = self._keeps_late_samples, self._why_lost()
@@ -510,9 +509,9 @@ class Swarm:
 
     @property
     def _keeps_late_samples(self) -> bool:
-        """Whether samples of a peer that is one step late count towards the next, as a run with delayed steps allows.
+        """Whether samples one step late count towards the next step, as a run with delayed steps allows.
 
-        None of them has been sent to others, who might have counted them.
+        None of these samples has been sent to others, which might have counted them.
         """
         is_next = self._tracker.swarm_step == self.step + 1
         return is_next and self._may_overlap and not self._rounds.attempts and not self._has_late_samples
@@ -547,7 +546,7 @@ class Swarm:
         )
 
     def _why_lost(self) -> str:
-        """Return the reason why this peer takes another's state, and so loses its accumulated samples."""
+        """Return the reason why this peer adopts another state and loses its accumulated samples."""
         if self._tracker.is_undone:
             return LostCause.UNDONE.value
         if self._tracker.swarm_step <= self.step:
@@ -555,9 +554,9 @@ class Swarm:
         return (LostCause.AVERAGING if self._rounds.attempts else LostCause.LATE).value
 
     def _drop_gradients(self) -> int:
-        """Forget what was accumulated towards the next step; returns how many samples that were.
+        """Discard the gradients accumulated for the next step; return their number of samples.
 
-        Remainders of earlier steps stay, unless they were in a round: others may have counted what it sent of them.
+        Remainders of earlier steps are kept unless a round used them: others may have counted them.
         """
         lost = self._gradients.drop_all()
         if self._rounds.attempts:
@@ -566,7 +565,6 @@ class Swarm:
         return lost
 
     def _report(self) -> None:
-        """Tell the swarm how many samples this peer has for the next step."""
         self._tracker.report_local_progress(self.step, self._gradients.due_samples)
 
     def progress(self) -> SwarmProgress:
@@ -587,41 +585,41 @@ class Swarm:
 
     @property
     def rounds(self) -> RoundTally:
-        """The tally of this peer's rounds of averaging by their ends."""
+        """The numbers of this peer's averaging rounds by outcome."""
         return self._rounds.counts.tally
 
     @property
     def missing_auxiliaries(self) -> int | None:
-        """How many auxiliary peers more would shorten this swarm's rounds; None before there was one."""
+        """The number of further auxiliary peers that would shorten the rounds; None before the first round."""
         return self._rounds.missing_auxiliaries
 
     @property
     def lines(self) -> GroupLines:
-        """The lines of the newest group; nobody's before the first."""
+        """The connections of the newest group; `NOBODY` before the first."""
         return self._rounds.lines
 
     @property
     def slow_lines(self) -> tuple[float, ...]:
-        """Bytes per second of the lines for which trainers stand by, as they say: one of each member."""
+        """Bytes per second of the connections for which trainers stand by, one per member, as reported."""
         return self._tracker.view.slow_lines
 
     @property
     def batch_s(self) -> float:
-        """The seconds in which the present trainers compute a batch; infinite while nobody's rate is known."""
+        """The seconds in which the current trainers compute a batch; infinite while no rate is known."""
         rate = self._tracker.view.rate
         return self._tracker.target_batch_size / rate if rate > 0 else math.inf
 
     @property
     def census(self) -> Census:
-        """The numbers of peers that take part, by role and reachability, this one included."""
+        """The numbers of participating peers by role and reachability, this peer included."""
         return self._tracker.view.census
 
     def interrupt(self) -> None:
-        """Let `advance` no longer wait for others, because this peer is about to leave; called from any thread."""
+        """Make `advance` stop waiting for others, because this peer is about to leave; safe from any thread."""
         self._interrupted.set()
 
     def leave(self) -> None:
-        """Leave the swarm, and stop every process that `join` started; rounds that others form with it are given up."""
+        """Leave the swarm, cancel pending rounds, and stop every process that `join` started."""
         self._watch.stop()
         self.interrupt()
         self._background.shutdown()
@@ -633,7 +631,6 @@ class Swarm:
 
 
 def _note(found: Suspicion, events: EventLog, on_suspicion: Callable[[Suspicion], None]) -> None:
-    """Keep a suspicion in the log of events, and pass it on."""
     events.add(Suspected(peer=found.peer_id, suspicion=found.kind, step=max(0, found.step), detail=found.detail))
     on_suspicion(found)
 
@@ -646,10 +643,10 @@ class Witness:
     run: str
 
     def receipt(self, era: int, step: int, weights: Mapping[str, float], pseudonyms: Mapping[str, str]) -> str:
-        """Sign a receipt of the round that led to `step`; empty where nothing was reduced.
+        """Sign a receipt of the round that led to `step`; empty if nothing was reduced.
 
-        `weights`, `pseudonyms`: peer ID -> samples, and the name that its token gives it in receipts. The device's own
-        samples are in it, too. That is no evidence, but makes the receipt the same as the others'.
+        `weights`: peer ID -> samples; `pseudonyms`: peer ID -> name in receipts. The device's own
+        samples are included: they prove nothing, but make all receipts of a round equal.
         """
         samples = {pseudonyms[peer]: brought for peer, brought in whole_samples(weights).items()}
         if not samples:

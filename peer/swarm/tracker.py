@@ -1,10 +1,10 @@
-"""Progress of the swarm towards its next global step: this peer's signed record in the DHT, and all others' read.
+"""Tracks the swarm's progress towards its next global step through signed records in the DHT.
 
-hivemind's tracker begins a step at an *estimated* time and believes the highest step that anybody claims. This one
-begins a step only when the samples have really been reported, and believes what `peer.swarm.view` makes of the records.
+hivemind's tracker begins a step at an *estimated* time and trusts the highest claimed step. This
+one waits for enough reported samples and trusts `peer.swarm.view`.
 
-Each look takes all records from several nodes, and each report goes to several: while the batch is far from full both
-are rare (`peer.swarm.refresh`), or they would fill an ordinary home line.
+Each read takes all records from several nodes, and each report goes to several. While the batch is
+far from full, both are rare (`peer.swarm.refresh`), because home connections are slow.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ NOTHING_SEEN = SwarmView(0, 0, 0, 0, 0.0, 0, ())
 
 
 class StepTracker(ProgressTracker):
-    """hivemind's tracker over our records; see the module's docstring."""
+    """hivemind's progress tracker on top of signed records; see the module's docstring."""
 
     def __init__(
         self,
@@ -59,11 +59,11 @@ class StepTracker(ProgressTracker):
     ) -> None:
         self.local_progress: LocalTrainingProgress
         self.own_id = dht.peer_id.to_base58()
-        self.era = 0  # how often the run had returned to a checkpoint when this peer's state was taken
+        self.era = 0  # returns to a checkpoint before this peer's state
         self.course = SwarmCourse(
             own_id=self.own_id,
             is_keeper=role == "keeper",
-            silent_after_s=metadata_expiration / 2,  # the keeper publishes twice as often, and oftener
+            silent_after_s=metadata_expiration / 2,  # the keeper publishes at least twice as often
             first_step_s=metadata_expiration,
             least_share=newcomer_share,
             suspicions=suspicions,
@@ -79,11 +79,11 @@ class StepTracker(ProgressTracker):
         self._steering = Steering()
         self._sketch: tuple[int, Sketch] = (-1, ())
         self._keeper_ids = tuple(keeper_ids)
-        self._keeper_addresses: tuple[str, ...] = ()  # that were told since the join
+        self._keeper_addresses: tuple[str, ...] = ()  # addresses received since joining
         self._greeted_at = float("-inf")
-        self._published: tuple[float, object, int] = (float("-inf"), None, 0)  # when, for which step, how many samples
+        self._published: tuple[float, object, int] = (float("-inf"), None, 0)  # last report: time, stage, samples
         self._reducing_since: float | None = None
-        self._keeper_seen_at = swarm_time() if self._keeper_ids else float("-inf")  # it let this peer join
+        self._keeper_seen_at = swarm_time() if self._keeper_ids else float("-inf")  # the keeper admitted this peer
         self.view = NOTHING_SEEN
         super().__init__(dht, private_key=key, start=False, metadata_expiration=metadata_expiration, **kwargs)
         self.training_progress_key = peers_key(access.run)
@@ -92,7 +92,7 @@ class StepTracker(ProgressTracker):
 
     @property
     def ready_to_update_epoch(self) -> bool:
-        """Whether the samples that were really reported fill the global batch of this peer's next step."""
+        """Whether the reported samples fill the global batch of this peer's next step."""
         progress = self.global_progress
         return progress.epoch == self.local_progress.epoch and progress.samples_accumulated >= self.target_batch_size
 
@@ -103,28 +103,28 @@ class StepTracker(ProgressTracker):
 
     @property
     def is_held(self) -> bool:
-        """Whether the operator wants no further step, for now or for good."""
+        """Whether the operator has paused or ended the run."""
         steering = self.course.steering
         return steering.paused or steering.has_ended(self.step)
 
     @property
     def swarm_step(self) -> int:
-        """The swarm's step as far as this peer knows."""
+        """The swarm's step, as far as this peer knows."""
         return int(self.global_progress.epoch)
 
     @property
     def keeper_may_be_late(self) -> bool:
-        """Whether the keeper was there a short while ago: its record, or the look at it, may only be delayed."""
+        """Whether the keeper was seen recently: its record, or the read, may only be delayed."""
         return swarm_time() - self._keeper_seen_at < self.metadata_expiration
 
     def set_sketch(self, step: int, sketch: Sketch) -> None:
-        """Set the sketch of this peer's state after `step`, which the reports of that step carry."""
+        """Set the sketch of this peer's state after `step`, included in the reports of that step."""
         self._sketch = (step, sketch)
 
     def begin_step_after(self, step: int, era: int) -> None:
-        """Begin the step that follows this peer's state, the one after `step`; call while updates are paused.
+        """Begin the step after this peer's state at `step`; call while updates are paused.
 
-        If `era` is newer, forget the swarm's known progress: it is of an older era, which went further.
+        A newer `era` resets the swarm's known progress, which belongs to an older era.
         """
         if era > self.era:
             self.global_progress.epoch, self.global_progress.samples_accumulated = step, 0
@@ -137,13 +137,13 @@ class StepTracker(ProgressTracker):
         return self._sketch[1]
 
     def carry_over(self, samples: int) -> None:
-        """Count samples, computed before the step that just began, towards that step; call while updates are paused."""
+        """Count samples, computed before this step began, towards the step; call while updates are paused."""
         self.local_progress = self._get_local_progress(self.local_progress.epoch, samples)
         self.should_report_progress.set()
 
     @property
     def has_drifted(self) -> bool:
-        """Whether the keeper's parameters after this very step are clearly others than this peer's."""
+        """Whether the keeper's parameters after this step clearly differ from this peer's."""
         step, sketch = self._sketch
         return self._role != "keeper" and step == self.view.step and drifted(sketch, self.view.keeper_sketch)
 
@@ -155,11 +155,11 @@ class StepTracker(ProgressTracker):
         *,
         short: bool,
     ) -> None:
-        """Take in a round's samples towards the next step (peer ID -> samples).
+        """Process a round's samples towards the next step (peer ID -> samples).
 
-        `weights`: as the senders named them, in what this peer reduced; `counted`: what of that was averaged;
-        `attested`: both, as all reducers say. `short`: that was too little. If it was enough, the step follows, and the
-        keeper credits the senders with what counted.
+        `weights`: declared by the senders, in the parts reduced here; `counted`: the averaged
+        portion; `attested`: both, according to all reducers. `short`: too few samples. Otherwise
+        the step follows, and the keeper credits the senders with their counted samples.
         """
         step = self.local_progress.epoch
         if counted and not short and self._role == "keeper":
@@ -169,7 +169,7 @@ class StepTracker(ProgressTracker):
 
     @property
     def is_undone(self) -> bool:
-        """Whether the run has returned to a checkpoint since this peer took its state: what came after is undone."""
+        """Whether the run has returned to a checkpoint since this peer took its state."""
         return self._role != "keeper" and self.course.era > self.era
 
     def heed(self, findings: Iterable[Finding]) -> None:
@@ -180,33 +180,33 @@ class StepTracker(ProgressTracker):
         self.course.suspect_all((found for found in findings if found.kind != "parts"), step)
 
     def steer(self, steering: Steering) -> None:
-        """Put the operator's steering into the keeper's beacon, which this peer follows itself, too."""
+        """Set the operator's steering in the keeper's beacon, which the keeper itself follows too."""
         if steering != self._steering:
             self._steering = steering
             self.should_report_progress.set()
 
     def is_reducing(self, reduces: bool) -> None:
-        """Look less and less often while a group averages: its members are known, and need their lines."""
+        """Read less and less often while a group averages: its members are known and need their bandwidth."""
         began_at = self._reducing_since
         self._reducing_since = None if not reduces else time.monotonic() if began_at is None else began_at
         if not reduces and began_at is not None:
             self.look_now()
 
     def look_now(self) -> None:
-        """Have the next look at once, whenever it was to be."""
+        """Read the records at once, before the scheduled time."""
         self.global_progress.next_fetch_time = swarm_time()
         self.global_state_updated.set()
 
     def begin_training(self) -> None:
-        """Have the others wait for this peer when they average, from now on."""
+        """Announce that this peer trains, so that others wait for it when they average."""
         if not self._training:
             self._training = True
             self.should_report_progress.set()
 
     def stand_by(self, slow_line: float | None) -> None:
-        """Tell the others not to wait for this peer, and the keeper the bytes per second of its line.
+        """Announce that this peer stands by, with its bandwidth in bytes per second, and is not awaited.
 
-        None: it stands by no more.
+        None: this peer no longer stands by.
         """
         if slow_line != self._slow_line or (slow_line is not None and self._training):
             self._slow_line = slow_line
@@ -214,7 +214,7 @@ class StepTracker(ProgressTracker):
             self.should_report_progress.set()
 
     def publish(self, timeout_s: float = 10.0) -> bool:
-        """Store this peer's record now; true if any node took it."""
+        """Store this peer's record now; return whether any node accepted it."""
         now = swarm_time()
         record = self._record(now)
         self._published = (time.monotonic(), self._stage, record.samples)
@@ -244,7 +244,7 @@ class StepTracker(ProgressTracker):
         )
 
     def _course(self) -> Course:
-        """Return the part that makes the keeper's record the beacon; it names credits above what anybody may claim."""
+        """Return the beacon, which lists only credits above a newcomer's claim limit."""
         allowances = self.course.allowances
         return Course(
             age_s=self.course.age_s(self.local_progress.epoch, time.monotonic()),
@@ -254,7 +254,7 @@ class StepTracker(ProgressTracker):
         )
 
     async def _progress_reporter(self) -> None:
-        """Publish the record when progress is reported, not oftener than others look, and as a heartbeat."""
+        """Publish the record on progress, at most as often as others read it, and as a heartbeat."""
         loop = asyncio.get_running_loop()
         while not self.shutdown_triggered.is_set():
             await loop.run_in_executor(None, self.should_report_progress.wait, self.heartbeat_s)
@@ -264,7 +264,7 @@ class StepTracker(ProgressTracker):
             await loop.run_in_executor(None, self._publish_quietly)
 
     def _await_turn(self) -> None:
-        """Wait until the next report of mere further samples is due; anything else is reported at once."""
+        """Wait until an increase of samples may be reported; any other change is reported at once."""
         while True:
             self.should_report_progress.clear()
             published_at, stage, samples = self._published
@@ -278,18 +278,18 @@ class StepTracker(ProgressTracker):
 
     @property
     def _stage(self) -> object:
-        """What others must know at once when it changes."""
+        """The facts whose changes are reported at once."""
         training = self._training, self._slow_line
         return self.local_progress.epoch, self.era, training, self._steering, self._sketch
 
     @property
     def missing_samples(self) -> int:
-        """The samples that the batch lacks, as far as has been reported."""
+        """The samples missing from the batch according to the records."""
         return max(0, self.target_batch_size - int(self.global_progress.samples_accumulated))
 
     @property
     def remaining_s(self) -> float:
-        """The seconds until the batch is full if all go on as they reported; infinite if their rates are not known."""
+        """The seconds until the batch is full at the reported rates; infinite if no rate is known."""
         if self.view.step != self.step:
             return float("inf")
         return self.view.remaining_s(self.own_id, self.missing_samples, swarm_time(), self.max_refresh_period)
@@ -297,25 +297,25 @@ class StepTracker(ProgressTracker):
     def _publish_quietly(self) -> None:
         try:
             self.publish()
-        except Exception as error:  # noqa: BLE001 - a fault boundary: the next heartbeat tries again
+        except Exception as error:  # noqa: BLE001 - fault boundary: the next heartbeat retries
             logger.info("this peer's record was not stored: %r", error)
             time.sleep(min(1.0, self.heartbeat_s))
 
     def _greet_lost_keeper(self) -> None:
-        """Greet a keeper that this peer misses, as at joining: after a restart the keeper knows no peer."""
+        """Ping a keeper that is not visible; after a restart the keeper knows no peers."""
         if self._keeper_ids and swarm_time() > self._greeted_at + GREETING_PERIOD_S:
             self._greeted_at = swarm_time()
             greeting = partial(greet, peer_ids=self._keeper_ids, addresses=self._keeper_addresses)
             self.dht.run_coroutine(greeting, return_future=True)
 
     def keeper_at(self, addresses: Iterable[str]) -> None:
-        """Set the addresses at which the keeper is reached now."""
+        """Set the current addresses of the keeper."""
         self._keeper_addresses = tuple(addresses)
         self._keeper_ids = peer_ids_of(self._keeper_addresses)
         self._greeted_at = float("-inf")
 
     def _parse_swarm_progress_data(self, metadata: Any) -> GlobalTrainingProgress:
-        """Turn the records (a dictionary of values with expirations) into hivemind's form; keeps the view beside it."""
+        """Convert records (a dictionary with expirations) to hivemind's form, and update the view."""
         now = swarm_time()
         own = self.local_progress
         records = self._newest.take(read_records(metadata, self._check), now)
@@ -346,7 +346,7 @@ class StepTracker(ProgressTracker):
         return look_interval_s(view.live, remaining_s, self.min_refresh_period, longest_s)
 
     def _with_own(self, peers: list[KnownPeer]) -> list[KnownPeer]:
-        """Return the records with this peer's own as it is now, not as it was last published."""
+        """Replace this peer's published record with its current state."""
         others = [peer for peer in peers if peer.peer_id != self.own_id]
         if not self._training:
             return others
@@ -357,7 +357,7 @@ class StepTracker(ProgressTracker):
         return checked_token(self._access.credentials, jwt, self._access.clock())
 
     def shutdown(self, timeout: float | None = None) -> None:
-        """Stop tracking and tell the others not to wait for this peer."""
+        """Stop tracking, and publish that this peer is not to be awaited."""
         for event in self.shutdown_triggered, self.should_report_progress, self.global_state_updated:
             event.set()
         if self.is_alive():

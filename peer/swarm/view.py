@@ -1,8 +1,8 @@
-"""The swarm as one peer sees it: what the records say, and how much of it is believed.
+"""A peer's view of the swarm, computed from the DHT records with limits on what is trusted.
 
-The loudest claim does not win. A step is the swarm's when more than half of the members have reached it, near the
-keeper's beacon; a person has one vote, however many devices it brings. Samples count as far as each member is believed
-(`peer.swarm.credit`). Peers with impossible claims are reported (`peer.reporting.suspicions`).
+The swarm's step is the one that more than half of the members have reached, near the keeper's
+beacon. A member has one vote, however many devices it has. Samples are capped per member
+(`peer.swarm.credit`), and peers with impossible claims are reported (`peer.reporting.suspicions`).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from peer.swarm.credit import Allowances, FalseClaims, is_inflated, newcomer_sha
 from peer.swarm.fingerprint import Sketch, drifted
 from peer.swarm.records import Beacon, BeaconWatch, KnownPeer, nearest_step
 
-STEPS_AHEAD = 2  # of the swarm's step: so far ahead may a record be that others have not caught up with
-STEPS_PER_SECOND = 2.0  # no swarm is faster: so far may the others have come meanwhile
-MOST_BATCHES = 8  # that a device accumulates towards one step
-REMEMBERED_SKETCHES = 16  # steps
-GREETING_PERIOD_S = 5.0  # peers that miss the keeper look for it so often
+STEPS_AHEAD = 2  # plausible lead of a record over the swarm's step, because others may be late
+STEPS_PER_SECOND = 2.0  # upper bound on any swarm's speed, for steps taken since the last read
+MOST_BATCHES = 8  # most batches that a device accumulates towards one step
+REMEMBERED_SKETCHES = 16  # number of steps
+GREETING_PERIOD_S = 5.0  # interval at which peers without a keeper ping it
 MEETING_S = GREETING_PERIOD_S + 1.0
 
 
@@ -36,39 +36,40 @@ class TrainerPace:
 
     peer_id: str
     rate: float  # samples per second
-    time: float  # of its record, on the DHT's clock
+    time: float  # timestamp of the record, on the DHT's clock
 
 
 @dataclass(frozen=True)
 class SwarmView:
     """The swarm as one peer sees it in the records of a moment."""
 
-    step: int  # the swarm's
-    samples: int  # that count towards the next step, of the peers at `step`
-    trainers: int  # training peers, whatever their step
-    averaging: int  # peers at `step` that will take part in the next averaging, keeper and auxiliary peers included
-    rate: float  # samples per second of all trainers, as far as believed
+    step: int  # the swarm's step
+    samples: int  # counted samples towards the next step, from peers at `step`
+    trainers: int  # training peers at any step
+    averaging: int  # peers at `step` that join the next averaging, including keeper and auxiliary peers
+    rate: float  # credited samples per second of all trainers
     keepers: int
-    keeper_sketch: Sketch  # the beacon's, if it is of `step`; else empty
-    live: int = 0  # peers that take part, whatever their step, keeper and auxiliary peers included
-    newest_step: int = 0  # that any of them has taken
-    arriving: int = 0  # peers one step behind: they have averaged it, and most likely are about to take it
+    keeper_sketch: Sketch  # sketch of the beacon for `step`; else empty
+    live: int = 0  # active peers at any step, including keeper and auxiliary peers
+    newest_step: int = 0  # newest step of any active peer
+    arriving: int = 0  # peers one step behind, which have averaged and are probably about to take the step
     census: Census = ()
-    paces: tuple[TrainerPace, ...] = ()  # of the trainers at `step`
-    here: frozenset[str] = frozenset()  # the peer IDs of those that are `averaging`
-    slow_lines: tuple[float, ...] = ()  # bytes per second, of the members whose trainers stand by for theirs
-    step_is_shared: bool = False  # another peer than a keeper has taken it, whether or not it goes on
+    paces: tuple[TrainerPace, ...] = ()  # paces of the trainers at `step`
+    here: frozenset[str] = frozenset()  # IDs of the peers counted in `averaging`
+    slow_lines: tuple[float, ...] = ()  # bytes per second of members whose trainers stand by for a faster connection
+    step_is_shared: bool = False  # a peer other than a keeper has taken the step, even if it has stopped since
 
     def expected_samples(self, own_id: str, now: float, longest_s: float) -> float:
-        """Return the samples that the others have brought since their records, each for `longest_s` at most."""
+        """Return the samples added by others since their records, extrapolated for at most `longest_s`."""
         return sum(
             pace.rate * min(max(0.0, now - pace.time), longest_s) for pace in self.paces if pace.peer_id != own_id
         )
 
     def remaining_s(self, own_id: str, missing: int, now: float, longest_s: float) -> float:
-        """Return the seconds until a batch is full that lacks `missing` samples by the records of those at this step.
+        """Return the seconds until a batch that lacks `missing` samples is full.
 
-        All go on as they reported, for `longest_s` at most; infinite if nobody's rate is known.
+        This step's trainers continue at their reported rates, for at most `longest_s`; infinite
+        without rates.
         """
         rate = sum(pace.rate for pace in self.paces)
         if rate <= 0:
@@ -76,11 +77,11 @@ class SwarmView:
         return max(0.0, missing - self.expected_samples(own_id, now, longest_s)) / rate
 
     def usual_remaining_s(self, target: int) -> float:
-        """Return the seconds until a batch of `target` samples is full if all trainers go on, whatever their step."""
+        """Return the seconds until a batch of `target` samples is full if trainers of all steps contribute."""
         return max(0, target - self.samples) / self.rate if self.rate > 0 else math.inf
 
     def faster_rate(self, own_id: str) -> float:
-        """Return the rate of those trainers at this step together that are faster than this one."""
+        """Return the total rate of the trainers at this step that are faster than this one."""
         own = max(((pace.rate, pace.peer_id) for pace in self.paces if pace.peer_id == own_id), default=(0.0, own_id))
         return sum(pace.rate for pace in self.paces if (pace.rate, pace.peer_id) > own)
 
@@ -93,9 +94,10 @@ def view_swarm(
     allowances: Allowances,
     slow_lines: tuple[float, ...] = (),
 ) -> SwarmView:
-    """Build the view of the swarm at `step` from the records, believed as far as the allowances go.
+    """Build the view of the swarm at `step` from the records, within the allowances.
 
-    `lately`: these and those of the last looks, for a look may miss some. `slow_lines`: of the trainers that stand by.
+    `lately`: these and other recent records. `slow_lines`: bytes per second of trainers that stand
+    by.
     """
     active, live = taking_part(peers), taking_part(lately)
     trainers = training(active)
@@ -130,10 +132,7 @@ def training(peers: Iterable[KnownPeer]) -> list[KnownPeer]:
 
 
 def slow_lines_of(peers: Iterable[KnownPeer]) -> tuple[float, ...]:
-    """Return the bytes per second of the lines for which trainers stand by, in whichever era their state is.
-
-    A member has one, its fastest, however many devices it brings.
-    """
+    """Return the bytes per second of trainers that stand by, in any era; one value per member, its fastest."""
     fastest: dict[str, float] = {}
     for peer in peers:
         rate = peer.record.slow_line
@@ -143,12 +142,12 @@ def slow_lines_of(peers: Iterable[KnownPeer]) -> tuple[float, ...]:
 
 
 def claim_of(accumulated: int, target: int) -> int:
-    """Cap the samples to report: while rounds fail, a fast device accumulates more than its peers will believe."""
+    """Cap the reported samples at `MOST_BATCHES` batches, the most that other peers believe."""
     return min(accumulated, MOST_BATCHES * target)
 
 
 def steps_by_member(peers: Iterable[KnownPeer]) -> dict[str, list[int]]:
-    """Group the devices' steps by member."""
+    """Return the steps of each member's devices."""
     steps: dict[str, list[int]] = {}
     for peer in peers:
         steps.setdefault(peer.member, []).append(peer.record.step)
@@ -156,7 +155,7 @@ def steps_by_member(peers: Iterable[KnownPeer]) -> dict[str, list[int]]:
 
 
 def beacon_of(peers: Iterable[KnownPeer]) -> Beacon | None:
-    """Return the newest beacon among these records; only a keeper's record is one."""
+    """Return the newest beacon among these records; only a keeper's record contains one."""
     beacons = [
         Beacon(peer.record.step, peer.record.sketch, peer.record.time, peer.record.course, peer.record.era)
         for peer in peers
@@ -166,7 +165,7 @@ def beacon_of(peers: Iterable[KnownPeer]) -> Beacon | None:
 
 
 class SwarmCourse:
-    """The course of the swarm over time, with the memory that is needed to judge claims."""
+    """The swarm's course over time, with the history needed to judge claims."""
 
     def __init__(
         self,
@@ -182,25 +181,25 @@ class SwarmCourse:
         self._is_keeper = is_keeper
         self._watch = BeaconWatch(silent_after_s)
         self._silent_after_s = silent_after_s
-        self._last_seen: dict[str, tuple[float, KnownPeer]] = {}  # when, and what it said
-        self._first_step_s = first_step_s  # a step is taken to last so long before anybody knows
+        self._last_seen: dict[str, tuple[float, KnownPeer]] = {}  # time and record of each peer's last appearance
+        self._first_step_s = first_step_s  # assumed duration of a step until one is known
         self._least_share = least_share
         self._suspicions = suspicions
         self._step_began: tuple[int, float] = (-1, 0.0)
-        self._peers: dict[str, KnownPeer] = {}  # those of the last look
+        self._peers: dict[str, KnownPeer] = {}  # peers in the last read
         self._claims = FalseClaims()
-        self._met_at: float | None = None  # when this peer first saw anybody who trains
-        self._sketches: dict[int, Sketch] = {}  # step -> what the beacon or most members report
-        self._reported: dict[int, dict[str, tuple[str, Sketch]]] = {}  # step -> peer ID -> its member and sketch
-        self._sights: dict[str, tuple[float, int]] = {}  # peer ID -> its last possible step: seen when, and which
+        self._met_at: float | None = None  # time at which this peer first saw a trainer
+        self._sketches: dict[int, Sketch] = {}  # step -> sketch of the beacon or the majority
+        self._reported: dict[int, dict[str, tuple[str, Sketch]]] = {}  # step -> peer ID -> member and sketch
+        self._sights: dict[str, tuple[float, int]] = {}  # peer ID -> time and number of its last plausible step
         self.allowances = Allowances(target=1)
 
     def look(self, peers: list[KnownPeer], target: int, now: float) -> SwarmView:
-        """Take in these records, and return the view of the swarm at `now` (seconds of this peer)."""
+        """Update with these records, and return the view of the swarm at `now` (local seconds)."""
         beacon, era = beacon_of(peers), self.era
         held = self._watch.look(beacon, now)
         if self.era != era:
-            self._sketches.clear()  # of steps that are undone
+            self._sketches.clear()  # they belong to undone steps
             self._reported.clear()
         self._last_seen |= {peer.peer_id: (now, peer) for peer in peers}
         self._last_seen = {
@@ -208,13 +207,13 @@ class SwarmCourse:
         }
         lately = [peer for _, peer in self._last_seen.values()]
         slow_lines = slow_lines_of(lately)
-        if self._watch.newest is not None:  # who has not returned yet is nowhere
+        if self._watch.newest is not None:  # peers in an older era are ignored
             peers, lately = ([peer for peer in seen if peer.record.era == self.era] for seen in (peers, lately))
         trainers = training(peers)
         self._peers = {peer.peer_id: peer for peer in peers}
-        # the keeper, whose own the beacon is, follows most members however far they have come without it
+        # the keeper issues the beacon and follows the majority
         step = nearest_step(agreed_step(steps_by_member(trainers)), beacon, None if self._is_keeper else held)
-        if step != self._step_began[0] or self._met_at is None:  # a keeper may be alone for days before the first step
+        if step != self._step_began[0] or self._met_at is None:  # the first step may take days
             self._begin_step(step, beacon, now)
         self._met_at = now if trainers and self._met_at is None else self._met_at
         self.allowances = self._allowances(trainers, target, now)
@@ -236,16 +235,16 @@ class SwarmCourse:
 
     @property
     def steering(self) -> Steering:
-        """The operator's steering, as the newest beacon says."""
+        """The operator's steering from the newest beacon."""
         newest = self._watch.newest
         return Steering() if newest is None else newest.course.steering
 
     def sketch_at(self, step: int) -> Sketch:
-        """Return the sketch of the state after `step`, as the beacon or else most members say; empty if unknown."""
+        """Return the beacon's, or else the majority's, sketch of the state after `step`; empty if unknown."""
         return self._sketches.get(step, ())
 
     def is_most_reported(self, step: int, sketch: Sketch) -> bool:
-        """Return whether more members report this sketch of the state after `step` than any other."""
+        """Return whether this sketch of the state after `step` is the single most common one among members."""
         supporters = supporters_of(self._reported.get(step, {}).values())
         most = max(map(len, supporters.values()), default=0)
         leading = [known for known, theirs in supporters.items() if len(theirs) == most]
@@ -254,11 +253,11 @@ class SwarmCourse:
     def round_ended(
         self, step: int, weights: Mapping[str, float], attested: Mapping[str, AttestedWeight], short: bool
     ) -> None:
-        """Check claims against a round's samples towards `step + 1`; `short`: fewer counted than were claimed.
+        """Check claims against a round's samples towards `step + 1`; `short`: too few samples.
 
-        `weights`: of the senders, in what this peer reduced; `attested`: by all who reduced.
+        `weights`: of the senders, in the parts reduced here; `attested`: according to all reducers.
         """
-        known = list(self._peers.values())  # the tracker's thread may look again meanwhile
+        known = list(self._peers.values())  # a copy, because the tracker's thread may read again meanwhile
         here = [peer for peer in known if peer.role == "trainer" and peer.record.step == step]
         self._claims.round_ended(here, weights, attested, self.allowances, short)
         for peer in here:
@@ -268,7 +267,7 @@ class SwarmCourse:
         self._look_for_inflated_weights(training(known), step, weights)
 
     def _look_for_inflated_weights(self, trainers: list[KnownPeer], step: int, weights: Mapping[str, float]) -> None:
-        """Suspect trainers with a weight that no peer accumulates; those that do not train may have an old record."""
+        """Suspect trainers whose weight exceeds what a peer accumulates; others may have outdated records."""
         caps, most = self.allowances.weight_caps(trainers), MOST_BATCHES * self.allowances.target
         for peer in trainers:
             named, claimed = weights.get(peer.peer_id, 0.0), peer.record.samples
@@ -276,26 +275,26 @@ class SwarmCourse:
                 self.suspect(peer.peer_id, "weight", step, f"claims {claimed} samples and names the weight {named:g}")
 
     def parts_refused(self, step: int, reasons: Mapping[str, str]) -> None:
-        """Suspect senders (peer ID -> why) that were banned from a round towards `step + 1`, and stop counting them."""
+        """Suspect and stop counting senders (peer ID -> reason) that were banned from a round."""
         self._claims.parts_refused(reasons)
         for peer_id, reason in reasons.items():
             self.suspect(peer_id, "parts", step, reason)
 
     def weight_caps(self) -> tuple[dict[str, float], float]:
-        """Return the most weight of each trainer in a round (peer ID -> samples), and that of any other device."""
+        """Return each trainer's weight limit in a round (peer ID -> samples), and that of other devices."""
         return self.allowances.weight_caps(training(self._peers.values())), self.allowances.newcomers_cap
 
     def judge_donor(self, donor: str, step: int, sketch: Sketch) -> None:
-        """Suspect a donor of a state that is not the swarm's if its own record says another sketch than it gave.
+        """Suspect the donor of a wrong state if its own record contradicts that state.
 
-        An honest peer that was cut off may have taken steps with few others, or alone; its record says so.
+        The record of an honest peer that was cut off shows the steps it took without the others.
         """
         record = self._peers[donor].record if donor in self._peers else None
         if record is not None and record.step == step and drifted(sketch, record.sketch):
             self.suspect(donor, "state", step, "gave a state that is neither the swarm's nor the one of its record")
 
     def suspect(self, peer_id: str, kind: SuspicionKind, step: int, detail: str) -> None:
-        """Raise a suspicion against another peer, with its member and device where its record is known."""
+        """Report a suspicion against another peer, with its member and device if its record is known."""
         if peer_id == self._own_id:
             return
         peer = self._peers.get(peer_id)
@@ -303,16 +302,16 @@ class SwarmCourse:
         self._suspicions.raise_against(Suspicion(peer_id, member, device, kind, step, detail))
 
     def suspect_all(self, findings: Iterable[Finding], step: int) -> None:
-        """Raise the suspicions that the averager's process found."""
+        """Report the suspicions that the averager's process found."""
         for finding in findings:
             self.suspect(finding.peer_id, finding.kind, step, finding.detail)
 
     def has_met_all(self, now: float) -> bool:
-        """Return whether all peers have had the time to be seen; before that, the first ones would be a majority."""
+        """Return whether all peers have had time to appear; the first ones alone are no majority."""
         return self._met_at is not None and now - self._met_at >= MEETING_S
 
     def age_s(self, step: int, now: float) -> float:
-        """Return the seconds since the swarm began this step, 0 if it has begun another or nobody has trained yet."""
+        """Return the seconds since the swarm began this step; 0 if it is elsewhere or nobody trained."""
         begun, began = self._step_began
         return max(0.0, now - began) if begun == step and self._met_at is not None else 0.0
 
@@ -336,10 +335,10 @@ class SwarmCourse:
         self._claims.step_began()
 
     def _remember_sketches(self, trainers: list[KnownPeer], view: SwarmView, *, may_agree: bool) -> None:
-        """Keep the sketches that the members report, and for each step the one that counts.
+        """Store the sketches that members report, and the accepted sketch of each step.
 
-        Members take a step one after another, and a look may see no two of them at the same one. So the keeper, which
-        may be behind, goes by what each member has reported of a step at any time.
+        Members take a step one after another, so a read may find no two at the same step. The
+        keeper therefore counts every sketch that a member has ever reported for a step.
         """
         for peer in trainers:
             if peer.record.sketch and -REMEMBERED_SKETCHES < peer.record.step - view.step <= STEPS_AHEAD:
@@ -356,11 +355,11 @@ class SwarmCourse:
                 del known[step]
 
     def _look_for_liars(self, trainers: list[KnownPeer], step: int, target: int, now: float) -> None:
-        """Suspect peers whose claims are impossible, even if this peer sees them late or a step takes long.
+        """Suspect peers whose claims are impossible even with outdated records or a long step.
 
-        Nobody can tell how far one has come honestly who was out of sight, perhaps alone while the keeper was away, nor
-        whether a keeper that is back will take that state or undo its steps. So only a leap under this peer's eyes is
-        held against anybody.
+        A peer that was out of sight may have trained alone and honestly while the keeper was away,
+        and a returning keeper may adopt that state or undo it. Only a jump that this peer has
+        observed counts.
         """
         horizon = step + STEPS_AHEAD + int(self.age_s(step, now) * STEPS_PER_SECOND)
         sights = {peer.peer_id: self._sights.get(peer.peer_id, (now, peer.record.step)) for peer in trainers}
@@ -377,25 +376,25 @@ class SwarmCourse:
 
 
 def agreed_step(claims: Mapping[str, Sequence[int]]) -> int:
-    """The highest step that more than half of the members have reached, each with more than half of its devices.
+    """Return the highest step that most members have reached, each with more than half of its devices.
 
-    `claims` has the steps of each member's devices; 0 if there are none.
+    `claims` has the steps of each member's devices; 0 if it is empty.
     """
     votes = [median_low(steps) for steps in claims.values() if steps]
     return median_low(votes) if votes else 0
 
 
 def agreed_sketch(sketches: Iterable[tuple[str, Sketch]], members: int) -> Sketch:
-    """The sketch that more than half of `members` report, each with all of its devices; empty if there is none.
+    """Return the sketch that more than half of `members` report, each with all of its devices; empty if none.
 
-    `sketches` are (member, sketch) of the devices at one step.
+    `sketches` are (member, sketch) pairs of the devices at one step.
     """
     supporters = supporters_of(sketches)
     return next((sketch for sketch, theirs in supporters.items() if 2 * len(theirs) > members), ())
 
 
 def supporters_of(sketches: Iterable[tuple[str, Sketch]]) -> dict[Sketch, set[str]]:
-    """Return the clearly different sketches among these, each with the members all of whose devices report it."""
+    """Return the clearly different sketches, each with the members whose devices all report it."""
     reported = [(member, sketch) for member, sketch in sketches if sketch]
     found: dict[Sketch, set[str]] = {}
     for _, candidate in reported:
