@@ -1,4 +1,4 @@
-"""Averaging of gradients with a group of peers: matchmaking, shares, all-reduce, and the codes of gradients.
+"""Gradient averaging within a group of peers: matchmaking, shares, all-reduce and compression.
 
-`peer.swarm` imports these modules. The checks of what others send are in `peer.reduction`.
+`peer.swarm` uses these modules. `peer.reduction` validates data received from other peers.
 """

@@ -1,14 +1,14 @@
-"""One round of hivemind's all-reduce, made exact and strict.
+"""hivemind's all-reduce with identical results on all members and failure on any missing part.
 
-hivemind's all-reduce returns *differences* to each sender, compressed, so that every peer ends with slightly other
-numbers, and where a reducer failed it silently leaves a peer's own part in place: peers drift apart. Here a reducer
-returns the average itself, every member of a group (the reducer included) takes the same bits, and a round that misses
-any part fails. Senders are bound to their parts, and reducers to their averages, by attestations
-(`peer.reduction.attestation`). How parts are combined is in `peer.reduction.combine`. Used by
+hivemind's reducers return compressed *differences* to each sender, so peers end with slightly
+different values. If a reducer fails, a peer silently keeps its own part. Here a reducer returns the
+average itself, all members including the reducer use the same bits, and a round with a missing part
+fails. Attestations bind senders to their parts and reducers to their averages
+(`peer.reduction.attestation`). `peer.reduction.combine` combines the parts. Used by
 `peer.averaging.averager`.
 
-A peer without samples (the keeper, an auxiliary peer) sends no parts. It opens its stream to a reducer with the weight
-0 and ends it, and receives every average all the same.
+A peer without samples (the keeper, an auxiliary peer) sends no parts: it opens its stream to a
+reducer with weight 0, closes the sending side, and still receives every average.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ from peer.reduction.top_k import TOP_K
 from peer.reduction.undercounting import Accounts
 from peer.reporting.event_log import MOST_PEERS, PartsOfPeer, PartsPassed
 
-Answer = tuple[runtime_pb2.Tensor, float]  # a part's average as it travels, and the weight behind it
-ATTESTED = 32  # the code of a message that holds an attestation; hivemind has no such code, and no number so high
+Answer = tuple[runtime_pb2.Tensor, float]  # a part's encoded average and its total weight
+ATTESTED = 32  # message code for attestations; higher than any code of hivemind
 
 
 @dataclass(frozen=True)
 class Attesting:
-    """The means to sign this peer's attestations of a round, and to check those of others."""
+    """The key and round details for signing attestations and verifying those of other peers."""
 
     round: AttestedRound
     key: DeviceKey
-    key_of: Callable[[PeerID], bytes | None]  # the key (OpenSSH) that a peer's token names
-    members: Mapping[str, str] = field(default_factory=dict)  # peer ID -> whose device it is
+    key_of: Callable[[PeerID], bytes | None]  # public key (OpenSSH) from a peer's token
+    members: Mapping[str, str] = field(default_factory=dict)  # peer ID -> member that owns the device
     trusted: frozenset[str] = frozenset()  # peer IDs of keepers
 
 
@@ -86,9 +86,9 @@ class ExactAllReduce(AllReduceRunner):
         attesting: Attesting,
         **kwargs: Any,
     ) -> None:
-        """`unawaited`: senders (peer IDs) that were silent in the last rounds.
+        """Set up the round; `unawaited`: senders (peer IDs) that were silent in the last rounds.
 
-        Where `compression` is the sparse code, tensors are what it decodes to; averages travel in half a byte a value.
+        For the sparse encoding, `tensors` holds decoded values; averages take half a byte each.
         """
         super().__init__(tensors=tensors, group_id=attesting.round.group_id, **kwargs)
         self._part_code = self.tensor_part_container.compression
@@ -100,8 +100,8 @@ class ExactAllReduce(AllReduceRunner):
         self.tensor_part_reducer: PartReducer = _own_reducer(self.tensor_part_reducer, guard.combine, indices)
         self._note, self._guard = note, guard
         self._set_up_guard(tensors)
-        self._limits, self._accused = limits, accused  # of each tensor's average; reducers to whom they do not apply
-        self._sizes: dict[str, float] = {}  # reducer (peer ID) -> its largest average, as a multiple of the limit
+        self._limits, self._accused = limits, accused  # limits of each tensor's average; reducers exempt from them
+        self._sizes: dict[str, float] = {}  # reducer (peer ID) -> its largest average in multiples of the limit
         self._attesting = attesting
         self.evidence = Evidence(
             attesting.round,
@@ -115,23 +115,23 @@ class ExactAllReduce(AllReduceRunner):
             for _, info in self.tensor_part_container._input_parts_by_peer[self.ordered_peer_ids.index(self.peer_id)]
         ]
         loop = asyncio.get_running_loop()
-        self._answers: list[asyncio.Future[Answer]] = [loop.create_future() for _ in self._own_infos]  # to all senders
-        self._inputs: dict[int, list[bytes]] = {}  # by sender's index: the digests of its parts
+        self._answers: list[asyncio.Future[Answer]] = [loop.create_future() for _ in self._own_infos]  # for senders
+        self._inputs: dict[int, list[bytes]] = {}  # sender index -> digests of its parts
         self._attestation: asyncio.Future[SignedAttestation] = loop.create_future()
         self._may_contribute = may_contribute
         self._traffic = traffic
-        self._weights: dict[int, float] = {}  # by sender's index, of what this peer reduces
+        self._weights: dict[int, float] = {}  # sender index -> weight in this peer's reduction
         self.missed: set[str] = set()  # reducers (peer IDs) that did not return all averages
-        self.received_bytes = 0  # to be reduced, from others
-        self._returned = [0] * len(self.ordered_peer_ids)  # averages, by each reducer
-        self.least_weight = float("inf")  # the total weight behind the average of any part, as its reducer says
+        self.received_bytes = 0  # bytes received from others for reduction
+        self._returned = [0] * len(self.ordered_peer_ids)  # averages returned by each reducer
+        self.least_weight = float("inf")  # smallest total weight of any part's average, as reported by its reducer
 
     def _set_up_guard(self, tensors: Sequence[torch.Tensor]) -> None:
         own_parts = self.tensor_part_container._input_parts_by_peer[self.ordered_peer_ids.index(self.peer_id)]
         senders = [peer.to_base58() for peer in self.sender_peer_ids]
         self._guard.set_up(senders, tensors, list(own_parts), self.weight)
         for index, peer in enumerate(self.sender_peer_ids):
-            if senders[index] in self._guard.refused:  # in the half before this one
+            if senders[index] in self._guard.refused:  # refused in the first half of this round
                 self.banned_senders.add(peer)
                 self.tensor_part_reducer.on_sender_failed(index)
 
@@ -148,42 +148,42 @@ class ExactAllReduce(AllReduceRunner):
 
     @property
     def silent(self) -> set[str]:
-        """The awaited senders (peer IDs) that stopped before the end; nobody where this peer reduced nothing.
+        """The awaited senders (peer IDs) that stopped before the end; empty if this peer reduced nothing.
 
-        A sender without samples has no part that others wait for once it has opened its stream.
+        Senders without samples that have opened their stream are exempt: nobody waits for them.
         """
         weightless = {self.sender_peer_ids[index] for index in self.tensor_part_reducer.weightless}
         return {peer.to_base58() for peer in self.banned_senders - self._unawaited - weightless} - self._guard.refused
 
     @property
     def late(self) -> set[str]:
-        """The awaited senders (peer IDs) whose parts were missing when the round ended before all were averaged."""
+        """The awaited senders (peer IDs) whose parts were missing when the round ended prematurely."""
         late = {self.sender_peer_ids[index] for index in self.tensor_part_reducer.late}
         return {peer.to_base58() for peer in late - self._unawaited}
 
     def should_delay_results(self, peer_id: PeerID) -> bool:
-        """Return false: hivemind would hold back results for a peer in client mode until its stream has ended."""
+        """Return False: hivemind would delay results for a client-mode peer until its stream ends."""
         del peer_id
         return False
 
     @property
     def weights_by_peer(self) -> dict[str, float]:
-        """The weight that each sender has named for what this peer reduced, by peer ID; empty if it reduced nothing."""
+        """The declared weight of each sender (peer ID) in this peer's reduction; may be empty."""
         out = self.tensor_part_reducer.banned
         weights = {self.sender_peer_ids[index]: weight for index, weight in self._weights.items() if index not in out}
         return {peer.to_base58(): weight for peer, weight in weights.items() if peer not in self.banned_senders}
 
     @property
     def counted_by_peer(self) -> dict[str, float]:
-        """The weight of each sender as far as it counted, by peer ID: weights beyond what is believed were cut."""
+        """The weight of each sender (peer ID) after reduction to its credible maximum."""
         named = self.weights_by_peer
         counted = {peer.to_base58(): self._guard.credited(index) for index, peer in enumerate(self.sender_peer_ids)}
         return {peer: counted[peer] for peer in named}
 
     @property
     def accounts(self) -> Accounts:
-        """The attestations of the reducers that are done, this one among them."""
-        held = list(self.evidence.attestations.items())  # a thread may still add this peer's own
+        """The attestations of all reducers that have finished, including this peer."""
+        held = list(self.evidence.attestations.items())  # a copy, because a thread may add this peer's own
         return Accounts(
             {self.ordered_peer_ids[reducer].to_base58(): opened for reducer, (_, opened) in held},
             [peer.to_base58() for peer in self.sender_peer_ids],
@@ -193,14 +193,14 @@ class ExactAllReduce(AllReduceRunner):
 
     @property
     def attested_by_peer(self) -> dict[str, AttestedWeight]:
-        """The weight of each sender that all reducers attest, by peer ID, but for those that cut most members."""
+        """The weight of each sender (peer ID) attested by all reducers, except those that cut most members."""
         accounts = self.accounts
         left_out = accounts.cutting_most()
         heard = [attestation for reducer, attestation in accounts.attestations.items() if reducer not in left_out]
         return attested_weights(heard, accounts.senders)
 
     def passed(self, is_whole: bool) -> PartsPassed:
-        """Return the event that tells which parts came from whom."""
+        """Return the event that reports the parts exchanged with each peer."""
         named, counted = self.weights_by_peer, self.counted_by_peer
         due = self.tensor_part_container.num_parts_by_peer
         parts = tuple(
@@ -226,33 +226,32 @@ class ExactAllReduce(AllReduceRunner):
                 reduced = await self.tensor_part_reducer.accumulate_part(sender_index, part_index, part, weight=weight)
                 self.least_weight = min(self.least_weight, reduced.weight)
                 wire, _ = self._answer(part_index, reduced)
-                rounded = decode(wire, self._answer_code)  # the same rounding as everybody else's copy went through
+                rounded = decode(wire, self._answer_code)  # the same rounding as in the other members' copies
                 self._measure(self.peer_id, self._own_infos[part_index].key, rounded)
                 self.evidence.keep_returned(Drawn(peer_index, part_index), wire, rounded, reduced.weight)
                 self._returned[peer_index] += 1
                 if part_index == len(self.parts_for_local_averaging) - 1:
                     self._attestation.set_result(await asyncio.to_thread(self._attest, peer_index))
                 self.tensor_part_container.register_processed_part(peer_index, part_index, rounded)
-                await asyncio.sleep(0)  # alone with samples this peer waits for nobody: the streams go on meanwhile
+                await asyncio.sleep(0)  # yields to the streams; as the only sender this peer never waits
         except BaseException:
             self._cancel_pending()
             raise
 
     def finalize(self, *, cancel: bool = False, exception: BaseException | None = None) -> None:
-        """End the round, also for senders that wait for averages of it."""
+        """End the round, including for senders that still wait for averages."""
         super().finalize(cancel=cancel, exception=exception)
         self._cancel_pending()
 
     def _cancel_pending(self) -> None:
-        """Cancel the averages and the attestation that are still to come."""
         for answer in self._answers:
             answer.cancel()
         if not self._attestation.done():
             self._attestation.set_exception(AllreduceException("the round has failed here"))
-            self._attestation.exception()  # asyncio complains of one that nobody has looked at
+            self._attestation.exception()  # avoids asyncio's warning about an exception never retrieved
 
     def _answer(self, part_index: int, reduced: ReducedPart) -> Answer:
-        """Return a part's average as it travels, the same for all senders."""
+        """Return a part's encoded average, the same for all senders."""
         answer = self._answers[part_index]
         if not answer.done():
             info = self._own_infos[part_index]
@@ -261,7 +260,7 @@ class ExactAllReduce(AllReduceRunner):
         return answer.result()
 
     def _attest(self, peer_index: int) -> SignedAttestation:
-        """Sign what was reduced here, when all parts are, and keep the attestation as every sender does."""
+        """Sign an attestation of this peer's whole reduction, and store it like other peers' attestations."""
         lines = []
         for index, sender in enumerate(self.sender_peer_ids):
             inputs = self.evidence.inputs(peer_index) if sender == self.peer_id else self._inputs.get(index, [])
@@ -273,7 +272,7 @@ class ExactAllReduce(AllReduceRunner):
         return signed
 
     async def _committed_parts(self, peer_index: int) -> AsyncIterator[averaging_pb2.AveragingData]:
-        """Pass on all parts for one reducer behind the digests of them all; without a weight there are none."""
+        """Yield the digests of all parts for one reducer, then the parts; without weight there are none."""
         weight, digests, held = self.weight, list[bytes](), list[averaging_pb2.AveragingData]()
         if weight:
             held = [message async for message in self._generate_input_for_peer(peer_index)]
@@ -291,7 +290,7 @@ class ExactAllReduce(AllReduceRunner):
             yield message
 
     async def _communicate_with_peer(self, peer_id: PeerID) -> None:
-        """Send this peer's parts to one reducer and take the averages it returns."""
+        """Send this peer's parts to one reducer, and receive the averages."""
         peer_index = self.ordered_peer_ids.index(peer_id)
         if peer_id == self.peer_id:
             await self._reduce_own_parts(peer_index)
@@ -301,7 +300,7 @@ class ExactAllReduce(AllReduceRunner):
             sent = self._traffic.sending(self._committed_parts(peer_index))
             stream = await self._get_peer_stub(peer_id).rpc_aggregate_part(sent)
             part_index, expected, is_attested = 0, container.num_parts_by_peer[peer_index], False
-            last = torch.empty(0)  # the last average counts when all are attested; without it the round fails
+            last = torch.empty(0)  # accepted only after the attestation of all averages; without it the round fails
             answers = aiter_with_timeout(stream, self.reducer_timeout)
             received = self._traffic.receiving(answers)
             read = partial(self._averaged_part, peer_id)
@@ -324,16 +323,16 @@ class ExactAllReduce(AllReduceRunner):
                 part_index += 1
             if not is_attested:
                 raise AllreduceException(f"{peer_id} returned {part_index} of {expected} parts, and no attestation")
-        except BaseException as error:  # cancelled too: nobody may wait for parts of this reducer any more
+        except BaseException as error:  # on cancellation too, because nobody may wait for this reducer any longer
             if not isinstance(error, FalseAverage):
-                self.missed.add(peer_id.to_base58())  # first, for hivemind's container raises once the round has ended
+                self.missed.add(peer_id.to_base58())  # before hivemind's container raises at the round's end
             container.register_failed_reducer(peer_index)
             raise
 
     def _take_attestation(self, reducer: PeerID, content: bytes) -> None:
-        """Keep a reducer's attestation; raises `AllreduceException` for one that is not true, and names the reducer.
+        """Store a reducer's attestation. Raises `AllreduceException` and reports the reducer if it is false.
 
-        A leader can bring together peers of different steps, or tell each another order: for that nobody is named.
+        A leader can mix peers of different steps or orders; no reducer is reported for that.
         """
         key = self._attesting.key_of(reducer)
         if key is None:
@@ -355,9 +354,9 @@ class ExactAllReduce(AllReduceRunner):
     def _averaged_part(
         self, reducer: PeerID, message: averaging_pb2.AveragingData
     ) -> tuple[torch.Tensor | None, averaging_pb2.AveragingData]:
-        """Return a message's average, None for an attestation, and the message.
+        """Return a message's average (None for an attestation) and the message.
 
-        Raises `FalseAverage` for an average that is not finite, `AllreduceException` for anything else.
+        Raises `FalseAverage` if the average is not finite, `AllreduceException` for other messages.
         """
         if message.code == ATTESTED:
             return None, message
@@ -370,14 +369,14 @@ class ExactAllReduce(AllReduceRunner):
         return average, message
 
     def _measure(self, reducer: PeerID, tensor: int, average: torch.Tensor) -> None:
-        """Note the size of an average, to be judged beside the others when the round has brought them all."""
+        """Record the size of an average, which is compared with the other averages at the end of the round."""
         peer_id = reducer.to_base58()
         self._sizes[peer_id] = max(self._sizes.get(peer_id, 0.0), norm_of(average) / self._limits[tensor])
 
     def require_plausible(self, own: Sequence[torch.Tensor]) -> None:
-        """Raise `FalseAverage` if a reducer's averages are too large for this round, and name it, but only once.
+        """Raise `FalseAverage` and report a reducer, once, if its averages are too large for this round.
 
-        `own`: this peer's own gradient. Where gradients grow, so do this peer's, and the averages of other reducers.
+        `own`: this peer's own gradient, which grows with the gradients and averages of other peers.
         """
         if max(self._sizes.values(), default=0.0) <= 1:
             return
@@ -393,9 +392,9 @@ class ExactAllReduce(AllReduceRunner):
     async def rpc_aggregate_part(
         self, stream: AsyncIterator[averaging_pb2.AveragingData], context: P2PContext
     ) -> AsyncIterator[averaging_pb2.AveragingData]:
-        """Answer one sender; cut off one that takes no answer for as long as it would itself wait for one.
+        """Answer one sender; disconnect a sender that does not read for as long as a reducer's time limit.
 
-        Its open stream would hold the round's memory.
+        Its open stream would keep the round in memory.
         """
         loop, handler = asyncio.get_running_loop(), asyncio.current_task()
         assert handler is not None
@@ -409,9 +408,9 @@ class ExactAllReduce(AllReduceRunner):
     async def _accumulate_parts_streaming(
         self, stream: AsyncIterator[averaging_pb2.AveragingData], sender_index: int
     ) -> AsyncIterator[averaging_pb2.AveragingData]:
-        """Take one sender's digests, then its parts; answer each with its average, and then with the attestation.
+        """Receive one sender's digests and parts; yield each part's average, then the attestation.
 
-        A sender without a weight has no parts; it receives each average as soon as there is one.
+        A sender without weight has no parts, and receives each average as soon as it is available.
         """
         returned = 0
         try:
@@ -422,7 +421,7 @@ class ExactAllReduce(AllReduceRunner):
                 returned += 1
                 yield averaging_pb2.AveragingData(code=averaging_pb2.AVERAGED_PART, tensor_part=wire, weight=weight)
                 if returned == self.tensor_part_reducer.num_parts:
-                    signed = await asyncio.shield(self._attestation)  # who stops waiting takes it from nobody else
+                    signed = await asyncio.shield(self._attestation)  # shielded, because other senders wait for it too
                     yield averaging_pb2.AveragingData(
                         code=ATTESTED, tensor_part=runtime_pb2.Tensor(buffer=signed.content)
                     )
@@ -436,7 +435,7 @@ class ExactAllReduce(AllReduceRunner):
     async def _reduce_parts(
         self, sender_index: int, messages: AsyncIterator[averaging_pb2.AveragingData]
     ) -> AsyncIterator[Answer]:
-        """Reduce a sender's parts with those of the others; yield the average of each."""
+        """Reduce a sender's parts with those of the others; yield each average."""
         part_index = 0
         async for part, weight, digest, size in amap_in_executor(
             partial(_received_part, self._part_code), messages, max_prefetch=self.tensor_part_container.prefetch
@@ -459,9 +458,9 @@ class ExactAllReduce(AllReduceRunner):
     async def _await_averages(
         self, sender_index: int, messages: AsyncIterator[averaging_pb2.AveragingData]
     ) -> AsyncIterator[Answer]:
-        """Wait for no part of a sender without a weight; yield the averages of the others' parts.
+        """Yield the averages of the others' parts to a sender without weight.
 
-        An unawaited sender receives them all even if it opens its stream after the first of them.
+        An unawaited sender receives all averages even if it opens its stream late.
         """
         self.tensor_part_reducer.on_sender_weightless(sender_index)
         async for _ in messages:
@@ -473,7 +472,7 @@ class ExactAllReduce(AllReduceRunner):
             yield known
 
     async def _handle_missing_senders(self) -> None:
-        """Ban senders that have sent nothing within the time limit, or before all parts were averaged without them."""
+        """Ban senders that sent nothing before the time limit, or before all parts were averaged."""
         events = self.all_senders_started, self.tensor_part_reducer.finished
         waiting = [asyncio.create_task(event.wait()) for event in events]
         try:
@@ -485,11 +484,11 @@ class ExactAllReduce(AllReduceRunner):
             await self._ban_sender(peer)
 
     async def _take_digests(self, sender_index: int, message: averaging_pb2.AveragingData) -> None:
-        """Keep the digests of all parts that a sender will bring. Raises `RefusedPart` if they are not as many."""
+        """Store the digests of a sender's parts. Raises `RefusedPart` if their number is wrong."""
         if sender_index in self._inputs:
             raise RefusedPart("named the digests of its parts twice")
-        self._inputs[sender_index] = []  # before others run: a second stream may come while the sender's role is asked
-        if message.peer_id != self._attesting.round.layout:  # hivemind has no use for the field
+        self._inputs[sender_index] = []  # before the await below, because a second stream could start meanwhile
+        if message.peer_id != self._attesting.round.layout:  # a field that hivemind leaves unused
             raise AllreduceException("the group's leader has told this sender another order")
         await self._check_weight(sender_index, message.weight)
         try:
@@ -501,21 +500,21 @@ class ExactAllReduce(AllReduceRunner):
         self._inputs[sender_index], self._weights[sender_index] = digests, message.weight
 
     async def _check_weight(self, sender_index: int, weight: float) -> None:
-        """Raise `RefusedPart` if no honest peer names this weight, or if the sender's role allows none."""
+        """Raise `RefusedPart` if the weight is implausible, or the sender's role does not permit one."""
         sender, before = self.sender_peer_ids[sender_index], self._weights.get(sender_index)
         if weight != 0 and not before and not await self._may_contribute(sender):
             raise RefusedPart(f"may not contribute, and sent parts with weight {weight:g}")
         require_weight(weight, before)
 
     def _check_part(self, part_index: int, part: torch.Tensor) -> None:
-        """Raise `RefusedPart` unless this part is due: one of another shape might be added, too, by broadcasting."""
+        """Raise `RefusedPart` unless the part has the expected shape; others could be broadcast silently."""
         shapes = self.tensor_part_reducer.part_shapes
         if part_index >= len(shapes) or part.shape != shapes[part_index] or part.dtype != torch.float32:
             raise RefusedPart(f"sent part {part_index} ({part.dtype}, {tuple(part.shape)}), which was not asked for")
 
 
 def _own_reducer(hiveminds: TensorPartReducer, combine: Combine, unawaited: Collection[int]) -> PartReducer:
-    """Replace hivemind's reducer, which is marked as finished, so that it does not complain of being unused."""
+    """Replace hivemind's reducer, marked as finished to avoid a warning that it is unused."""
     hiveminds.finished.set()
     return PartReducer(hiveminds.part_shapes, hiveminds.num_senders, combine, unawaited)
 
@@ -523,7 +522,7 @@ def _own_reducer(hiveminds: TensorPartReducer, combine: Combine, unawaited: Coll
 def _received_part(
     code: CompressionBase, message: averaging_pb2.AveragingData
 ) -> tuple[torch.Tensor, float, bytes, int]:
-    """Read a sender's part, weight, digest and size in bytes. Raises `RefusedPart` if the part is not finite."""
+    """Decode a sender's part, weight, digest and size in bytes. Raises `RefusedPart` if it is not finite."""
     wire = message.tensor_part
     try:
         part = decode(wire, code)
@@ -535,9 +534,9 @@ def _received_part(
 
 
 async def take_averages(runner: ExactAllReduce, tensors: Sequence[torch.Tensor]) -> None:
-    """Run the round and put its averages in place; raises `AllreduceException` unless all are finite and of samples.
+    """Run the round and store its averages. Raises `AllreduceException` if any is invalid or without samples.
 
-    In that case nothing is changed: the round is tried again, and must begin from this peer's own numbers.
+    After an error nothing has changed, because a retry must begin from this peer's own values.
     """
     averages = [average async for average in runner]
     if runner.missing_values:

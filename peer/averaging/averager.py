@@ -1,4 +1,4 @@
-"""The averager of gradients: hivemind's over exact rounds (`peer.averaging.all_reduce`), for members only."""
+"""The gradient averager: hivemind's averager with exact rounds (`peer.averaging.all_reduce`), members only."""
 
 from __future__ import annotations
 
@@ -70,48 +70,48 @@ from peer.runtime.processes import name_fork
 
 logger = logging.getLogger(__name__)
 GROUP_POLL_S = 0.2
-UNAWAITED_ROUNDS = 4  # for a sender that was silent twice
-MISSED_ROUNDS = 16  # without a share, for a reducer that was missed once: it loses nothing by that
-UNDERCOUNTED_ROUNDS = 2  # of its rounds in succession, after which a reducer is like one that was missed
-SENDERS_SHARE, REDUCERS_SHARE = 1 / 3, 2 / 3  # of a round's limit: so long may the next part of either take
-LATE_SHARE = 0.9  # of a round's limit, after which a sender still awaited is late: others may give up a little earlier
-SETTLE_S = 0.5  # after a round, until its tasks have ended and hivemind has let go of what made it fail
+UNAWAITED_ROUNDS = 4  # rounds without waiting for a sender that was silent twice
+MISSED_ROUNDS = 16  # rounds without a share for a reducer that was missed once; costs the reducer nothing
+UNDERCOUNTED_ROUNDS = 2  # successive rounds after which an undercounting reducer is treated as missed
+SENDERS_SHARE, REDUCERS_SHARE = 1 / 3, 2 / 3  # fractions of a round's limit within which the next part must arrive
+LATE_SHARE = 0.9  # fraction of a round's limit after which an awaited sender is late; others may give up earlier
+SETTLE_S = 0.5  # delay after a round for its tasks to end and hivemind to release its errors
 
 
 @dataclass(frozen=True)
 class AveragedGroup:
-    """The group and the samples of one successful round of averaging."""
+    """The group and the samples of one successful averaging round."""
 
     size: int  # peers in the group
-    samples: int  # the senders' total weight; where one was lost on the way, of the part that had least
-    averaged_bytes: int  # that others sent to this peer to be averaged
-    weights: Mapping[str, float] = field(default_factory=dict)  # peer ID -> its samples, in what this peer reduced
-    counted: Mapping[str, float] = field(default_factory=dict)  # the same, without what was cut of their weights
+    samples: int  # the senders' total weight; if a sender was lost, its minimum over the parts
+    averaged_bytes: int  # bytes received from others for reduction
+    weights: Mapping[str, float] = field(default_factory=dict)  # peer ID -> its samples in this peer's reduction
+    counted: Mapping[str, float] = field(default_factory=dict)  # the same, after cuts of excessive weights
     attested: Mapping[str, AttestedWeight] = field(default_factory=dict)  # peer ID -> its weight, by all reducers
-    seconds: float = 0.0  # from the group's forming until every average was here
-    traffic: RoundTraffic | None = None  # what that tells of this peer's line
-    lines: GroupLines = NOBODY  # as they were declared
-    peers: frozenset[str] = frozenset()  # the peer IDs of the group
+    seconds: float = 0.0  # time from the group's formation to the last average
+    traffic: RoundTraffic | None = None  # measured traffic of this peer's connection
+    lines: GroupLines = NOBODY  # declared connections
+    peers: frozenset[str] = frozenset()  # peer IDs of the group
     pseudonyms: Mapping[str, str] = field(default_factory=dict)  # peer ID -> its name in receipts
 
 
 async def given_up(step: StepControl) -> None:
-    """Wait until a cancelled step is done; hivemind is told of it before, looks once, and would go on."""
+    """Wait until a cancelled step is done; hivemind checks only once, too early, and would continue."""
     await StepControl.wait_for_cancel(step)
-    while not step.done():  # noqa: ASYNC110 - another process sets it
+    while not step.done():  # noqa: ASYNC110  - set by another process
         await asyncio.sleep(BEGIN_POLL_S)
 
 
 class BalancedRounds:
-    """Mixin before a hivemind averager: the shares of the reduction follow the lines that the group's peers declare.
+    """Mixin before a hivemind averager that divides the reduction by the peers' declared bandwidths.
 
-    hivemind's own solver needs a method that SciPy no longer has, and different solvers would give different shares.
-    A round's time limit follows the rounds before it, and the group's slowest line.
+    hivemind's solver needs a method that SciPy has removed, and solvers differ in their results. A
+    round's time limit follows from earlier rounds and the group's slowest connection.
     """
 
     async def _aggregate_with_group(self: Any, group_info: GroupInfo, **kwargs: Any) -> AveragedGroup:
-        """Average with this group; raises `MatchmakingException`, after which hivemind looks for another."""
-        del kwargs["min_vector_size"]  # for hivemind's own balancing
+        """Average with this group. After a `MatchmakingException` hivemind looks for another group."""
+        del kwargs["min_vector_size"]  # used by hivemind's own balancing
         tokens = [self.directory.token_of(peer) for peer in group_info.peer_ids]
         if group_info.group_size < self.gathering.keeperless and not any(t and t.role == "keeper" for t in tokens):
             raise MatchmakingException(f"beside {group_info.group_size} without the keeper others may take this step")
@@ -126,7 +126,7 @@ class BalancedRounds:
                 self._nearly_over_at = time.monotonic() + LATE_SHARE * patience_s
                 round_ = self._run_allreduce_inplace_(tensors, group_info, peer_fractions=shares, **kwargs)
                 group = await asyncio.wait_for(round_, patience_s)
-        except BaseException as error:  # cancelled too: the next round is told that this one failed
+        except BaseException as error:  # on cancellation too: the next declaration reports it
             self._round_failed()
             raise MatchmakingException(f"the round failed: {error!r}") from error
         else:
@@ -141,7 +141,7 @@ class BalancedRounds:
 
 
 class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, GradientAverager):
-    """An averager that accumulates gradients in `.grad` (sums over samples) and averages them, weighted by samples."""
+    """Accumulates gradients (sums over samples) in `.grad` and averages them, weighted by samples."""
 
     def __init__(
         self,
@@ -157,39 +157,39 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         events: EventLog = NOWHERE,
         **kwargs: Any,
     ) -> None:
-        """`averaging`: the settings of the first round; `events`: log of the averager's own process."""
+        """Set up the averager; `averaging`: settings of the first round; `events`: log of its own process."""
         parameters = tuple(parameters)
         self._shapes = shapes = [parameter.shape for parameter in parameters]
         self._values_sent = cache(lambda rank: values_sent(shapes, rank))
-        self.averaging = averaging or Averaging()  # as the code of gradients is now, in either process
+        self.averaging = averaging or Averaging()  # the current gradient encoding, in either process
         self._code, gathering.code = self._code_in(self.averaging), self.averaging.code
-        self._averaged = mp.Value("b", False)  # whether a round has averaged the numbers last loaded
+        self._averaged = mp.Value("b", False)  # whether a round has averaged the values last loaded
         self._may_reduce = may_reduce
         self._events = events
         self._guard = guard or ReductionGuard()
-        self._leaders: Leaders | None = None  # made at the first step, in the averager's own process
+        self._leaders: Leaders | None = None  # created at the first step, in the averager's own process
         self.access, self._traffic, self.gathering = access, traffic, gathering
-        self._beginnings = Beginnings(gathering, lambda peer: self.directory.token_of(peer))  # made at first use, too
+        self._beginnings = Beginnings(gathering, lambda peer: self.directory.token_of(peer))  # created at first use
         self.findings = self._guard.findings
         self.auditing = Auditing(traffic, self._note)
         self._accusations = Accusations(time.monotonic)
         self._missed = Absences(free=0, first_rounds=MISSED_ROUNDS)  # reducers that did not return all averages
-        self._silent = Absences(free=1, first_rounds=UNAWAITED_ROUNDS)  # senders that did not send all
-        self._low = Absences(free=0, first_rounds=MISSED_ROUNDS)  # reducers that undercounted again and again
-        self._undercounted: dict[bytes, dict[str, int]] = {}  # half -> reducer (peer ID) -> its rounds in succession
+        self._silent = Absences(free=1, first_rounds=UNAWAITED_ROUNDS)  # senders that did not send all parts
+        self._low = Absences(free=0, first_rounds=MISSED_ROUNDS)  # reducers that undercounted repeatedly
+        self._undercounted: dict[bytes, dict[str, int]] = {}  # half -> reducer (peer ID) -> successive rounds
         self._screen = AverageScreen()
-        self._control: StepControl | None = None  # of the round that is sought, or runs
-        self._lines = NOBODY  # of the group that averages
-        self._nearly_over_at = math.inf  # a sender that its round still awaits then is late
-        self._position = (0, 0)  # era and step, of the groups that are looked for
+        self._control: StepControl | None = None  # the round being scheduled or run
+        self._lines = NOBODY  # connections of the current group
+        self._nearly_over_at = math.inf  # time after which an awaited sender is late
+        self._position = (0, 0)  # era and step of the groups to look for
         self._failed_rounds = mp.Value("i", 0)
-        self._held: list[torch.Tensor] = []  # sums that are being averaged while others accumulate, if there are any
+        self._held: list[torch.Tensor] = []  # sums being averaged while others accumulate, if any
         self._held_samples = 0
         self._longest_s = allreduce_timeout
         self._deadline = RoundDeadline(allreduce_timeout)
         super().__init__(
             parameters,
-            allreduce_timeout=2 * allreduce_timeout,  # of hivemind's; the limit that the group agrees on comes before
+            allreduce_timeout=2 * allreduce_timeout,  # never reached: the group's own limit is shorter
             min_matchmaking_time=gathering.window_s,
             request_timeout=request_timeout(gathering.window_s),
             reuse_grad_buffers=True,
@@ -203,25 +203,25 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         return ErrorFeedback() if averaging.sends_sparse else GradientCode()
 
     def size_in(self, averaging: Averaging) -> RoundBytes:
-        """Return the bytes of a peer's gradients, and of their averages, in the code of these settings."""
+        """Return the bytes of a peer's gradients, and of their averages, with these settings."""
         return RoundBytes.of(averaging.wire_format, self._values_sent(averaging.powersgd_rank))
 
     @property
     def round_bytes(self) -> int:
-        """The size of a peer's gradients on its line."""
+        """The bytes of gradients that a peer sends per round."""
         return round(self.size_in(self.averaging).own)
 
     def change(self, averaging: Averaging) -> bool:
-        """Average in the code of these settings from the next round on; return whether that is another code.
+        """Use the gradient encoding of these settings from the next round on; return whether it differs.
 
-        Call it while no round runs, before the gradients of the next one are loaded. A change of PowerSGD's rank drops
-        the remainders of earlier steps.
+        Call it while no round runs, before the next gradients are loaded. A change of PowerSGD's
+        rank drops the remainders of earlier steps.
         """
         self.gathering.code = averaging.code
         return self._take_up(averaging)
 
     def _take_up(self, averaging: Averaging) -> bool:
-        """Change what this process holds: other code, other tensors to be usual, other times."""
+        """Apply an encoding in this process: resets the norms, deadlines and counters of the previous one."""
         if averaging.code == self.averaging.code:
             return False
         if averaging.powersgd_rank != self.averaging.powersgd_rank:
@@ -234,12 +234,12 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
 
     @property
     def failed_rounds(self) -> int:
-        """The number of rounds that began and did not bring every value; hivemind tries again by itself."""
+        """The number of failed rounds; hivemind retries by itself."""
         return int(self._failed_rounds.value)
 
     @property
     def holds(self) -> bool:
-        """Whether gradients are set aside for a round, while those of the step after it accumulate."""
+        """Whether gradients are set aside for a round, while those of the next step accumulate."""
         return bool(self._held)
 
     @property
@@ -249,26 +249,26 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
 
     @property
     def all_samples(self) -> int:
-        """This peer's samples, towards the next global step and the one after it."""
+        """This peer's samples towards the next two global steps."""
         return int(self.local_samples_accumulated) + self._held_samples
 
     @torch.no_grad()
     def hold(self) -> None:
-        """Set the accumulated gradients aside, to be averaged; from now on `.grad` is for the step after that."""
+        """Set the accumulated gradients aside for averaging; `.grad` then belongs to the next step."""
         self._held = [gradient.clone() for gradient in self._grad_accumulators()]
         self._held_samples = int(self.local_samples_accumulated)
         self.reset_accumulated_grads_()
 
     @torch.no_grad()
     def take_back(self) -> None:
-        """Add the gradients set aside to `.grad` again: their round failed, so all are for the same step."""
+        """Add the gradients of a failed round to `.grad` again, so that all belong to the same step."""
         for gradient, held in zip(self._grad_accumulators(), self._held, strict=True):
             gradient.add_(held)
         self.local_samples_accumulated += self._held_samples
         self._held, self._held_samples = [], 0
 
     def drop_all(self) -> int:
-        """Forget all that was accumulated or set aside; returns how many samples that were."""
+        """Drop all accumulated gradients, including those set aside; return their number of samples."""
         lost = self.all_samples
         self._held, self._held_samples = [], 0
         self.reset_accumulated_grads_()
@@ -276,15 +276,15 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
 
     @property
     def factors(self) -> Mapping[int, Factors]:
-        """The factors of the last averages of matrices, by the tensors' index; none where they are averaged whole."""
+        """The factors of the last averaged matrices by tensor index; empty if they are averaged whole."""
         return self._code.factors
 
     def keep_remainders(self, file: RemainderFile, era: int, step: int) -> None:
-        """Write what was not sent by this step for the next session."""
+        """Save the unsent remainders at this step for the next session."""
         file.keep(self._origin(era, step), self._code.remainders)
 
     def resume_remainders(self, file: RemainderFile, era: int, step: int) -> None:
-        """Go on after this step with what an earlier session in the present code had not sent."""
+        """Load the remainders of an earlier session with the same encoding, for this step."""
         self._code.resume(file.take(self._origin(era, step), self._code.remainder_shapes(self._shapes)))
 
     def _origin(self, era: int, step: int) -> RemainderOrigin:
@@ -292,20 +292,20 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         return RemainderOrigin(run, era, step, repr(self.averaging.code))
 
     def forget_remainders(self) -> None:
-        """Drop what was not sent in earlier rounds."""
+        """Drop the unsent remainders of earlier rounds."""
         self._code.forget()
 
     @contextmanager
     def making_room(self) -> Iterator[None]:
-        """Lend `.grad` to the averaged gradient for a step; then it has the gradients accumulated beside the round.
+        """Lend `.grad` to the averaged gradient for a step, and restore the newer gradients afterwards.
 
-        The averaged tensors have the step's gradient from now on, and what the round left over waits for later steps.
+        Until then the averaged tensors hold the step's gradient; remainders are updated.
         """
         with self.get_tensors() as averaged:
             sums = self._held or list(self._grad_accumulators())
             self._code.settle(averaged, sums, averaged=bool(self._averaged.value))
         newer = [parameter.grad for parameter in self.parameters]
-        for parameter, spare in zip(self.parameters, self._held, strict=False):  # none is held: the step uses all up
+        for parameter, spare in zip(self.parameters, self._held, strict=False):  # empty: the step uses all gradients
             parameter.grad = spare
         yield
         if not self.holds:
@@ -316,7 +316,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
 
     @torch.no_grad()
     def load_accumulators_into_averager_(self) -> None:
-        """Put the mean gradient over the samples that are due (zero without samples) into the averaged tensors."""
+        """Load the mean gradient over the due samples (zero without samples) into the averaged tensors."""
         scale = 1.0 / self.due_samples if self.due_samples else 0.0
         with self.get_tensors() as averaged:
             for gradient, target in zip(self._held or self._grad_accumulators(), averaged, strict=True):
@@ -325,17 +325,17 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
             self._code.load(averaged, self.due_samples)
 
     def run(self) -> None:
-        """Run the forked process, with all imported objects left out of garbage collection."""
+        """Run the forked process, with all imported objects excluded from garbage collection."""
         name_fork("averager of gradients")
         freeze_imported()
         super().run()
 
     def schedule_step(self, scheduled_time: float | None = None, **kwargs: Any) -> StepControl:
-        """Begin to look for a group, for a round at `scheduled_time` (of the DHT), by default after the window."""
+        """Start matchmaking for a round at `scheduled_time` (DHT clock), by default after the window."""
         return super().schedule_step(scheduled_time or swarm_time() + self.gathering.window_s, **kwargs)
 
     async def _step(self, *, step: StepControl, **kwargs: Any) -> None:
-        rate, mode, _ = MSGPackSerializer.loads(step.data_for_gather)  # as hivemind would declare them
+        rate, mode, _ = MSGPackSerializer.loads(step.data_for_gather)  # hivemind's own declaration
         self._control, self._rate, self._takes_connections = step, rate, mode == AveragingMode.NODE.value
         self._position = self.gathering.position
         self._beginnings.sought_after(self._position[1])
@@ -343,7 +343,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         self._declare()
         step.wait_for_cancel = partial(given_up, step)
         position = b"".join(number.to_bytes(8, "big") for number in self._position)
-        code = repr((PROTOCOL_VERSION, self.averaging.code)).encode()  # others would cut parts differently
+        code = repr((PROTOCOL_VERSION, self.averaging.code)).encode()  # others would split parts differently
         self._matchmaking.schema_hash = self.schema_hash + position + code
         if self._leaders is None:
             self._leaders = Leaders(self.directory, time.monotonic)
@@ -357,17 +357,17 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
             steering.cancel()
             if self._control is step:
                 self._beginnings.forget()
-            if step.done() and not step.cancelled():  # hivemind keeps the last step until the next is asked for
+            if step.done() and not step.cancelled():  # hivemind references the last step until the next is requested
                 forget_frames(step.exception())
 
     async def _aggregate_with_group(self, group_info: GroupInfo, **kwargs: Any) -> AveragedGroup:
-        """Average with this group until the step is given up, which hivemind heeds only while it looks for a group.
+        """Average with this group until the step is cancelled, which hivemind checks only in matchmaking.
 
-        The others' round then fails, and the same samples are in no other step than that of the next attempt.
+        The other members' round then fails, so the samples are in no step but the retry's.
         """
-        assert self._control is not None  # a group is looked for by a step only
+        assert self._control is not None  # only a step looks for a group
         self._beginnings.forget()
-        if self._averaged.value:  # this peer's own numbers are gone, so it cannot try again with them
+        if self._averaged.value:  # the gradients are overwritten, so a retry is impossible
             raise RuntimeError("a round has averaged the gradients, and failed after that")
         averaging = asyncio.create_task(super()._aggregate_with_group(group_info, **kwargs))
         waiting = asyncio.create_task(self._control.wait_for_cancel())
@@ -375,22 +375,22 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
             await asyncio.wait({averaging, waiting}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             waiting.cancel()
-            averaging.cancel()  # nothing, where it has ended
+            averaging.cancel()  # no effect after its end
             await asyncio.wait({averaging})
         return averaging.result()
 
     def _note(self, finding: Finding) -> None:
-        """Send a finding to the process that can name the peer, and accuse the peer to later groups."""
+        """Report a finding to the trainer's process, and accuse the peer in the next declarations."""
         self.findings.tell(finding)
         self._accusations.accuse(finding.peer_id)
 
     def _key_of(self, peer: PeerID) -> bytes | None:
-        """Return the key that a peer's token names, with which it signs attestations."""
+        """Return the public key of a peer's token, with which its attestations are verified."""
         token = self.directory.token_of(peer)
         return None if token is None else token.public_key.encode()
 
     def _declare(self) -> None:
-        """Set the declaration that this peer makes when it joins the next group."""
+        """Set the declaration with which this peer joins the next group."""
         assert self._control is not None
         era, step = self._position
         said = Declaration(
@@ -410,7 +410,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         self._control._data_for_gather = self._declared
 
     def _refused(self, gathered: bytes, peer: PeerID) -> str:
-        """Return why others would not read a peer's declaration; empty if they would."""
+        """Return why other peers would reject a declaration; empty if they accept it."""
         token = self.directory.token_of(peer)
         try:
             if token is not None:
@@ -420,11 +420,11 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         return "" if token is not None else "it holds no valid token"
 
     def _read(self, gathered: bytes, token: AccessToken) -> Declaration:
-        """Read a peer's declaration towards the round that this peer looks for. Raises `ValueError`."""
+        """Read a peer's declaration for the current round. Raises `ValueError` if it is invalid."""
         return read_declaration(gathered, token.public_key, self.access.run, self._position, self.averaging.code)
 
     def _read_lines(self, group_info: GroupInfo, tokens: Sequence[AccessToken | None]) -> GroupLines:
-        """Read the group's declarations. Raises `MatchmakingException`, and avoids the leader, if one is no good."""
+        """Read the group's declarations. On an invalid one, raise `MatchmakingException`."""
         known = [token for token in tokens if token is not None]
         if len(known) < len(tokens):
             raise MatchmakingException("a peer of the group holds no valid token any more")
@@ -441,7 +441,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         )
 
     def _round_failed(self) -> None:
-        """Take in a failed round, unless this peer gave it up itself: it may have had too little time."""
+        """Record a failed round, unless this peer cancelled it; the time limit may have been too short."""
         if self._control is None or self._control.done():
             return
         self._failed_rounds.value += 1
@@ -450,7 +450,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         self._declare()
 
     def _undercounting_again(self, runner: ExactAllReduce, half: bytes) -> set[str]:
-        """Return the reducers that have undercounted in their last rounds, too: once an honest one may have reasons."""
+        """Return reducers that undercounted in successive rounds; honest ones may do so once."""
         accounts, before = runner.accounts, self._undercounted.get(half, {})
         rounds = {peer: before.get(peer, 0) + 1 for peer in accounts.undercounting(self.gathering.target)}
         again = {peer for peer, count in rounds.items() if count >= UNDERCOUNTED_ROUNDS}
@@ -460,16 +460,16 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         return again
 
     def _note_absent(self, group_info: GroupInfo, runner: ExactAllReduce, half: bytes) -> None:
-        """Remember who did not do its part in a round; where most did not, it is this peer's line, or the leader."""
+        """Record the peers that failed; if most did, blame this peer's connection or the leader."""
         assert self._control is not None
         assert self._leaders is not None
-        if self._control.done():  # given up: the others' parts were still on their way
+        if self._control.done():  # cancelled before the others' parts arrived
             return
         own = {self.peer_id.to_base58()}
         senders = {peer.to_base58() for peer in runner.sender_peer_ids}
         late = runner.late if time.monotonic() >= self._nearly_over_at else set()
-        silent = absent_of(late or runner.silent, senders)  # at its end a round bans all whose streams it breaks off
-        unreturned = set() if late else runner.missed  # a reducer may still await the late one, as this peer does
+        silent = absent_of(late or runner.silent, senders)  # a round that ends bans all senders with an open stream
+        unreturned = set() if late else runner.missed  # reducers may be waiting for the late sender too
         missed = absent_of(unreturned, runner.other_reducers | own)
         self._missed.round_ended(missed)
         self._silent.round_ended(silent)
@@ -489,7 +489,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
     async def rpc_aggregate_part(
         self, stream: AsyncIterator[averaging_pb2.AveragingData], context: P2PContext
     ) -> AsyncIterator[averaging_pb2.AveragingData]:
-        """Return averages at the rate that this peer may send."""
+        """Return averages at this peer's permitted sending rate."""
         heard = self._beginnings.heard(context.remote_id, stream)
         try:
             async for message in self._traffic.sending(super().rpc_aggregate_part(heard, context)):
@@ -499,23 +499,23 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
 
     @contextmanager
     def _register_allreduce_group(self, group_info: GroupInfo) -> Iterator[None]:
-        """Let others send the parts of every half; senders for a half that does not come are released."""
+        """Accept parts for every half of the round; release the senders of a half that does not take place."""
         halves = [group_info.group_id + half for half in self._code.halves]
-        for half in halves:  # the last, which has the group's own ID, is registered below
+        for half in halves:  # the last half has the group's own ID and is registered below
             self._running_groups[half] = asyncio.Future()
         with super()._register_allreduce_group(group_info):
             try:
                 yield
             finally:
                 for half in halves:
-                    self._running_groups[half].cancel()  # nothing happens to one that has begun
+                    self._running_groups[half].cancel()  # no effect on a half that has begun
                     if half != group_info.group_id:
                         del self._running_groups[half]
 
     async def _run_allreduce_inplace_(
         self, tensors: Sequence[torch.Tensor], group_info: GroupInfo, group_id: bytes | None = None, **kwargs: Any
     ) -> AveragedGroup:
-        """Average in place by the code of gradients; raises if a value is missing."""
+        """Average in place with the current encoding. Raises an error if a value is missing."""
         del group_id
         began, halves = time.perf_counter(), list[AveragedGroup]()
 
@@ -530,7 +530,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
     async def _average_exactly(
         self, tensors: Sequence[torch.Tensor], group_info: GroupInfo, half: bytes, **kwargs: Any
     ) -> AveragedGroup:
-        """Average in place; raises `AllreduceException` unless every value of every tensor came back finite."""
+        """Average in place. Raises `AllreduceException` unless every value came back finite."""
         group_id = group_info.group_id + half
         layout = layout_of(group_info.peer_ids, kwargs["peer_fractions"])
         attested = AttestedRound(self.access.run, *self._position, group_id, layout)
@@ -569,11 +569,11 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         try:
             await take_averages(runner, tensors)
             is_whole = True
-        except BaseException:  # cancelled too: nobody may wait for this round's audit any more
+        except BaseException:  # on cancellation too, because nobody may wait for this round's audit
             self.auditing.give_up(group_id)
             raise
         finally:
-            self._note_absent(group_info, runner, half)  # before anything that may raise
+            self._note_absent(group_info, runner, half)  # before any call that may raise
             self._events.add(runner.passed(is_whole))
             guard.ended()
         self._guard.accepted(half, tensors)

@@ -1,10 +1,10 @@
-"""The line's rate that this peer declares to its groups: measured when it joined, then corrected by its rounds.
+"""An estimate of this peer's bandwidth: measured when it joins, then corrected by its rounds.
 
-A round is as fast as the slowest line in it, so what a round passed is only a lower bound of a peer's own line: a
-moving average of it may raise the estimate, and nothing in it lowers it. A round that failed, or took much longer than
-the declared lines had promised, is a reason to doubt them, this one too; a doubtful line is measured again with the
-coordinator, and that measurement counts either way. Pure decisions; `peer.swarm.step_rounds` and `peer.training.worker`
-ask.
+A round is as fast as its slowest connection, so its traffic is only a lower bound: it may raise the
+estimate (by a moving average), never lower it. A failed round, or one much slower than the declared
+rates promise, casts doubt on all of them, including this peer's. A doubted estimate is measured
+again with the coordinator, and that result replaces it. Pure decisions, used by
+`peer.swarm.step_rounds` and `peer.training.worker`.
 """
 
 from __future__ import annotations
@@ -15,38 +15,38 @@ from dataclasses import dataclass
 
 from peer.averaging.declarations import MAX_BANDWIDTH
 
-LEAST_BYTES = 2**20  # in each direction; less may all lie in buffers on the way, and says nothing of the line
-RISE = 0.5  # of the difference, for each round that passed more than was thought possible
-SLOW_TIMES, SLOW_S = 2.0, 5.0  # a round is slow above so many times what was promised, and so many seconds more
-DOUBTFUL_ROUNDS = 2  # slow ones in succession
-SOONEST_S, LATEST_S = 180.0, 6 * 3600.0  # between measurements; the latest because a line may also get faster
-SPREAD_S = 60.0  # in which all who doubt after the same round ask
-SAME = 0.25  # a measurement that differs by less confirms the estimate
+LEAST_BYTES = 2**20  # in each direction; smaller transfers may fit into buffers and prove nothing
+RISE = 0.5  # fraction of the difference, per round that exceeded the estimate
+SLOW_TIMES, SLOW_S = 2.0, 5.0  # a round is slow above `SLOW_TIMES` of the promised time plus `SLOW_S`
+DOUBTFUL_ROUNDS = 2  # successive slow rounds
+SOONEST_S, LATEST_S = 180.0, 6 * 3600.0  # bounds on the interval between measurements; connections may also get faster
+SPREAD_S = 60.0  # random spread of the peers' measurements after the same round
+SAME = 0.25  # relative difference below which a measurement confirms the estimate
 
 
 @dataclass(frozen=True)
 class RoundTraffic:
-    """The traffic of one round over this peer's line, and its duration."""
+    """The traffic of one round over this peer's connection, and its duration."""
 
     sent_bytes: float
     received_bytes: float
     seconds: float
-    promised_s: float  # by the lines that the group declared; 0.0 where none is known
+    promised_s: float  # expected from the group's declared rates; 0.0: unknown
 
     @property
     def rate(self) -> float | None:
-        """Bytes per second that the line's slower direction has at least; None where too few bytes moved."""
+        """A lower bound of the slower direction's bytes per second; None if too little was transferred."""
         moved = min(self.sent_bytes, self.received_bytes)
         return moved / self.seconds if moved >= LEAST_BYTES and self.seconds > 0 else None
 
     @property
     def is_slow(self) -> bool:
-        """Whether the lines cannot be what they were declared to be, one of them at least."""
+        """Whether at least one of the declared rates must be wrong."""
         return self.promised_s > 0 and self.seconds > SLOW_TIMES * self.promised_s + SLOW_S
 
 
 class LineEstimate:
-    """One peer's line in bytes per second, estimated; None (no known limit) never changes."""
+    """An estimate of one peer's bandwidth in bytes per second; None (unlimited) never changes."""
 
     def __init__(self, rate: float | None, clock: Callable[[], float], rng: random.Random) -> None:
         self.rate = rate
@@ -58,7 +58,7 @@ class LineEstimate:
         self._due_at = clock() + LATEST_S
 
     def passed(self, traffic: RoundTraffic) -> None:
-        """Take in the traffic of a successful round."""
+        """Update the estimate with the traffic of a successful round."""
         if self.rate is None:
             return
         if traffic.rate is not None and traffic.rate > self.rate:
@@ -69,13 +69,13 @@ class LineEstimate:
             self._slow_rounds = 0
 
     def failed(self) -> None:
-        """Take in that a round broke off, or was slow: the line may not be what it was."""
+        """Record a failed or slow round, which may indicate a slower connection."""
         self._slow_rounds += 1
         if self._slow_rounds == DOUBTFUL_ROUNDS:
             self.doubt()
 
     def doubt(self) -> None:
-        """Have the line measured again once its last measurement is old enough."""
+        """Request a new measurement once the last one is old enough."""
         if self._is_doubted:
             return
         self._is_doubted = True
@@ -83,7 +83,7 @@ class LineEstimate:
         self._due_at = min(self._due_at, soonest + self._rng.uniform(0, SPREAD_S))
 
     def is_due(self) -> bool:
-        """Return whether to measure the line now; true once, as an answer may never come."""
+        """Return whether to measure now; True only once, because a result may never arrive."""
         if self.rate is None or self._clock() < self._due_at:
             return False
         self._measured_at = self._clock()
@@ -92,7 +92,7 @@ class LineEstimate:
         return True
 
     def measured(self, rate: float) -> None:
-        """Take in a measurement. As long as measurements confirm the estimate, doubts are followed ever more rarely."""
+        """Apply a measurement; each one that confirms the estimate doubles the minimum interval."""
         if self.rate is None or not 0 < rate <= MAX_BANDWIDTH:
             return
         confirmed = abs(rate - self.rate) < SAME * self.rate

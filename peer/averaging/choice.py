@@ -1,9 +1,9 @@
-"""The choice of the way to average, for `averaging.compression: auto`: by the lines, the model and the batch.
+"""Selection of the averaging mode for `averaging.compression: auto`, from connections, model and batch.
 
-The first way in the order of `peer.averaging.ways` with which a round leaves nine tenths of the time to training is
-chosen, of those that let as many volunteers take part as bring most together. `relative_time` promises a round's
-duration, as for the shares of the reduction. Pure decisions: the keeper asks in a live run
-(`coordinator.keeper.way_chooser`), the rehearsal before it.
+The first mode (in the order of `peer.averaging.ways`) that leaves 90% of the time for training is
+selected, among the modes that admit as many volunteers as the most productive one. `relative_time`
+estimates the duration of a round, as for the shares. Pure decisions, used by the keeper in a live
+run (`coordinator.keeper.way_chooser`) and by the rehearsal.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from peer.config.training import Averaging
 from peer.network.traffic import BOTH_WAYS, ON_THE_LINE, passes_in_time
 from peer.reduction.sizes import RoundBytes
 
-SUFFICIENT = 0.9  # of the time is left to training: no way that costs more of the loss is looked at
-TOO_LITTLE = 0.8  # a live run leaves its way below this
-AMPLE = 0.95  # and returns to one that costs less of the loss from here on
-WORTH_SHUTTING_OUT = 1.5  # times the training, without the slow lines
-LEAST_GAIN = 1.1  # a live run changes to a way that is better by less for no other reason
-SLOWER = ON_THE_LINE * (1 + BOTH_WAYS)  # a round, than its declared lines promise
+SUFFICIENT = 0.9  # fraction of time for training that suffices: modes with a higher loss are not considered
+TOO_LITTLE = 0.8  # fraction of time for training below which a live run changes its mode
+AMPLE = 0.95  # fraction above which it returns to a mode with a lower loss
+WORTH_SHUTTING_OUT = 1.5  # factor of training speed that justifies the exclusion of slow connections
+LEAST_GAIN = 1.1  # smallest improvement for which a live run changes its mode without another reason
+SLOWER = ON_THE_LINE * (1 + BOTH_WAYS)  # real duration of a round relative to the estimate
 
 
 @dataclass(frozen=True)
 class RoundPace:
-    """The pace of batches and rounds, which decides how much of the volunteers' time is left to training."""
+    """The durations of batches and rounds, which determine the time available for training."""
 
-    averaging: Averaging  # as they are in force
-    values: Callable[[int], int]  # by PowerSGD's rank: the number of values that one peer sends
-    lines: GroupLines  # of the present group, and of those who stand by because theirs is too slow for it
-    speeds: tuple[float, ...]  # of these peers beside each other; 0 of those who compute nothing
-    batch_s: float  # in which the present group computes a batch; infinite while nobody trains
-    present_speed: float  # of that group
+    averaging: Averaging  # current settings
+    values: Callable[[int], int]  # PowerSGD rank -> number of values that one peer sends
+    lines: GroupLines  # connections of the present group, and of peers that stand by because theirs is too slow
+    speeds: tuple[float, ...]  # relative training speeds of these peers; 0 for those that do not train
+    batch_s: float  # time in which the present group computes a batch; infinite without trainers
+    present_speed: float  # training speed of the present group
 
     def __post_init__(self) -> None:
-        """Raise `ValueError` for a time or a rate that is none."""
+        """Raise `ValueError` for an invalid time or rate."""
         rates = [rate for rate in self.lines.rates if rate is not None]
         if not (self.batch_s > 0 and all(0 <= rate < math.inf for rate in rates)):
             raise ValueError(f"no pace has batches of {self.batch_s} s and lines of {rates[:3]} bytes per second")
 
     def round_s(self, way: AveragingWay) -> float:
-        """Return the seconds of a round, without the wait for its group; 0.0 where no line's rate is known."""
+        """Return the duration of a round without matchmaking; 0.0 if no rate is known."""
         size = RoundBytes.of(way.compression, self.values(way.powersgd_rank))
         lines, passing = self.lines, self._passes(way)
         taking_part = GroupLines(
@@ -59,33 +59,33 @@ class RoundPace:
         return SLOWER * size.own * relative_time(taking_part) if any(taking_part.reduces) else 0.0
 
     def round_and_batch_s(self, way: AveragingWay) -> tuple[float, float]:
-        """Return the seconds of a round and of a batch, with those whose lines pass the way."""
+        """Return the durations of a round and of a batch, for the peers that a mode admits."""
         speed = self.speed(way)
         is_known = speed > 0 and math.isfinite(self.batch_s)
         return self.round_s(way), self.batch_s * self.present_speed / speed if is_known else self.batch_s
 
     def utilisation(self, way: AveragingWay) -> float:
-        """Return the part of the time that is left to training, for those whose lines pass the way."""
+        """Return the fraction of time that a mode leaves for training, for the peers that it admits."""
         round_s, batch_s = self.round_and_batch_s(way)
         if self.averaging.delay:
             return min(1.0, batch_s / round_s) if round_s else 1.0
         return batch_s / (batch_s + round_s) if math.isfinite(batch_s) else 1.0
 
     def contribution(self, way: AveragingWay) -> float:
-        """Return the speed at which all train together; who stands by contributes nothing."""
+        """Return the total training speed in a mode, without the peers that stand by."""
         return self.speed(way) * self.utilisation(way)
 
     def speed(self, way: AveragingWay) -> float:
-        """Return the speed of all whose lines pass the way, while they train."""
+        """Return the speed of all peers that a mode admits, while they train."""
         return math.fsum(itertools.compress(self.speeds, self._passes(way)))
 
     def volunteers(self, way: AveragingWay) -> int:
-        """Return the number of volunteers whose lines pass a way's values in time."""
+        """Return the number of volunteers that a mode admits."""
         passing = itertools.compress(self.lines.trusted, self._passes(way))
         return sum(not is_trusted for is_trusted in passing)
 
     def shuts_out(self, way: AveragingWay) -> bool:
-        """Return whether the line of somebody in the present group is too slow for the way."""
+        """Return whether a mode excludes a peer of the present group."""
         return any(before and not now for before, now in zip(self._passes_now, self._passes(way), strict=True))
 
     @cached_property
@@ -93,7 +93,7 @@ class RoundPace:
         return self._passes(way_of(self.averaging))
 
     def _passes(self, way: AveragingWay) -> list[bool]:
-        """Return for each line whether it passes a way's values in time; who has another one stands by."""
+        """Return for each peer whether a mode admits it, that is, its connection is fast enough."""
         longest_s = self.averaging.averaging_timeout_s
         return [
             is_trusted or rate is None or passes(way, self.values, rate, longest_s)
@@ -102,24 +102,25 @@ class RoundPace:
 
 
 def passes(way: AveragingWay, values: Callable[[int], int], rate: float, longest_s: float) -> bool:
-    """Return whether a line of `rate` bytes per second passes a way's values within a round of `longest_s`."""
+    """Return whether a connection of `rate` bytes/s sends a mode's values within `longest_s`."""
     own_bytes = round(RoundBytes.of(way.compression, values(way.powersgd_rank)).own)
     return rate > 0 and passes_in_time(own_bytes, rate, longest_s)
 
 
 @dataclass(frozen=True)
 class AveragingChoice:
-    """A chosen way, with the reason in one sentence."""
+    """A selected mode, with the reason in one sentence."""
 
     way: AveragingWay
     why: str
 
 
 def choose(pace: RoundPace, ways: Sequence[AveragingWay], *, may_shut_out: bool = True) -> AveragingChoice:
-    """Return the first of `ways` that leaves enough of the time to training, or the one with the largest contribution.
+    """Return the first of `ways` that leaves enough time for training, or else the most productive one.
 
-    It lets as many volunteers take part as the latter. Nobody in the present group is shut out, unless the others train
-    much faster alone and `may_shut_out`. Where no line passes any way, it is the one with the fewest bytes.
+    It must admit as many volunteers as the latter. Present peers are excluded only if
+    `may_shut_out` and the others train much faster without them. If no mode admits a peer, the
+    smallest is returned.
     """
     now = way_of(pace.averaging)
     best = max([way for way in ways if not pace.shuts_out(way)] or ways, key=pace.contribution)  # the first of equals
@@ -143,14 +144,14 @@ def choose(pace: RoundPace, ways: Sequence[AveragingWay], *, may_shut_out: bool 
 def reconsider(
     paces: Sequence[RoundPace], ways: Sequence[AveragingWay], now: AveragingWay, *, may_return: bool = True
 ) -> AveragingChoice | None:
-    """Return the way to which a live run changes; None while it keeps the present one.
+    """Return the mode to which a live run should change; None to keep the present one.
 
-    `paces`: of the newest groups, the last one last, which decides what is too little. A run changes for volunteers who
-    stand by, where they bring more than their slow lines cost the others, and for a way that leaves clearly more of too
-    little time. Else it returns only to a way with a lower cost in loss, and only if that leaves ample time in each of
-    these groups: a run on the edge between two ways does not change with every peer that comes, nor a group without its
-    slow peers for all. A slow line is shut out only if the others train much faster without it in each of these groups.
-    `may_return`: a finer way may be chosen now.
+    `paces`: the newest groups, the last one current. A run changes to admit volunteers that stand
+    by, if they contribute more than their slow connections cost, or if training time is too short
+    and another mode improves it clearly. It returns to a mode with a lower loss only if that leaves
+    ample time in each of these groups, to avoid a change with every peer that joins or leaves. A
+    slow peer is excluded only if the others train much faster without it in each of these groups.
+    `may_return`: a mode with a lower loss is permitted now.
     """
     pace = paces[-1]
     if not any(map(pace.volunteers, ways)):

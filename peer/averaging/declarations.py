@@ -1,11 +1,11 @@
-"""Declarations: a peer's words when it joins a group, signed with its device's key.
+"""Signed declarations with which peers join a group.
 
-The group's leader gathers them and hands all to everybody; the shares of the reduction, who reduces nothing, and the
-limits of time follow from them (`peer.averaging.shares`). A declaration names run, era, step and the code of gradients,
-and the device's key signs it. So a leader can neither change the words of others, nor bring those of another step, run
-or code, nor make up any for a device that is not there. Older words towards the same step a leader could bring; but
-each peer makes sure that its own newest are among those gathered, and all who average together have seen the same ones:
-the round's ID follows from them (`bound`).
+The group's leader sends all of them to every member. They determine the shares of the reduction,
+the peers that reduce nothing, and the time limits (`peer.averaging.shares`). Run, era, step and
+gradient encoding are signed too, so a leader can neither alter or invent declarations nor reuse
+those of another step, run or encoding. It could replay an older declaration for the same step. Each
+peer therefore checks that its newest one is included, and the round's ID is derived from all
+declarations (`bound`), so that all members have seen the same.
 """
 
 from __future__ import annotations
@@ -25,34 +25,34 @@ from auth.statements import Statement
 from peer.config.training import Compression
 from peer.reduction.findings import MAX_ID_CHARS, MOST_ACCUSED
 
-MAX_BYTES = 4096  # with its signature
-GROUP_ID_BYTES = 20  # as many as hivemind's own
-MAX_BANDWIDTH = 12.5e9  # bytes per second (100 Gbit/s); whoever claims more is not believed
+MAX_BYTES = 4096  # including the signature
+GROUP_ID_BYTES = 20  # the size of hivemind's group IDs
+MAX_BANDWIDTH = 12.5e9  # bytes per second (100 Gbit/s); higher claims are not believed
 MAX_S = 86_400.0
-MOST_MISSED = 16  # reducers, named by one peer at a time
+MOST_MISSED = 16  # reducers that one peer lists at a time
 _Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
 _PeerId = Annotated[str, Field(min_length=1, max_length=MAX_ID_CHARS)]
 
 
 class Declaration(Statement):
-    """One peer's words towards one step."""
+    """One peer's declaration for one step."""
 
     noun: ClassVar[str] = "declaration"
     declaration: Literal["manyhands-declaration-v1"] = "manyhands-declaration-v1"
     run: Annotated[str, Field(min_length=1, max_length=1024)]
     era: _Count
-    step: _Count  # the last that was taken
-    compression: Compression  # in which it averages
+    step: _Count  # last completed step
+    compression: Compression  # gradient compression
     powersgd_rank: _Count
-    rate: Annotated[float, Field(ge=0, le=MAX_BANDWIDTH)] | None = None  # bytes per second of the peer's line
+    rate: Annotated[float, Field(ge=0, le=MAX_BANDWIDTH)] | None = None  # bytes per second of the peer's connection
     takes_connections: bool = True
-    reduces: bool = True  # false: not all peers can reach it directly
-    patience_s: Annotated[float, Field(gt=0, le=MAX_S)]  # for the round, by those before
-    accused: list[_PeerId] = Field(default_factory=list, max_length=MOST_ACCUSED)  # reducers that it has caught
+    reduces: bool = True  # False: not all peers can connect to it directly
+    patience_s: Annotated[float, Field(gt=0, le=MAX_S)]  # time limit for the round, from earlier rounds
+    accused: list[_PeerId] = Field(default_factory=list, max_length=MOST_ACCUSED)  # reducers caught cheating
     missed: list[_PeerId] = Field(default_factory=list, max_length=MOST_MISSED)  # reducers that returned nothing to it
 
     def signed(self, sign: Callable[[bytes], bytes]) -> bytes:
-        """Return the declaration as it is sent, under a signature."""
+        """Return the declaration in its wire format, with a signature."""
         body = self.body.encode()
         sent: bytes = MSGPackSerializer.dumps([body, sign(body)])
         return sent
@@ -61,9 +61,9 @@ class Declaration(Statement):
 def read_declaration(
     gathered: bytes, public_key: str, run: str, position: tuple[int, int], code: tuple[Compression, int]
 ) -> Declaration:
-    """Read a declaration towards the step after `position` (era, step), in this code, by the device with this key.
+    """Read a declaration for the step after `position` (era, step) with this code, signed by this key.
 
-    Raises `ValueError` if it is anything else. Every peer comes to the same result.
+    Raises `ValueError` for anything else. All peers reach the same result.
     """
     try:
         body, signature = _parts(gathered)
@@ -86,15 +86,15 @@ def _parts(gathered: bytes) -> tuple[str, bytes]:
         if not isinstance(signature, bytes):
             raise TypeError("it has no signature")
         return body.decode("ascii"), signature
-    except Exception as error:  # of MessagePack, whose errors have no common root, and of what is no pair of bytes
+    except Exception as error:  # MessagePack's errors have no common base; malformed pairs
         raise ValueError("The declaration is not one.") from error
 
 
 def bound(group: GroupInfo) -> GroupInfo:
-    """Return the group with an ID that follows from its peers and their words, too.
+    """Return the group with an ID derived from its peers and their declarations.
 
-    So a leader that tells one peer this and another that has two groups, and not one whose members expect other parts
-    of each other than they get. The ID has `GROUP_ID_BYTES`, whatever the leader's had.
+    If a leader sends different data to different peers, they form separate groups instead of one
+    group with inconsistent shares. The ID has `GROUP_ID_BYTES`, whatever the leader's length.
     """
     content = [group.group_id, [peer.to_bytes() for peer in group.peer_ids], list(group.gathered)]
     digest = hashlib.sha256(MSGPackSerializer.dumps(content)).digest()

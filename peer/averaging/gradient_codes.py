@@ -1,9 +1,9 @@
-"""Codes of gradients: the part of an averager that decides which numbers of a gradient a round averages.
+"""Gradient encodings: the part of an averager that selects the values a round averages.
 
-Here all numbers are averaged as they are. `peer.averaging.power_sgd` averages factors of matrices, and
-`peer.averaging.error_feedback` few values of each tensor; both keep a remainder for later steps. An averager has one
-code at a time, and another one from a step on if the run's operator says so (`peer.config.steering`). Two processes
-hold a code each: the trainer's calls `load`, `settle` and `forget`, the averager's calls `average`.
+The class here averages all values unchanged. `peer.averaging.power_sgd` averages factors of
+matrices, and `peer.averaging.error_feedback` few values of each tensor; both keep a remainder. The
+operator can change an averager's encoding from a given step (`peer.config.steering`). Two processes
+have one each: the trainer's calls `load`, `settle`, `forget`, the averager's `average`.
 """
 
 from __future__ import annotations
@@ -15,52 +15,52 @@ import torch
 
 
 class Reduce(Protocol):
-    """An exact round of the group, in place; raises unless every value came back."""
+    """An exact, in-place averaging round of the group; raises an error unless all values come back."""
 
     async def __call__(self, values: Sequence[torch.Tensor], half: bytes = b"") -> None:
-        """Average these tensors; `half`: the name of a round before the last."""
+        """Average these tensors; `half` names a round before the last."""
         ...
 
 
-Factors = tuple[torch.Tensor, torch.Tensor]  # left (rank, rows) and right (rank, columns) of a matrix
+Factors = tuple[torch.Tensor, torch.Tensor]  # left (rank, rows) and right (rank, columns) factors of a matrix
 
 
 class GradientCode:
-    """The code of whole gradients, which leaves nothing for later steps; other codes are derived from it."""
+    """The encoding of whole gradients, without remainders; base class of the other encodings."""
 
-    halves: tuple[bytes, ...] = (b"",)  # the rounds that a group runs one after another
+    halves: tuple[bytes, ...] = (b"",)  # names of the successive rounds of a group
 
     @property
     def factors(self) -> Mapping[int, Factors]:
-        """The factors of the matrices that were settled last, by the tensors' index."""
+        """The factors of the matrices averaged last, by tensor index."""
         return {}
 
     @property
     def remainders(self) -> Mapping[int, torch.Tensor]:
-        """The remainders of earlier steps, sums over samples, by the tensors' index."""
+        """The remainders of earlier steps (sums over samples) by tensor index."""
         return {}
 
     def remainder_shapes(self, shapes: Sequence[torch.Size]) -> dict[int, torch.Size]:
-        """Return the shapes of the remainders of tensors of these shapes."""
+        """Return the shapes of the remainders for tensors of these shapes."""
         del shapes
         return {}
 
     def resume(self, remainders: Mapping[int, torch.Tensor]) -> None:
-        """Go on with the remainders of an earlier session, of all tensors that have one; none: begin without."""
+        """Load the remainders of an earlier session, of all tensors; empty: begin without."""
 
     def load(self, tensors: Sequence[torch.Tensor], samples: int) -> None:
-        """Replace mean gradients over so many samples by the numbers that are to be averaged."""
+        """Replace mean gradients over `samples` samples by the values to average."""
 
     async def average(self, tensors: Sequence[torch.Tensor], reduce: Reduce) -> None:
-        """Average numbers that were loaded; where that fails nothing may change for good."""
+        """Average the loaded values; an error must leave no lasting change."""
         await reduce(tensors)
 
     def settle(self, tensors: Sequence[torch.Tensor], sums: Sequence[torch.Tensor], *, averaged: bool) -> None:
-        """Put the step's gradients into the tensors that were loaded, and keep the remainders for a later step.
+        """Write the step's gradients into the loaded tensors, and keep the remainders for a later step.
 
-        `sums`: this peer's gradients, of which the means were loaded. `averaged`: a round has averaged the numbers;
-        otherwise this peer was alone, and takes its step from all that it has.
+        `sums`: this peer's gradients, whose means were loaded. `averaged`: a round has averaged the
+        values; otherwise this peer was alone and uses its whole gradient.
         """
 
     def forget(self) -> None:
-        """Drop the remainders: they belong to a state that this peer no longer has, or others may have counted them."""
+        """Drop the remainders after a change of state, or if other peers may have counted them."""

@@ -1,15 +1,15 @@
-"""Gathering of a group to average with: when it begins, and which leaders an averager follows.
+"""Matchmaking: the time at which a group begins to average, and the choice of its leader.
 
-hivemind's leader begins when the time that it declared is up, however early the last peer came. Here the trainer's
-process says which peers it knows to be there, and the averager's process begins as soon as they all are; the time only
-matters where somebody does not come.
+hivemind's leader begins at its declared time, however early the last peer arrived. Here the
+trainer's process announces the number of peers it expects, and the averager's process begins once
+all are present; the declared time matters only if a peer does not arrive.
 
-hivemind asks every peer that declares itself to be a leader, and in its DHT anybody can declare anybody. A leader says
-who is in its group. One without the right token, or one that brings strangers along, could so hold up every round: the
-others give such a group up (`auth.swarm.access`) and would ask the same leader again. So `Leaders` follows only members
-who may average, and avoids for a time those whose groups were no good. A leader whose groups come to nothing (it
-gathers followers and never begins, or tells each of them something else) is passed over while there is another. Used by
-`peer.averaging.averager`.
+hivemind asks every peer declared as a leader, and anybody can declare any peer in its DHT. A leader
+determines the members of its group. One without the right token, or with strangers in its group,
+could block every round, because the others reject the group (`auth.swarm.access`) and then ask the
+same leader again. `Leaders` therefore follows only members that may average, and avoids leaders of
+invalid groups for a time. A leader whose groups fail (it never begins, or sends members different
+data) is skipped while another is available. Used by `peer.averaging.averager`.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from peer.averaging.shares import TRUSTED_ROLES
 from peer.config.training import Compression
 
 logger = logging.getLogger(__name__)
-AVOIDED_S = 60.0  # longer than a few rounds; a leader whose follower was revoked just then loses little
+AVOIDED_S = 60.0  # longer than a few rounds, and short for a leader whose follower was just revoked
 MOST_AVOIDED = 1000
-FRUITLESS_GROUPS = 2  # of a leader, after which it is passed over for a time
+FRUITLESS_GROUPS = 2  # failed groups after which a leader is skipped for a time
 MOST_PASSED_OVER_S = 600.0
-LOOK_S = 0.3  # between two looks for leaders
+LOOK_S = 0.3  # interval between lookups of leaders
 BEGIN_POLL_S = 0.05
-MOST_REQUEST_S = 3.0  # to wait for a peer's answer; less than the window, or two peers may wait for each other
-NEVER = 2**30  # peers are in no group
-FULL_GROUP_ATTEMPTS = 3  # rounds that wait for everybody; after them a majority is enough
+MOST_REQUEST_S = 3.0  # wait for a peer's answer; shorter than the window, else two peers may wait for each other
+NEVER = 2**30  # larger than any group
+FULL_GROUP_ATTEMPTS = 3  # rounds that wait for all peers, before a majority suffices
 COMPRESSIONS: tuple[Compression, ...] = get_args(Compression)
-LEAST_WINDOW_S = 3.0  # seconds; a record in the DHT and an answer of a far peer take up to a second each
+LEAST_WINDOW_S = 3.0  # a DHT record and an answer from a distant peer take up to a second each
 
 
 class Gathering:
-    """A trainer's demands on the group that its averager looks for, read by the averager's process while it looks."""
+    """A trainer's requirements for the next group, shared with the averager's process."""
 
     def __init__(self, window_s: float) -> None:
         self._required, self._expected = mp.Value("i", 2), mp.Value("i", 0)
@@ -62,7 +62,7 @@ class Gathering:
 
     @property
     def required(self) -> int:
-        """The least number of peers with which a group begins."""
+        """The smallest number of peers with which a group begins."""
         return int(self._required.value)
 
     @required.setter
@@ -71,7 +71,7 @@ class Gathering:
 
     @property
     def expected(self) -> int:
-        """The number of peers with which a group waits for nobody else; 0 if it is not known."""
+        """The number of peers at which a group stops waiting; 0: unknown."""
         return int(self._expected.value)
 
     @expected.setter
@@ -80,7 +80,7 @@ class Gathering:
 
     @property
     def keeperless(self) -> int:
-        """The least number of peers with which a group without the keeper may average."""
+        """The smallest number of peers with which a group without the keeper may average."""
         return int(self._keeperless.value)
 
     @keeperless.setter
@@ -89,7 +89,7 @@ class Gathering:
 
     @property
     def target(self) -> int:
-        """The samples of a batch; 0 if they are not known."""
+        """The samples of a batch; 0: unknown."""
         return int(self._target.value)
 
     @target.setter
@@ -98,7 +98,7 @@ class Gathering:
 
     @property
     def position(self) -> tuple[int, int]:
-        """The era and global step after which the group averages: only peers that say the same find each other."""
+        """The era and global step after which the group averages; peers with other values do not match."""
         return int(self._era.value), int(self._step.value)
 
     @position.setter
@@ -107,7 +107,7 @@ class Gathering:
 
     @property
     def code(self) -> tuple[Compression, int]:
-        """The compression and PowerSGD's rank in which the next group averages, as another process reads them."""
+        """The compression and PowerSGD rank of the next group, readable from another process."""
         rank, number = divmod(int(self._code.value), len(COMPRESSIONS))
         return COMPRESSIONS[number], rank
 
@@ -118,9 +118,9 @@ class Gathering:
 
     @property
     def begun_after(self) -> int:
-        """The global step after which the group found averages already (see `Beginnings`); -1: none.
+        """The global step after which the found group already averages (see `Beginnings`); -1: none.
 
-        It is -1 again when this peer's round runs, when the group gives up, and with each search.
+        Reset to -1 when this peer's round runs, when the group gives up, and by each search.
         """
         return int(self._begun_after.value)
 
@@ -130,7 +130,7 @@ class Gathering:
 
     @property
     def window_s(self) -> float:
-        """The seconds that a leader waits for peers that do not come."""
+        """The seconds that a leader waits for absent peers."""
         return float(self._window_s.value)
 
     @window_s.setter
@@ -138,15 +138,15 @@ class Gathering:
         self._window_s.value = seconds
 
     async def steer(self, matchmaking: Matchmaking, step: StepControl) -> None:
-        """Let the search for this step's group follow the trainer's demands, until cancelled."""
+        """Apply the trainer's requirements to the search for this step's group, until cancelled."""
         while True:
             self.apply(matchmaking)
-            if step.triggered:  # before, whoever begins to train meanwhile can still come in
+            if step.triggered:  # until then, new trainers can still join
                 await begin_if_complete(matchmaking, step, self.expected)
             await asyncio.sleep(BEGIN_POLL_S)
 
     def apply(self, matchmaking: Matchmaking) -> None:
-        """Apply the demands of this moment to this search, from its next declaration on."""
+        """Apply the current requirements to this search, from its next declaration on."""
         window_s = self.window_s
         matchmaking.min_group_size = self.required
         matchmaking.min_matchmaking_time = matchmaking.potential_leaders.min_matchmaking_time = window_s
@@ -154,43 +154,43 @@ class Gathering:
 
 
 class Beginnings:
-    """The peers of a group that have begun to average, as they show by what they send; in the averager's process only.
+    """Detects which peers of the found group have begun to average, from their streams to this peer.
 
-    A peer begins when the batch is full by the claims that it believes. A member of a short round believes less than
-    the other peers, and its group would wait for it in vain. So a peer also begins once the keeper has begun, or more
-    than half of the group's members have, if the group may average at all. A peer that reduces nothing receives no
-    parts, so it does not notice that others begin.
+    A peer begins when the claims that it trusts fill the batch. A peer that trusts fewer samples
+    would make its group wait in vain. It therefore also begins once the keeper, or more than half
+    of the group's members, have begun, if the group may average at all. A peer that reduces nothing
+    receives no parts, and does not notice that others begin. Used in the averager's process only.
     """
 
     def __init__(self, gathering: Gathering, token_of: Callable[[PeerID], AccessToken | None]) -> None:
         self._gathering, self._token_of = gathering, token_of
         self._step, self._searches = -1, 0
         self._found: GroupInfo | None = None
-        self._sent: dict[PeerID, bytes] = {}  # sender -> the group to which it sends
+        self._sent: dict[PeerID, bytes] = {}  # sender -> group to which it sends
 
     def sought_after(self, step: int) -> None:
-        """Take in the global step after which the groups average that are looked for from now on."""
+        """Set the global step of the groups that are now looked for."""
         self._step = step
 
     def forget(self) -> int:
-        """Begin anew: another group is looked for, or this peer has begun itself; returns the number of the search."""
+        """Reset when a new search begins or this peer's round runs; return the number of the search."""
         self._searches += 1
         self._found, self._sent = None, {}
         self._gathering.begun_after = -1
         return self._searches
 
     def found(self, group: GroupInfo, search: int) -> None:
-        """Take in the group that this peer is to average with, unless that search was given up for another."""
+        """Set the group found for this peer, unless that search has been replaced by another."""
         if search == self._searches:
             self._found = group
             self._judge()
 
     async def heard(self, peer: PeerID, stream: AsyncIterator[AveragingData]) -> AsyncIterator[AveragingData]:
-        """Pass on what a peer sends to be reduced, and remember to which group."""
+        """Forward a peer's stream, and record its group."""
         try:
             async for message in stream:
-                if message.group_id:  # in the first one
-                    self._sent[peer] = message.group_id[:GROUP_ID_BYTES]  # of a half of a round, too
+                if message.group_id:  # set in the first message only
+                    self._sent[peer] = message.group_id[:GROUP_ID_BYTES]  # without the suffix of a half
                     self._judge()
                 yield message
         finally:
@@ -198,7 +198,7 @@ class Beginnings:
                 await stream.aclose()
 
     def hung_up(self, peer: PeerID) -> None:
-        """Take in that a peer's stream has ended; before this peer has begun, that peer waits for it no more."""
+        """Record the end of a peer's stream; before this peer has begun, that peer gave up the group."""
         self._sent.pop(peer, None)
         self._judge()
 
@@ -215,7 +215,7 @@ class Beginnings:
 
 
 class Leaders:
-    """One averager's choice among the peers that declare themselves leaders; used in its own process only."""
+    """One averager's selection of leaders; used in the averager's own process only."""
 
     def __init__(
         self,
@@ -224,17 +224,17 @@ class Leaders:
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         self._directory, self._clock, self._pause = directory, clock, pause
-        self._avoided: dict[PeerID, float] = {}  # until when
-        self._fruitless: Counter[PeerID] = Counter()  # leader -> groups that came to nothing, since one came about
-        self._passed_over: dict[PeerID, float] = {}  # until when, as long as there is another
-        self._followed: tuple[PeerID, tuple[bytes, ...]] | None = None  # the last leader, with what it had gathered
+        self._avoided: dict[PeerID, float] = {}  # leader -> end of the exclusion
+        self._fruitless: Counter[PeerID] = Counter()  # leader -> failed groups since the last success
+        self._passed_over: dict[PeerID, float] = {}  # leader -> time until which others are preferred
+        self._followed: tuple[PeerID, tuple[bytes, ...]] | None = None  # last leader and its declarations
         self._looked_at = float("-inf")
 
     def choose_for(self, matchmaking: Matchmaking) -> None:
-        """Have this search ask no leaders but those chosen here, and look for them now and then; call it once.
+        """Restrict this search to leaders selected here, looked up at intervals. Call it once per search.
 
-        hivemind looks again as soon as a look has found no leader, the whole time. It never asks a leader that gathers
-        for longer than this search, but looks for no other while it knows one.
+        hivemind looks again at once when no leader was found. It never asks a leader whose search
+        ends later than its own, but looks for no other while it knows one.
         """
         keys, request = matchmaking.group_key_manager, matchmaking._request_join_group
         declared = keys.get_averagers
@@ -248,37 +248,37 @@ class Leaders:
             return [(peer, until) for peer, until in found if peer in may_lead and until <= ends_at]
 
         async def request_trusted(leader: PeerID) -> GroupInfo | None:
-            if leader not in await self.among([leader]):  # another leader may have sent us there
+            if leader not in await self.among([leader]):  # another leader may have redirected this peer
                 return None
             asked_at = self._clock()
             try:
                 group = await request(leader)
-            except AssertionError:  # hivemind's, of a group without us
+            except AssertionError:  # raised by hivemind for a group without this peer
                 self._avoid(leader, "a group without this peer")
                 raise
             if group is not None:
                 self._followed = leader, group.gathered
                 await self._look_at(leader, group)
-            elif self._clock() - asked_at >= matchmaking.request_timeout:  # a leader that refuses answers at once
+            elif self._clock() - asked_at >= matchmaking.request_timeout:  # a refusal is answered at once
                 self._came_to_nothing(leader)
             return group
 
         keys.get_averagers, matchmaking._request_join_group = trusted, request_trusted
 
     async def among(self, peers: Collection[PeerID]) -> set[PeerID]:
-        """Return those of these peers that may lead a group that this averager is in."""
+        """Return the peers that may lead a group of this averager."""
         now = self._clock()
         admitted = await self._directory.admitted(peers, TRAINING_ROLES)
         return {peer for peer in admitted if self._avoided.get(peer, now) <= now}
 
     def _fruitful(self, leaders: set[PeerID]) -> set[PeerID]:
-        """Return the leaders whose groups come about; all, if none is known for that."""
+        """Return the leaders whose groups succeed; all leaders if there are none."""
         now = self._clock()
         self._passed_over = {peer: until for peer, until in self._passed_over.items() if until > now}
         return leaders - self._passed_over.keys() or leaders
 
     def _came_to_nothing(self, leader: PeerID) -> None:
-        """Pass the leader over, from its second such group on, for twice as long each time."""
+        """Skip the leader from its second failed group on, each time for twice as long."""
         self._fruitless[leader] += 1
         over = self._fruitless[leader] - FRUITLESS_GROUPS
         if over >= 0:
@@ -287,7 +287,7 @@ class Leaders:
             self._fruitless.clear()
 
     def group_ended(self, group: GroupInfo, came_about: bool) -> None:
-        """Take in whether a group averaged as far as it depends on its leader: all had the same words."""
+        """Record whether a group succeeded as far as its leader is responsible."""
         leader = self._leader_of(group)
         if leader is None:
             return
@@ -297,13 +297,13 @@ class Leaders:
             self._came_to_nothing(leader)
 
     def avoid_leader_of(self, group: GroupInfo, reason: str) -> None:
-        """Avoid the leader of a group with words that no honest leader hands out."""
+        """Avoid the leader of a group with declarations that no honest leader sends."""
         leader = self._leader_of(group)
         if leader is not None:
             self._avoid(leader, f"a group in which {reason}")
 
     def _leader_of(self, group: GroupInfo) -> PeerID | None:
-        """Return whom this peer followed to this group; None if itself."""
+        """Return the leader that this peer followed to this group; None if this peer led it."""
         followed = self._followed
         return followed[0] if followed is not None and followed[1] == group.gathered else None
 
@@ -323,22 +323,22 @@ class Leaders:
 
 
 def required_group_size(averaging: int, attempts: int, has_waited: bool) -> int:
-    """Return the number of peers that a group needs: all at this step; after repeated failure or long, over a half."""
+    """Return the required group size: all peers at this step, or a majority after failures or a long wait."""
     return averaging // 2 + 1 if has_waited or attempts >= FULL_GROUP_ATTEMPTS else averaging
 
 
 def keeperless_group_size(live: int, has_keeper: bool, is_taken: bool) -> int:
-    """Return the number of peers that a group without the keeper needs, so that no two groups take the same step.
+    """Return the required size of a group without the keeper, so that no two groups take the same step.
 
-    There is one keeper: while it is there no step is taken without it. Without it more than half of all `live` peers,
-    whatever their step, take the step. None is taken that one of them has taken already (`is_taken`): perhaps with the
-    keeper, before it went, and then the keeper's state counts.
+    While the keeper is present, no step is taken without it. Otherwise more than half of all `live`
+    peers, at any step, are required. A step that a peer has already taken (`is_taken`) is not
+    repeated: the keeper may have taken part before it left, and its state takes precedence.
     """
     return NEVER if has_keeper or is_taken else live // 2 + 1
 
 
 def require_declarations(matchmaking: Matchmaking, refused: Callable[[bytes, PeerID], str]) -> None:
-    """Have this leader accept no follower whose declaration others would not read; `refused` says why, or nothing."""
+    """Make this leader reject followers with an invalid declaration; `refused` returns the reason or ""."""
     check = matchmaking._check_reasons_to_reject
 
     def reasons(request: JoinRequest, context: P2PContext) -> MessageFromLeader | None:
@@ -352,13 +352,13 @@ def require_declarations(matchmaking: Matchmaking, refused: Callable[[bytes, Pee
 
 
 def hold_searches(matchmaking: Matchmaking, beginnings: Beginnings) -> None:
-    """Let each search for a group end, also one that was given up, and bind the group found to its peers' words.
+    """Keep each search for a group alive until it ends, and bind the group found to its declarations.
 
-    `beginnings` is told of each search and of the group found.
+    `beginnings` is notified of each search and its group.
 
-    hivemind does not wait for a search that it cancels, and asyncio holds no task that waits. What such a search waits
-    for may be held by nobody either; then the next look for unreachable objects (`peer.averaging.rounds`) ends it in
-    the middle of tidying up, and the averager finds no group for a minute.
+    hivemind does not await a cancelled search, and asyncio keeps no reference to a waiting task.
+    The garbage collector (`peer.averaging.rounds`) could then end it during cleanup, and the
+    averager would find no group for a minute.
     """
     look, running = matchmaking.look_for_group, set()
 
@@ -379,16 +379,16 @@ def hold_searches(matchmaking: Matchmaking, beginnings: Beginnings) -> None:
 
 
 def request_timeout(window_s: float) -> float:
-    """Return the seconds to wait for a peer's answer while a group is looked for."""
+    """Return the seconds to wait for a peer's answer during matchmaking."""
     return min(MOST_REQUEST_S, window_s / 2)
 
 
 async def begin_if_complete(matchmaking: Matchmaking, step: StepControl, expected: int) -> None:
-    """Begin with the followers that are there, if this peer leads them and nobody else is to come."""
+    """Begin with the present followers if this peer leads and all expected peers have arrived."""
     if not _is_complete(matchmaking, step, expected):
         return
     async with matchmaking.lock_request_join_group:
-        if _is_complete(matchmaking, step, expected):  # still: whoever held the lock may have changed it
+        if _is_complete(matchmaking, step, expected):  # again, because it may have changed meanwhile
             await matchmaking.leader_assemble_group()
 
 

@@ -1,13 +1,13 @@
-"""PowerSGD: a large gradient as the product of two thin matrices, and its remainder kept for later steps.
+"""PowerSGD: sends a large gradient as the product of two thin matrices, with error feedback.
 
-Vogels et al. 2019 (arXiv 1905.13727). Of a matrix M of each peer, peers average first M's image of a few directions,
-then M's coordinates in that image: rank * (rows + columns) values in place of rows * columns. The remainder of M is
-added to the peer's own gradient of the next step (error feedback). The same averages give the same bits on any machine:
-sums and products are rounded one by one, in an order that no processor chooses.
+Vogels et al. 2019 (arXiv 1905.13727). For each peer's matrix M, the peers first average the image
+of a few directions under M, then M's coordinates in that image: rank * (rows + columns) values
+instead of rows * columns. The remainder is added to the peer's gradient of the next step. Equal
+averages give equal bits on any machine, because sums are rounded in a fixed order.
 
-hivemind's own averager averages differences, lets each peer's numbers drift from the others', changes its buffers in
-rounds that fail, and multiplies by factors that grow with the gradient's square, too small for 16 bits. Here both
-halves of a round are exact ones of the same group, and only a round that brought every value changes anything.
+hivemind's own version averages differences, lets peers diverge, changes its buffers in failed
+rounds, and multiplies by factors that grow with the gradient's square, which overflows 16 bits.
+Here both halves of a round are exact rounds of one group, and only a complete round has effects.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ import torch
 from peer.averaging.gradient_codes import Factors, GradientCode, Reduce
 from peer.reduction.sizes import shrinks
 
-FIRST = b".images"  # after the group's id: what its peers average before the rest
-DEPENDENT = 1e-6  # a direction of which less than this share is left beside the others is rounding noise
-CACHED_VALUES = 2**16  # of float32: a product's rows that are added up without leaving the processor
+FIRST = b".images"  # suffix of the group ID for the first half of a round
+DEPENDENT = 1e-6  # relative norm below which the rest of a direction is rounding noise
+CACHED_VALUES = 2**16  # float32 values that fit into a processor's cache: rows of a product summed at once
 
 
 def first_directions(index: int, shape: torch.Size) -> torch.Tensor:
-    """Draw random directions that are the same on all peers."""
+    """Return random directions that are the same on all peers."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(index))
 
 
 def total(values: torch.Tensor) -> torch.Tensor:
-    """Sum over the last dimension by adding halves to each other, in an order that no processor chooses."""
+    """Sum over the last dimension by pairwise halving, in an order that no processor chooses."""
     while values.shape[-1] > 1:
         half, odd = divmod(values.shape[-1], 2)
         sums = values[..., :half] + values[..., half : 2 * half]
@@ -43,7 +43,7 @@ def total(values: torch.Tensor) -> torch.Tensor:
 
 
 def orthonormal(rows: torch.Tensor) -> torch.Tensor:
-    """Orthonormalize rows (rank, length) by Gram-Schmidt in float64; return float32, zeros for a dependent row."""
+    """Orthonormalize rows (rank, length) by Gram-Schmidt in float64; a dependent row becomes zeros."""
     basis = rows.double()
     sizes = total(basis * basis).tolist()
     for number, row in enumerate(basis):
@@ -59,7 +59,7 @@ def orthonormal(rows: torch.Tensor) -> torch.Tensor:
 
 
 def product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Multiply left.T @ right, of shapes (rank, rows) and (rank, columns), a few rows at once that fit a cache."""
+    """Compute left.T @ right, (rank, rows) and (rank, columns), in blocks that fit a cache."""
     result = torch.empty(left.shape[1], right.shape[1])
     rows_at_once = max(1, CACHED_VALUES // right.shape[1])
     for first in range(0, len(result), rows_at_once):
@@ -71,48 +71,48 @@ def product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 class LowRank(GradientCode):
-    """The code of gradients that averages matrices by factors of one rank, with one peer's remainders.
+    """The gradient encoding that averages matrices by factors of one rank, with one peer's remainders.
 
-    A matrix's average is left.T @ right, the same factors on all peers. After a round they lie in the matrix's own
-    place, where the averager's process leaves them to the trainer's.
+    A matrix's average is left.T @ right, the same on all peers. After a round the factors lie in
+    the matrix's own memory, which passes them to the trainer's process.
     """
 
     halves = (FIRST, b"")
 
     def __init__(self, shapes: Sequence[torch.Size], rank: int) -> None:
-        self._rights = {  # by index, (rank, columns): of the last round's factors, from which the next one begins
+        self._rights = {  # index -> right factor (rank, columns) of the last round, the start of the next
             index: first_directions(index, torch.Size((rank, math.prod(shape[1:]))))
             for index, shape in enumerate(shapes)
             if shrinks(shape, rank)
         }
         self._factors: dict[int, Factors] = {}
-        self._lost: dict[int, torch.Tensor] = {}  # by index: sums over samples; none on a peer without samples
-        self._samples = 0  # behind the numbers last loaded
+        self._lost: dict[int, torch.Tensor] = {}  # index -> sums over samples; empty on a peer without samples
+        self._samples = 0  # number of samples in the values last loaded
 
     @property
     def factors(self) -> Mapping[int, Factors]:
-        """The factors of the matrices that were settled last, by the tensors' index."""
+        """The factors of the matrices averaged last, by tensor index."""
         return self._factors
 
     @property
     def remainders(self) -> Mapping[int, torch.Tensor]:
-        """The remainders of earlier steps, sums over samples, by the tensors' index."""
+        """The remainders of earlier steps (sums over samples) by tensor index."""
         return self._lost
 
     def remainder_shapes(self, shapes: Sequence[torch.Size]) -> dict[int, torch.Size]:
-        """Return the shapes of the remainders of tensors of these shapes, as matrices."""
+        """Return the shapes of the remainders, as matrices, for tensors of these shapes."""
         return {index: torch.Size((shapes[index][0], right.shape[1])) for index, right in self._rights.items()}
 
     def resume(self, remainders: Mapping[int, torch.Tensor]) -> None:
-        """Go on with the remainders of an earlier session, of all tensors that have one; none: begin without."""
+        """Load the remainders of an earlier session, of all tensors; empty: begin without."""
         self._lost = dict(remainders)
 
     @torch.no_grad()
     def load(self, tensors: Sequence[torch.Tensor], samples: int) -> None:
-        """Add the remainders to mean gradients over so many samples; without samples the remainders go on waiting.
+        """Add the remainders to mean gradients over `samples` samples; without samples they are kept.
 
-        A remainder counts as a sum, as gradients do, so that nothing grows or shrinks when a peer's share of the batch
-        changes.
+        Remainders are sums, like gradients, so a change of the peer's share of the batch does not
+        scale them.
         """
         self._samples = samples
         if samples:
@@ -120,9 +120,9 @@ class LowRank(GradientCode):
                 as_matrix(tensors[index]).add_(lost, alpha=1 / samples)
 
     async def average(self, tensors: Sequence[torch.Tensor], reduce: Reduce) -> None:
-        """Average matrices' images, then their coordinates with all other tensors.
+        """Average the images of the matrices, then their coordinates and all other tensors.
 
-        The group's samples are those of the second half: any images give directions, coordinates are the average.
+        The group's samples are those of the second half, which contains the actual averages.
         """
         images = await asyncio.to_thread(self.images, tensors)
         if images:
@@ -134,12 +134,12 @@ class LowRank(GradientCode):
 
     @torch.no_grad()
     def images(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the values that are averaged first: of each matrix, the image of the directions, (rank, rows)."""
+        """Return the values of the first half: each matrix's image of the directions, (rank, rows)."""
         return [_directions(index, right) @ as_matrix(tensors[index]).T for index, right in self._rights.items()]
 
     @torch.no_grad()
     def coordinates(self, tensors: Sequence[torch.Tensor], lefts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the values that are averaged next: matrices' coordinates (rank, columns), copies of other tensors."""
+        """Return matrices' coordinates (rank, columns) and copies of other tensors, for the second half."""
         matrices = (as_matrix(tensors[index]) for index in self._rights)
         rest = [tensor.clone() for index, tensor in enumerate(tensors) if index not in self._rights]
         return [left @ matrix for left, matrix in zip(lefts, matrices, strict=True)] + rest
@@ -148,7 +148,7 @@ class LowRank(GradientCode):
     def take(
         self, tensors: Sequence[torch.Tensor], lefts: Sequence[torch.Tensor], averages: Sequence[torch.Tensor]
     ) -> None:
-        """Put the averages of a round, of matrices the factors, in place of this peer's own numbers.
+        """Replace this peer's own values by the averages, matrices by their factors.
 
         Raises `OverflowError`, and changes nothing, if a value of a product could be infinite.
         """
@@ -165,10 +165,10 @@ class LowRank(GradientCode):
 
     @torch.no_grad()
     def settle(self, tensors: Sequence[torch.Tensor], sums: Sequence[torch.Tensor], *, averaged: bool) -> None:
-        """Put the averages of matrices in place of their factors, for a step, and keep this peer's remainders.
+        """Replace the factors by the averaged matrices for a step, and update this peer's remainders.
 
-        A peer that was alone has no remainders. A remainder is the part of the peer's own numbers beside the common
-        directions, not their difference from the average: that would never be paid back if another peer left.
+        A remainder is the part of the peer's own values outside the common directions: a difference
+        from the average would never be paid back if another peer left. A lone peer has none.
         """
         self._factors = {}
         if not averaged:
@@ -199,7 +199,7 @@ def as_matrix(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _directions(index: int, right: torch.Tensor) -> torch.Tensor:
-    """Return orthonormal directions (rank, columns): those of the last round, random ones where there are none."""
+    """Return orthonormal directions (rank, columns): those of the last round, or random ones."""
     found = orthonormal(right)
     none = found.abs().amax(dim=1, keepdim=True) == 0
     return orthonormal(torch.where(none, first_directions(index, found.shape), found))

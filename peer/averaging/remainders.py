@@ -1,9 +1,9 @@
-"""A trainer's remainders between two of its sessions, in a file.
+"""A trainer's gradient remainders, saved in a file between two sessions.
 
-With sparse gradients a remainder holds much of the last twenty steps, which a trainer would lose with each pause,
-restart or power-saving hour. A remainder belongs to the parameters of its step, so it decays by a twentieth for each
-step that the trainer is away: half of it is left after 13 steps. The file is deleted when it is read, so nothing is
-sent twice, however the next session ends.
+With sparse gradients a remainder contains much of the last twenty steps, which each pause, restart
+or power-saving hour would lose. A remainder belongs to the parameters of its step and decays by 5%
+per step of absence: half is left after 13 steps. The file is deleted when it is read, so no
+remainder is sent twice, however the next session ends.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from safetensors.torch import save_file
 from peer.averaging.error_feedback import DECAY
 
 logger = logging.getLogger(__name__)
-LONGEST_AWAY = 90  # steps: hardly one percent of a remainder would be left
-Remainders = Mapping[int, torch.Tensor]  # by the tensors' index, sums over samples
+LONGEST_AWAY = 90  # steps after which hardly one percent of a remainder is left
+Remainders = Mapping[int, torch.Tensor]  # tensor index -> sums over samples
 
 
 @dataclass(frozen=True)
 class RemainderOrigin:
-    """The state and the code of gradients to which remainders belong."""
+    """The state and the gradient encoding to which remainders belong."""
 
-    run: str  # its name and authority
+    run: str  # name and authority of the run
     era: int
     step: int
-    code: str  # of gradients
+    code: str  # gradient encoding
 
 
 class RemainderFile:
-    """The file of one device, which one process uses at a time."""
+    """The file of one device, used by one process at a time."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._aside = path, path.with_name(f".{path.name}")
 
     def keep(self, origin: RemainderOrigin, remainders: Remainders) -> None:
-        """Write remainders if there are any; they are lost, with a warning, if the disk does not take them."""
+        """Save the remainders, if any; a write error is logged as a warning and loses them."""
         if not remainders:
             return
         about = {"run": origin.run, "era": str(origin.era), "step": str(origin.step), "code": origin.code}
@@ -51,16 +51,16 @@ class RemainderFile:
             self._aside.parent.mkdir(exist_ok=True)
             tensors = {str(index): tensor.contiguous() for index, tensor in remainders.items()}
             save_file(tensors, self._aside, metadata=about)
-            os.utime(self._aside, (0, 0))  # of a full cache it is the first to be deleted
+            os.utime(self._aside, (0, 0))  # the oldest, so that a full cache deletes it first
             self._aside.replace(self._path)
         except (OSError, SafetensorError) as error:
             logger.warning("the remainders of gradients are lost, because they cannot be written: %s", error)
             self._delete(self._aside)
 
     def take(self, origin: RemainderOrigin, shapes: Mapping[int, torch.Size]) -> dict[int, torch.Tensor]:
-        """Delete the file, and return its remainders as far as they count at this state.
+        """Read and delete the file; return its remainders, decayed to the present state.
 
-        Returns none unless they are of this run, era and code, and all tensors have these shapes.
+        Returns none unless run, era and encoding match and all tensors have these shapes.
         """
         try:
             with safe_open(self._path, "pt") as file:
@@ -80,7 +80,7 @@ class RemainderFile:
             logger.info("the remainders of an earlier session are of another state, and dropped")
             return {}
         logger.info("goes on with the remainders of step %d", origin.step - missed)
-        return {index: tensor * DECAY**missed for index, tensor in found.items()}  # copies: the file is gone
+        return {index: tensor * DECAY**missed for index, tensor in found.items()}  # copies: the file is deleted
 
     @staticmethod
     def _delete(path: Path) -> None:
@@ -89,7 +89,7 @@ class RemainderFile:
 
 
 def _fit(found: Remainders, shapes: Mapping[int, torch.Size]) -> bool:
-    """Return whether these are finite numbers in these shapes."""
+    """Return whether all tensors have these shapes and finite values."""
     if {index: tensor.shape for index, tensor in found.items()} != dict(shapes):
         return False
     return all(tensor.dtype == torch.float32 and bool(torch.isfinite(tensor).all()) for tensor in found.values())

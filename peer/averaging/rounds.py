@@ -1,10 +1,9 @@
-"""Past rounds of averaging: the deadline that they set for the next one, and their memory, given back to the system.
+"""Deadlines derived from the durations of earlier rounds, and release of memory after a round.
 
-The averagers give memory back in their forked processes. A failed round ends in exceptions, and these hold each other,
-through the frames that they passed, in circles: the round with its copy of the gradients, and its open streams. Python
-finds such circles when a quarter as many new objects as old ones have come together. A process with all of PyTorch
-imported has so many old ones that this takes a thousand rounds. What is freed then, glibc keeps in pieces between what
-is still used.
+The averagers release memory in their forked processes. A failed round ends in exceptions, whose
+tracebacks form reference cycles with the round, its copy of the gradients and its streams. Python
+collects old cycles only after the number of objects has grown by a quarter. With all of PyTorch
+imported that takes a thousand rounds. glibc keeps the memory freed then, because it is fragmented.
 """
 
 from __future__ import annotations
@@ -16,26 +15,26 @@ from collections import deque
 from functools import cache
 from typing import Any
 
-REMEMBERED = 20  # rounds
-LEAST_KNOWN = 5  # rounds, before which the run's own limit holds
-SPREADS = 8  # beyond the median
-TIMES_MEDIAN = 3  # and at least so many medians: rounds that are all alike have no spread
-LEAST_S = 15.0  # a busy processor alone may hold a sender up for seconds, of which each may take a third of this
-SPREAD_OF_DEVIATION = 1.4826  # the median absolute deviation of a normal distribution to its standard deviation
+REMEMBERED = 20  # number of rounds
+LEAST_KNOWN = 5  # rounds before which the run's own limit applies
+SPREADS = 8  # spreads above the median
+TIMES_MEDIAN = 3  # minimum in medians, because equal rounds have no spread
+LEAST_S = 15.0  # a busy processor may delay a sender by seconds; each has a third of this limit
+SPREAD_OF_DEVIATION = 1.4826  # ratio of a normal distribution's standard deviation to its median absolute deviation
 
 
 class RoundDeadline:
-    """A deadline that follows past rounds: their median and spread, never above the run's limit; doubled by failures.
+    """A deadline from the median and spread of past rounds, at most the run's limit; failures double it.
 
-    The averager keeps one for its rounds, and the optimizer one for the gathering of groups before them.
-
-    Median and median absolute deviation, because one round that a sleeping laptop held up must not count for twenty.
+    The averager has one for its rounds, and the optimizer one for the matchmaking before them.
+    Median and median absolute deviation limit the effect of a single round delayed by a sleeping
+    laptop.
     """
 
     def __init__(self, most_s: float, least_s: float = LEAST_S) -> None:
         self._most_s, self._least_s = most_s, least_s
         self._taken: deque[float] = deque(maxlen=REMEMBERED)
-        self._failures = 0  # since the last round that succeeded
+        self._failures = 0  # failures since the last success
 
     @property
     def seconds(self) -> float:
@@ -48,29 +47,29 @@ class RoundDeadline:
         return min(self._most_s, expected * 2.0 ** min(self._failures, 32))
 
     def bounded(self, seconds: float) -> float:
-        """Return the seconds that a group may agree on, within the bounds of this run."""
+        """Return the group's agreed seconds, limited to the bounds of this run."""
         return min(self._most_s, max(self._least_s, seconds))
 
     def succeeded(self, seconds: float) -> None:
-        """Remember the duration of a round that has brought every value."""
+        """Record the duration of a complete round."""
         self._taken.append(seconds)
         self._failures = 0
 
     def failed(self) -> None:
-        """Count a failed round; perhaps it had too little time."""
+        """Count a failed round; its time limit may have been too short."""
         self._failures += 1
 
 
 def freeze_imported() -> None:
-    """Leave all that exists now out of every later search for circles; for the beginning of a forked process.
+    """Exclude all present objects from garbage collection, at the start of a forked process.
 
-    So a search takes a few milliseconds, and copies no page that is shared with the process it was forked from.
+    A collection then takes a few milliseconds, and copies no pages shared with the parent process.
     """
     gc.freeze()
 
 
 def give_back() -> None:
-    """Free circles of objects that nothing else holds, and return free pages to the system on Linux with glibc."""
+    """Collect reference cycles, and return free pages to the system on Linux with glibc."""
     gc.collect()
     trim = _malloc_trim()
     if trim is not None:
@@ -78,7 +77,7 @@ def give_back() -> None:
 
 
 def forget_frames(error: BaseException | None) -> None:
-    """Drop the frames that an exception and those behind it hold, for somebody may keep the exception for long."""
+    """Drop the tracebacks of an exception and its causes, in case the exception is kept for long."""
     while error is not None:
         error.__traceback__ = None
         error = error.__cause__ or error.__context__

@@ -1,27 +1,26 @@
-"""Shares of the reduction: how many values each peer of a group reduces, by the lines that its peers declared.
+"""The number of values that each peer of a group reduces, computed from the declared bandwidths.
 
-DeDLOC's adaptive averaging (Diskin et al. 2021, arXiv 2106.10207, section 3.2): in a group of n peers that average V
-values, a peer that reduces the fraction f sends (and receives) V * (1 + (n - 2) * f) values, its own and those of the
-others. The round ends when the slowest line has passed its traffic. Every peer of the group computes the shares for
-itself, and they must be the same everywhere: so this is a closed form in plain arithmetic, not a numerical solver. For
-the same reason the shares follow only from what all peers see: the declarations that the leader gathered, and the
-tokens. Declarations are signed (`peer.averaging.declarations`), for a leader who could call all others slow would
-reduce everything.
+DeDLOC's adaptive averaging (Diskin et al. 2021, arXiv 2106.10207, section 3.2): in a group of n
+peers that average V values, a peer that reduces the fraction f sends and receives V * (1 + (n - 2)
+* f) values. The round ends with the slowest connection's traffic. All peers must compute the same
+shares. The shares are therefore a closed form, not a solver's result, and depend only on tokens and
+on the declarations collected by the leader. Declarations are signed
+(`peer.averaging.declarations`): a leader could otherwise call all others slow and reduce
+everything.
 
-A peer without samples (the keeper, an auxiliary peer) sends V * (n - 1) * f values only, but receives V * (1 + (s - 1)
-* f) from s peers with samples: as many as before where it is the only one without. A declaration names the line's
-slower direction alone, so the shares do not depend on who has samples.
+A peer without samples (the keeper, an auxiliary peer) sends only V * (n - 1) * f values, but
+receives V * (1 + (s - 1) * f) from s peers with samples: as much as before if it is the only one
+without. A declaration contains the slower direction only, so shares do not depend on samples.
 
-Where averages take r times the bytes of senders' values (`averages_of_own`), a peer that reduces the fraction f sends
-V * (1 + ((n - 1) * r - 1) * f), with V the bytes of its own values.
+If averages take r times the bytes of senders' values (`averages_of_own`), a peer that reduces the
+fraction f sends V * (1 + ((n - 1) * r - 1) * f), with V the bytes of its own values.
 
-The peer that reduces a part says what its average is, and a line's rate is a claim. So no device but the keeper reduces
-more than a quarter of the values, or twice an equal share where that is more (`largest_share`), whatever it claims.
-That costs time only where one or two lines are much faster than all others and the keeper, which is bound by nothing,
-is away: 8 peers with lines of 200 and 7 x 10 Mbit/s then need 1.64 times as long (16 peers 1.70), with the keeper in
-the group as long as ever; so does DeDLOC's 4 x 200, 8 x 100, 4 x 50, where nobody comes near the bound. A bound of a
-half would make the 1.64 a 1.43 and let a liar have twice as much. (Both figures: `round_time`; it can at most be
-doubled where all who average reduce.)
+A reducer determines its parts' averages, and its bandwidth is only claimed. No device but the
+keeper therefore reduces more than a quarter of the values, or two equal shares if that is more
+(`largest_share`). That takes longer only if one or two connections are much faster than all others
+and the keeper, which has no limit, is absent: 8 peers with 200 and 7 x 10 Mbit/s need 1.64 times as
+long (16 peers: 1.70), DeDLOC's 4 x 200, 8 x 100 and 4 x 50 no longer. A limit of a half would give
+1.43, but a dishonest peer twice as much. (By `round_time`; at most 2 if all peers reduce.)
 """
 
 from __future__ import annotations
@@ -40,27 +39,27 @@ from peer.reduction.findings import outvoted
 from peer.reduction.sizes import AVERAGE_BYTES, CHUNK, VALUE_BYTES
 
 PARTS_PER_REDUCER = 32
-SCALE = 2**20  # values, where only proportions matter
+SCALE = 2**20  # number of values; only proportions matter
 LEAST_PART_BYTES, MOST_PART_BYTES = 2**14, 2**19
-LARGEST_SHARE = 1 / 4  # of the values, that a device reduces in a group of eight or more
-FASTEST = 25e6  # bytes per second (200 Mbit/s); on faster lines processors set the pace: encrypting, decoding, adding
-AUXILIARY_RATE = 12.5e6  # bytes per second (100 Mbit/s): an auxiliary peer's line, of those that are still to come
-ROUND_SHARE = 1 / 5  # of a step: rounds that take no more of it leave enough to computing
-WORTHWHILE = 0.9  # of a round's time, or less, must be left by one more auxiliary peer
-TRUSTED_ROLES = frozenset({"keeper"})  # run by the operator, as the coordinator is
-TIMES_PROMISED = 2.0  # a round may take so many times what its lines promise
+LARGEST_SHARE = 1 / 4  # largest fraction of the values for one device in a group of eight or more
+FASTEST = 25e6  # bytes/s (200 Mbit/s); above that, encryption and decoding are the bottleneck
+AUXILIARY_RATE = 12.5e6  # bytes/s (100 Mbit/s) assumed for a future auxiliary peer
+ROUND_SHARE = 1 / 5  # fraction of a step; shorter rounds leave enough time for computing
+WORTHWHILE = 0.9  # factor by which one more auxiliary peer must shorten a round
+TRUSTED_ROLES = frozenset({"keeper"})  # run by the operator, like the coordinator
+TIMES_PROMISED = 2.0  # permitted duration of a round relative to the estimate
 
 
 def believed(claim: float | None) -> float | None:
-    """Return a peer's claim for its line (bytes per second) as far as it counts."""
+    """Return a peer's claimed bandwidth (bytes per second), limited to `FASTEST`."""
     return None if claim is None else min(claim, FASTEST)
 
 
 def largest_share(reducers: int) -> float:
-    """Return the fraction of all values that an untrusted device may reduce at most, among so many reducers.
+    """Return the largest fraction of all values for an untrusted device, given the number of reducers.
 
-    It is at least twice an equal share, so that half of them could bear the whole and lines may differ; one or two have
-    no bound.
+    At least two equal shares, so that half of the reducers could do everything; no limit for one or
+    two.
     """
     return min(1.0, max(LARGEST_SHARE, 2 / reducers))
 
@@ -72,19 +71,19 @@ def reduction_shares(
     trusted: Sequence[bool] = (),
     averages_of_own: float = 1.0,
 ) -> tuple[int, ...]:
-    """Divide `values` among the peers that reduce, so that the round ends as soon as it can.
+    """Divide `values` among the reducers so that the round ends as early as possible.
 
-    `bandwidths`: bytes per second of each peer's line, the slower direction of the two; None is unlimited as far as is
-    known, which counts like the fastest known line of those that may reduce. `reduces`: which peers may reduce.
-    `trusted`: the peers whose share has no bound (the keeper); empty for none. `averages_of_own`: bytes of an average
-    for each byte of a sender's values. Raises `ValueError` if no peer may reduce.
+    `bandwidths`: bytes per second of each peer's slower direction; None (unlimited) is treated as
+    the fastest known reducer's. `reduces`: which peers may reduce. `trusted`: peers without a limit
+    (the keeper); empty: none. `averages_of_own`: bytes of an average per byte of a sender's values.
+    Raises `ValueError` if no peer may reduce.
     """
     if not any(reduces):
         raise ValueError("nobody in the group accepts connections, so nobody can reduce")
     known = [rate for rate, may in zip(bandwidths, reduces, strict=True) if may and rate is not None]
     fastest = max(known, default=1.0) or 1.0
     rates = [(fastest if rate is None else rate) if may else 0.0 for rate, may in zip(bandwidths, reduces, strict=True)]
-    if not any(rates):  # who may reduce has no line worth naming: they share alike
+    if not any(rates):  # no known positive rate: equal shares
         rates = [float(may) for may in reduces]
     bound = largest_share(sum(rate > 0 for rate in rates))
     limits = [1.0 if is_trusted else bound for is_trusted in trusted or [False] * len(rates)]
@@ -92,11 +91,11 @@ def reduction_shares(
 
 
 def part_size(values: int, compression: Compression, group_size: int) -> int:
-    """Return the size in bytes of the parts in which senders send `values` in a group of this size.
+    """Return the size in bytes of the parts in which senders of a group this large send `values`.
 
-    The last part of each reducer is averaged and returned when nothing else travels any more: so the parts are small
-    beside what a reducer has, but not so small that handling them takes longer than sending them. A part is of whole
-    chunks, and so of whole blocks: a whole average has the blocks of its parts, and encodes again to the same values.
+    The last part of each reducer is returned when nothing else is in transit. Parts are therefore
+    small compared with a reducer's share, but large enough to limit the overhead. They consist of
+    whole chunks and so of whole blocks, and a whole average can be encoded again without loss.
     """
     value_bytes = AVERAGE_BYTES[compression]
     returned = min(MOST_PART_BYTES, max(LEAST_PART_BYTES, values * value_bytes / (PARTS_PER_REDUCER * group_size)))
@@ -107,9 +106,9 @@ def part_size(values: int, compression: Compression, group_size: int) -> int:
 def round_time(
     values_bytes: float, shares: Sequence[int], bandwidths: Sequence[float | None], averages_of_own: float = 1.0
 ) -> float:
-    """Seconds that the slowest line needs for its traffic in a round with these shares; 0.0 where no rate is known.
+    """Return the seconds that the slowest connection needs for a round; 0.0 if no rate is known.
 
-    `values_bytes`: of one sender's values; `averages_of_own`: the bytes of an average for each of them.
+    `values_bytes`: one sender's bytes; `averages_of_own`: bytes of an average for each of them.
     """
     total, others = sum(shares), (len(shares) - 1) * averages_of_own - 1
     times = [
@@ -121,19 +120,19 @@ def round_time(
 
 
 def round_limit(agreed_s: float, promised_s: float) -> float:
-    """Return the seconds that a round may take: as agreed, and no fewer than its lines need with some room.
+    """Return a round's time limit: the agreed one, but at least twice the time its connections need.
 
-    `promised_s`: what the declared lines need (`round_time`). The members' patience follows their last rounds, which a
-    peer on a slower line may have missed.
+    `promised_s`: from the declared rates (`round_time`). The agreed limit follows the members' last
+    rounds, which a peer with a slower connection may have missed.
     """
     return max(agreed_s, TIMES_PROMISED * promised_s)
 
 
 def missing_auxiliaries(lines: GroupLines, round_s: float, step_s: float) -> int:
-    """Return how many auxiliary peers more would let a group like this one average within a fifth of a step.
+    """Return how many more auxiliary peers would shorten this group's rounds to a fifth of a step.
 
-    `round_s`: what the lines need for a round as they are. Each counts only as far as it shortens the round by a tenth:
-    a home line that passes its own gradients, and no more, stays as slow as it is.
+    `round_s`: the present duration. A further peer is added only if it shortens the round by a
+    tenth, because a home connection that just carries its own gradients remains the bottleneck.
     """
     missing, before = 0, relative_time(lines)
     longest = before * ROUND_SHARE * step_s / round_s if round_s > 0 else math.inf
@@ -146,7 +145,7 @@ def missing_auxiliaries(lines: GroupLines, round_s: float, step_s: float) -> int
 
 
 def relative_time(lines: GroupLines, more: int = 0) -> float:
-    """Return the seconds of a round for each byte of one sender's values, with so many auxiliary peers more.
+    """Return a round's seconds per byte of a sender's values, with `more` further auxiliary peers.
 
     Raises `ValueError` if no peer may reduce.
     """
@@ -157,12 +156,12 @@ def relative_time(lines: GroupLines, more: int = 0) -> float:
 
 
 def _fractions(rates: Sequence[float], limits: Sequence[float], averages_of_own: float) -> list[float]:
-    """The fractions that minimize the longest time, none above its limit; they sum to 1.
+    """Return the fractions, summing to 1, that minimize the longest time within the limits.
 
-    The excess above a limit falls to the other peers, which then need longer; so a peer above its limit stays at it.
+    A limited peer's excess goes to the others, which then need longer, so it remains limited.
     """
     others = (len(rates) - 1) * averages_of_own - 1
-    if others <= 0:  # two peers pass all their values whoever reduces
+    if others <= 0:  # with two peers the traffic is the same whoever reduces
         return [rate / math.fsum(rates) for rate in rates]
     fractions, rest = [0.0] * len(rates), 1.0
     open_to_more = [index for index, rate in enumerate(rates) if rate > 0]
@@ -180,10 +179,10 @@ def _fractions(rates: Sequence[float], limits: Sequence[float], averages_of_own:
 
 
 def _filled_up(rates: Sequence[float], others: float, rest: float) -> list[float]:
-    """Divide the fraction `rest` among these lines, by filling up the fastest first.
+    """Divide the fraction `rest` among these rates, the fastest first.
 
-    With the k fastest reducing, all of them end at T = (others * rest + k) / (the sum of their rates); the k-th has a
-    share if it could pass its own values in less than T.
+    With the k fastest reducing, all end at T = (others * rest + k) / (sum of their rates). The k-th
+    gets a share if it could send its own values in less than T.
     """
     total, time = 0.0, math.inf
     for count, rate in enumerate(sorted(rates, reverse=True), 1):
@@ -195,7 +194,7 @@ def _filled_up(rates: Sequence[float], others: float, rest: float) -> list[float
 
 
 def _whole_shares(values: int, fractions: Sequence[float]) -> tuple[int, ...]:
-    """Divide `values` into whole numbers in these proportions; the rest of rounding goes to the largest fraction."""
+    """Divide `values` into whole numbers in these proportions; the largest gets the rounding difference."""
     shares = [int(values * fraction) for fraction in fractions]
     shares[max(range(len(fractions)), key=lambda index: fractions[index])] += values - sum(shares)
     return tuple(shares)
@@ -203,24 +202,24 @@ def _whole_shares(values: int, fractions: Sequence[float]) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class GroupLines:
-    """The lines and roles of a group's peers, in its order, as they follow from declarations and tokens."""
+    """The connections and roles of a group's peers, in its order, from declarations and tokens."""
 
     rates: tuple[float | None, ...]
-    reduces: tuple[bool, ...]  # which may
+    reduces: tuple[bool, ...]  # which peers may reduce
     trusted: tuple[bool, ...]
-    second_reducers: tuple[PeerID, ...]  # who looks after others: all with connections of their own, not over a relay
-    patience_s: float = math.inf  # for the whole round
-    averages_of_own: float = 1.0  # bytes of an average for each byte of a sender's values
+    second_reducers: tuple[PeerID, ...]  # auditors of other reducers; peers with direct connections
+    patience_s: float = math.inf  # limit for the whole round
+    averages_of_own: float = 1.0  # bytes of an average per byte of a sender's values
 
 
 NOBODY = GroupLines((), (), (), ())
 
 
 def group_lines(peers: Sequence[PeerID], tokens: Sequence[AccessToken], said: Sequence[Declaration]) -> GroupLines:
-    """Return what follows from a group's declarations, and from the tokens of its peers, in the group's order.
+    """Return the connections of a group, in its order, from its declarations and tokens.
 
-    A peer reduces nothing if more than half of the other members have caught it or missed its averages, or if the
-    keeper has missed them, without whom there is no round. The keeper itself always has its share.
+    A peer reduces nothing if more than half of the other members have caught or missed it, or if
+    the keeper, which every round needs, has missed it. The keeper itself always has a share.
     """
     members, trusted = [token.member for token in tokens], [token.role in TRUSTED_ROLES for token in tokens]
     return GroupLines(
@@ -237,7 +236,7 @@ def group_lines(peers: Sequence[PeerID], tokens: Sequence[AccessToken], said: Se
 def reducing_peers(
     ids: Sequence[str], members: Sequence[str], trusted: Sequence[bool], said: Sequence[Declaration]
 ) -> tuple[bool, ...]:
-    """Return which peers of a group (peer IDs, with their members and words) may reduce; at least one can."""
+    """Return which peers may reduce, given their IDs, members and declarations; at least one can."""
     against = [{*words.accused, *words.missed} for words in said]
     out = outvoted(ids, members, against, trusted)
     kept_from = {peer for words, by_keeper in zip(said, trusted, strict=True) if by_keeper for peer in words.missed}
@@ -250,10 +249,10 @@ def reducing_peers(
 
 
 def agreed_patience(members: Sequence[str], patience_s: Sequence[float]) -> float:
-    """Return the seconds that a round may take: the median of the members' patience, each with its longest.
+    """Return a round's time limit: the median over members, each with its longest patience.
 
-    All have the same limits, or a reducer that still waits for a silent sender would be missed by those who no longer
-    wait for the reducer.
+    With different limits, a reducer that still waits for a silent sender would itself be missed by
+    others.
     """
     longest: dict[str, float] = {}
     for member, seconds in zip(members, patience_s, strict=True):

@@ -1,6 +1,6 @@
-"""The ways to average: formats of the averaged values with PowerSGD's rank, in the order of their cost in loss.
+"""Averaging modes: compression formats with a PowerSGD rank, ordered by their cost in loss.
 
-The order is measured (docs/operators/network.md, "Many workers in one process").
+The order was measured (docs/operators/network.md, "Many workers in one process").
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AveragingWay:
-    """A format of the averaged values with PowerSGD's rank, and its measured cost."""
+    """A compression format with a PowerSGD rank, and its measured cost."""
 
     compression: Compression
-    powersgd_rank: int = 0  # 0: all tensors are averaged as they are
-    loss: float = field(default=1.0, compare=False)  # times the held-out loss of exact averages
+    powersgd_rank: int = 0  # 0: all tensors are averaged whole
+    loss: float = field(default=1.0, compare=False)  # held-out loss relative to exact averages
 
     @property
     def keys(self) -> dict[str, str | int]:
-        """The keys of `averaging` in a run file."""
+        """The corresponding keys of `averaging` in a run file."""
         return {"compression": self.compression, "powersgd_rank": self.powersgd_rank}
 
     def __str__(self) -> str:
-        """Name the way as the guide's table does."""
+        """Return the mode's name in the guide's table."""
         return f"powersgd_rank: {self.powersgd_rank}" if self.powersgd_rank else self.compression
 
 
@@ -39,10 +39,10 @@ SPARSE = (AveragingWay("topk-2bit", loss=1.007),)
 
 
 def ways_of(averaging: Averaging, *, before_run: bool = False) -> tuple[AveragingWay, ...]:
-    """Return the ways that are open to a run, the least cost in loss first.
+    """Return the modes available to a run, in ascending order of their cost in loss.
 
-    PowerSGD was not measured with local steps, and `topk-2bit` only with local steps and plain outer ones. A run that
-    goes on cannot change to the latter (`before_run`).
+    PowerSGD was not measured with local steps, and `topk-2bit` only with local steps and a plain
+    outer optimizer. A running run cannot change to `topk-2bit` (`before_run`).
     """
     if averaging.aggregation == "centered_clipping":
         return DENSE
@@ -53,14 +53,14 @@ def ways_of(averaging: Averaging, *, before_run: bool = False) -> tuple[Averagin
 
 
 def way_of(averaging: Averaging) -> AveragingWay:
-    """Return the way of a run's first steps, or of the steps for which these settings hold."""
+    """Return the mode of these settings."""
     return AveragingWay(averaging.wire_format, averaging.powersgd_rank)
 
 
 def fewest_bytes(averaging: Averaging, model: torch.nn.Module) -> int:
-    """Return how many bytes of a peer's gradient pass its line in the way of the fewest that a run may change to.
+    """Return the bytes of a peer's gradients in the smallest mode to which the run may change.
 
-    Only a run with `compression: auto` changes its way by itself.
+    Only a run with `compression: auto` changes its mode by itself.
     """
     ways = ways_of(averaging) if averaging.compression == "auto" else ()
     own = [averaging.with_code((way.compression, way.powersgd_rank)) for way in ways]
