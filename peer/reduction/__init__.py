@@ -1,6 +1,6 @@
 """Reduction of other peers' gradients: compression, screening, clipping, caps, audits and findings.
 
-`peer.averaging` imports these modules; `peer.swarm` imports `guard`, `shared_caps`, `compression`,
-`sizes` and `findings`, `peer.training` and `peer.doctor` `sizes`. Rules are pure functions of
-parts; only `audit_rpc` communicates with peers.
+The rules are pure functions of received parts; only `audit_rpc` communicates with peers.
+`peer.averaging` runs the reduction. `peer.swarm`, `peer.training` and `peer.doctor` use single
+modules, such as `sizes`.
 """

@@ -1,18 +1,19 @@
-"""Attestations: a reducer's signed account of its inputs and averages in a round.
+"""Attestations: a reducer's signed record of its inputs and averages in a round.
 
-Each sender sends the digests of all its parts before the first part, and the reducer accepts no other parts.
-When all parts are averaged, the reducer signs one attestation and sends the same bytes to all senders: each
-sender's digests, the weight that it named and the weight that counted, and the digests of the averages. A
-sender accepts the averages only if the attestation is correct about the sender and the averages. So
+Each sender sends the digests of all its parts before the first part, and the reducer accepts no
+other parts. When all parts are averaged, the reducer signs one attestation and sends the same bytes
+to all senders. It contains each sender's digests, declared weight and counted weight, and the
+digests of the averages. A sender accepts the averages only if the attestation matches its inputs
+and the averages. Consequently:
 
-- a sender that holds the same attestation as another peer has confirmed its own line in it: the
-  inputs that it shows that peer after the round must have these digests;
+- a sender with the same attestation as another peer has confirmed its own entry: the inputs that
+  it shows that peer after the round must have these digests;
 - a reducer's average must be the result of inputs with these digests;
-- two attestations of one round, signed by one reducer, prove that it sent different accounts.
+- two different attestations of one round, signed by one reducer, prove that the reducer lied.
 
-No peer takes part twice in rounds with the same group's ID between two steps
+No peer takes part twice in rounds with the same group ID between two steps
 (`peer.reduction.audit_rpc`), so an honest reducer's attestation cannot be replayed for another
-round. Used by `peer.averaging.all_reduce`, which exchanges them, and `peer.reduction.audit`.
+round. `peer.averaging.all_reduce` exchanges attestations, and `peer.reduction.audit` compares them.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from auth.statements import Statement
 DIGEST_BYTES = 32
 MAX_SENDERS = 512
 MAX_ATTESTATION_BYTES = 512 * 1024
-SAME_WEIGHT = 1e-6  # relative difference of sums of doubles in another order
+SAME_WEIGHT = 1e-6  # relative rounding error of sums of doubles in a different order
 
 _Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 _Parts = Annotated[int, Field(ge=1, le=2**31 - 1)]
@@ -50,37 +51,37 @@ class AttestedRound:
 
     run: str
     era: int
-    step: int  # the global step after which the group averages
+    step: int  # last step before the average
     group_id: bytes
-    layout: bytes  # digest of the group's order and shares, as a leader could send different ones to peers
+    layout: bytes  # digest of the group's order and shares, because a leader could send different ones to peers
 
 
 class AttestedSender(BaseModel):
-    """One sender's line in an attestation."""
+    """One sender's entry in an attestation."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-    weight: _Weight  # named by the sender, in samples
-    inputs: _Digest | Literal[""]  # digest of its parts' digests; empty for a sender without a weight
-    counted: tuple[tuple[_Parts, _Weight], ...]  # successive spans: number of parts, and the weight counted in them
+    weight: _Weight  # declared by the sender, in samples
+    inputs: _Digest | Literal[""]  # digest of its parts' digests; empty without a weight
+    counted: tuple[tuple[_Parts, _Weight], ...]  # runs of equal weights: (number of parts, counted weight)
 
     @classmethod
     def of_parts(cls, weight: float, inputs: Sequence[bytes], counted: Iterable[float]) -> AttestedSender:
-        """Return a sender's line from its parts' digests and counted weights."""
+        """Return a sender's entry from its parts' digests and counted weights."""
         spans = tuple((len(list(span)), value) for value, span in groupby(counted))
         return cls(weight=weight, inputs=digest_of_all(inputs).hex() if weight else "", counted=spans)
 
     @property
     def parts(self) -> int:
-        """The number of parts that the line covers."""
+        """The number of parts that the entry covers."""
         return sum(parts for parts, _ in self.counted)
 
     @property
     def least_counted(self) -> float:
-        """The smallest weight with which this sender counts in any part."""
+        """The smallest weight with which this sender is counted in any part."""
         return min((weight for _, weight in self.counted), default=0.0)
 
     def counted_in(self, part: int) -> float:
-        """Return the weight with which this sender counts in a part."""
+        """Return the weight with which this sender is counted in a part."""
         for parts, weight in self.counted:
             if part < parts:
                 return weight
@@ -89,7 +90,7 @@ class AttestedSender(BaseModel):
 
 
 class Attestation(Statement):
-    """A reducer's account of a round."""
+    """A reducer's record of a round."""
 
     noun: ClassVar[str] = "attestation"
     attestation: Literal["manyhands-attestation-v1"] = "manyhands-attestation-v1"
@@ -98,14 +99,14 @@ class Attestation(Statement):
     step: _Count
     group: Annotated[str, Field(pattern=r"^([0-9a-f]{2}){0,128}$")]
     layout: _Digest
-    averages: _Digest  # the digest of the averages' digests, in the order of the parts
+    averages: _Digest  # digest of the averages' digests, in the order of the parts
     senders: Annotated[tuple[AttestedSender, ...], Field(max_length=MAX_SENDERS)]  # in the group's order
 
     @classmethod
     def of_round(
         cls, attested: AttestedRound, averages: Iterable[bytes], senders: Sequence[AttestedSender]
     ) -> Attestation:
-        """Return the attestation of a round with these senders and averages (by digests)."""
+        """Return the attestation of a round with these senders and digests of averages."""
         return cls(
             run=attested.run,
             era=attested.era,
@@ -122,7 +123,7 @@ class Attestation(Statement):
         return AttestedRound(self.run, self.era, self.step, bytes.fromhex(self.group), bytes.fromhex(self.layout))
 
     def totals(self, parts: int) -> list[float]:
-        """Return all senders' weight in each of so many parts, which every line must cover."""
+        """Return the total weight of all senders in each of the parts, which every entry must cover."""
         totals = [0.0] * parts
         for sender in self.senders:
             counted = chain.from_iterable(repeat(weight, count) for count, weight in sender.counted)
@@ -133,10 +134,10 @@ class Attestation(Statement):
     def require_true(
         self, own: int, weight: float, inputs: Sequence[bytes], averages: Sequence[bytes], weights: Sequence[float]
     ) -> None:
-        """Raise `ValueError` unless the attestation agrees with what the peer at index `own` knows.
+        """Raise `ValueError` unless the attestation agrees with the data of the peer at index `own`.
 
-        `weight` and `inputs` (digests) are the peer's own. `averages` (digests) and `weights` are
-        those that the reducer returned.
+        `weight` and `inputs` (digests) are the peer's own. `averages` (digests) and `weights` were
+        returned by the reducer.
         """
         if own >= len(self.senders):
             raise ValueError(f"it names {len(self.senders)} senders")
@@ -168,11 +169,11 @@ class SignedAttestation:
 
     @property
     def digest(self) -> bytes:
-        """The digest of the statement without its random signature, to compare two peers' attestations."""
+        """The digest of the statement, without its randomized signature, for comparisons between peers."""
         return digest(self.content.partition(b"\n")[0])
 
     def opened(self, public_key: bytes) -> Attestation:
-        """Verify and return the attestation. Raises `ValueError` unless this key (OpenSSH) signed it."""
+        """Verify and return the attestation. Raises `ValueError` unless it is signed by this key (OpenSSH)."""
         if len(self.content) > MAX_ATTESTATION_BYTES:
             raise ValueError(f"it has {len(self.content)} bytes, of {MAX_ATTESTATION_BYTES} at most")
         body, _, signature = self.content.partition(b"\n")
@@ -185,12 +186,12 @@ class SignedAttestation:
 
 
 class AttestedWeight(NamedTuple):
-    """The samples of one sender in a round, by its reducers' attestations."""
+    """The samples of one sender in a round, according to its reducers' attestations."""
 
-    named: float  # maximum over reducers of the weight received
+    named: float  # maximum over reducers of the received weight
     brought: float  # minimum over reducers; 0 if one received none
     counted: float  # minimum over parts, among reducers that received a weight
-    by_most: float  # at least this much is counted by more than half of the reducers
+    by_most: float  # counted by more than half of the reducers, at least
 
     @property
     def taken(self) -> float:
@@ -202,10 +203,10 @@ NOTHING_ATTESTED = AttestedWeight(0.0, 0.0, 0.0, 0.0)
 
 
 def attested_weights(attestations: Collection[Attestation], senders: Iterable[str]) -> dict[str, AttestedWeight]:
-    """Return the attested weights of each sender (peer ID) that named a weight to any reducer.
+    """Return the attested weights of each sender (peer ID) that declared a weight to any reducer.
 
-    Each attestation has a line for each sender. All peers of a complete round hold the same
-    attestations, so they compute the same values.
+    Each attestation has an entry for each sender. All peers of a complete round hold the same
+    attestations and therefore compute the same values.
     """
     found = {}
     for index, peer_id in enumerate(senders):

@@ -1,13 +1,13 @@
-"""Audit of a round by one of its peers, after the round: whether its reducers returned correct averages.
+"""Audit of a completed round by one of its peers, which checks that the reducers' averages are correct.
 
-A peer that accepts connections is a second reducer for one part, drawn at random: all senders of
-this part show it the same bytes again, and it repeats the reduction. All peers also compare digests
-of their attestations (`peer.reduction.attestation`). No claim is trusted: senders have confirmed
-the digests of their inputs, the reducer has signed the weights, and a peer with a different
-attestation of a reducer must show it. This module is pure; `peer.reduction.audit_rpc` communicates.
+A peer that accepts connections repeats the reduction of one random part: all senders of this part
+send it the same bytes again. All peers also compare digests of their attestations
+(`peer.reduction.attestation`). No claim is trusted: senders have confirmed the digests of their
+inputs, the reducer has signed the weights, and a peer with a different attestation must show it.
+This module is pure; `peer.reduction.audit_rpc` communicates.
 
-An honest reducer computes the mean by the weights that it attests. It may scale down inputs that are far too
-large, by knowledge that others do not have exactly; `falsified` allows for this, for such inputs only.
+An honest reducer computes the mean with the weights that it attests. It may scale down far too
+large inputs, by data that others do not have exactly. `falsified` allows for this.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from peer.reduction.findings import Finding, FindingKind
 from peer.reduction.screening import LEAST_SENDERS, MARGIN as LARGE
 from peer.reduction.top_k import TOP_K
 
-TOLERANCE = 1e-3  # share of a part's norm, as processors round sums differently
-ON_EDGE = 1e-3  # share of half a step between codes: sums so close to the edge may be rounded either way
+TOLERANCE = 1e-3  # fraction of a part's norm, because processors round sums differently
+ON_EDGE = 1e-3  # fraction of half a step between codes; sums so close to the boundary may be rounded either way
 MOST_DIFFERING = 4  # attestations requested from one peer
 
 
@@ -48,12 +48,12 @@ class ReturnedAverage:
     """A part's average as the reducer returned it."""
 
     average: torch.Tensor
-    compression: int  # hivemind's code on the wire
+    compression: int  # hivemind's compression code on the wire
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A part's place: its reducer's index in the group, and its own among the reducer's parts."""
+    """A part's position: its reducer's index in the group, and its index among the reducer's parts."""
 
     reducer: int
     part: int
@@ -61,35 +61,35 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A request for a peer's input of a part and its attestations of some reducers (by number)."""
+    """A request for a peer's input of a part and for its attestations of some reducers (by index)."""
 
     drawn: Drawn | None
     attestations: tuple[int, ...] = ()
 
 
 class Evidence:
-    """A peer's evidence of one all-reduce, collected during the round for its audit.
+    """A peer's evidence from one all-reduce, collected for the audit of the round.
 
-    It contains the bytes of each part that the peer sent and the parts that it reduces itself, the
-    reducers' attestations, and the average of one part. That part is drawn in secret before the
-    first average arrives, so that no reducer knows which average will be checked.
+    It contains the bytes of every part that the peer sent or reduced itself, the reducers'
+    attestations, and the average of one part. That part is drawn in secret before the first average
+    arrives, so no reducer knows which average will be checked.
     """
 
     def __init__(
         self, attested: AttestedRound, *, parts: Sequence[int], own: int, weight: float, rng: random.Random
     ) -> None:
-        """`parts` is how many parts each peer of the group reduces, `own` is this peer's index."""
+        """Set up the evidence; `parts`: number of parts per reducer; `own`: this peer's index in the group."""
         self.round, self.weight = attested, weight
         self.drawn = draw(parts, own, rng)
-        self.returned: ReturnedAverage | None = None  # of the drawn part
-        self.attestations: dict[int, tuple[SignedAttestation, Attestation]] = {}  # by reducer
+        self.returned: ReturnedAverage | None = None  # average of the drawn part
+        self.attestations: dict[int, tuple[SignedAttestation, Attestation]] = {}  # reducer -> attestation
         self._own = own
         self._parts = tuple(parts)
-        self._named = [weight] * len(self._parts)  # to each reducer
+        self._named = [weight] * len(self._parts)  # weight declared to each reducer
         self._sent: list[list[runtime_pb2.Tensor]] = [[] for _ in parts]
         self._inputs: list[list[bytes]] = [[] for _ in parts]  # digests
-        self._averages: list[list[bytes]] = [[] for _ in parts]  # digests
-        self._weights: list[list[float]] = [[] for _ in parts]  # returned with the averages
+        self._averages: list[list[bytes]] = [[] for _ in parts]  # digests of the averages
+        self._weights: list[list[float]] = [[] for _ in parts]  # weights returned with the averages
 
     @property
     def digests(self) -> list[bytes]:
@@ -100,7 +100,7 @@ class Evidence:
     def sent(self, drawn: Drawn) -> tuple[runtime_pb2.Tensor, list[bytes]] | None:
         """Return this peer's input of a part, and the digests of all its inputs to that reducer.
 
-        Returns None if there is no such part, or no input because the peer has no weight.
+        None if there is no such part, or no input because the peer has no weight.
         """
         if drawn.reducer < len(self._sent) and drawn.part < len(self._sent[drawn.reducer]):
             return self._sent[drawn.reducer][drawn.part], self._inputs[drawn.reducer]
@@ -142,7 +142,7 @@ class Evidence:
 
 
 def draw(parts: Sequence[int], own: int, rng: random.Random) -> Drawn | None:
-    """Draw uniformly one of the parts that other peers reduce; None if there is none."""
+    """Draw one of the other peers' parts uniformly at random; None if they reduce nothing."""
     others = [0 if index == own else count for index, count in enumerate(parts)]
     if not any(others):
         return None
@@ -155,7 +155,7 @@ def draw(parts: Sequence[int], own: int, rng: random.Random) -> Drawn | None:
 
 
 class Audit:
-    """One peer's audit of a round, from the statements and inputs that others send afterwards."""
+    """One peer's audit of a round, based on data that other peers send afterwards."""
 
     def __init__(
         self,
@@ -166,20 +166,20 @@ class Audit:
         key_of: Callable[[PeerID], bytes | None],
         are_means: bool = True,
     ) -> None:
-        """`key_of` returns the key (OpenSSH) in a peer's token, if it has one.
+        """Set up the audit; `key_of` returns the public key (OpenSSH) in a peer's token, or None.
 
-        Unless averages are plain means (`are_means`), they depend on earlier rounds and are not recomputed.
+        Averages that are not plain means depend on earlier rounds and are not recomputed.
         """
         self.peers, self.own, self.evidence = tuple(peers), own, evidence
         self._key_of = key_of
         self._found: list[Finding] = []
-        self._asked: dict[int, Wanted] = {}  # by the other peers' indices
+        self._asked: dict[int, Wanted] = {}  # request to each other peer, by index
         self._answered: set[int] = set()
         self._inputs: dict[int, torch.Tensor] = {}
         drawn = evidence.drawn if are_means else None
         attested = None if drawn is None else evidence.attestations.get(drawn.reducer)
         self._drawn = None if attested is None else drawn
-        self._lines = {  # senders that count in the drawn part
+        self._lines = {  # entries of the senders in the drawn part
             index: line
             for index, line in enumerate(() if drawn is None or attested is None else attested[1].senders)
             if drawn is not None and line.counted_in(drawn.part) > 0
@@ -189,7 +189,7 @@ class Audit:
             self._inputs[self.peers.index(own)] = decode(mine[0], TOP_K)
 
     def hear(self, peer: PeerID, digests: Sequence[bytes]) -> Wanted | None:
-        """Add another peer's digests of its attestations (the first time only). Returns what to request from it."""
+        """Process a peer's digests of its attestations, once; return the evidence to request from it."""
         index = self._index_of(peer)
         if index is None or index in self._asked or len(digests) != len(self.peers):
             return None
@@ -215,7 +215,7 @@ class Audit:
         digests: Sequence[bytes],
         attestations: Sequence[bytes] = (),
     ) -> None:
-        """Add the evidence that a peer was asked for (the first time only)."""
+        """Process the evidence requested from a peer, once."""
         index = self._index_of(peer)
         if index is None or index in self._answered or index not in self._asked:
             return
@@ -223,11 +223,11 @@ class Audit:
         wanted = self._asked[index]
         for reducer, content in zip(wanted.attestations, attestations, strict=False):
             self._compare(reducer, SignedAttestation(content))
-        if wanted.drawn is not None and digests:  # without digests it has shown nothing, like a missing peer
+        if wanted.drawn is not None and digests:  # a peer without digests is treated as missing
             self._take_input(index, wanted.drawn, wire, digests)
 
     def _compare(self, reducer: int, other: SignedAttestation) -> None:
-        """Record a finding if a reducer signed an attestation that differs from this peer's."""
+        """Record a finding if a reducer signed an attestation that differs from this peer's copy."""
         held, key = self.evidence.attestations[reducer][1], self._key_of(self.peers[reducer])
         try:
             theirs = None if key is None else other.opened(key)
@@ -238,7 +238,7 @@ class Audit:
             self._note(reducer, "reduction", detail)
 
     def _take_input(self, index: int, drawn: Drawn, wire: runtime_pb2.Tensor, digests: Sequence[bytes]) -> None:
-        """Add an input with the digest that its sender confirmed. Record a finding for any other."""
+        """Store an input that matches its sender's digests; record a finding for any other input."""
         line = self._lines[index]
         committed = digests[drawn.part : drawn.part + 1] if digest_of_all(digests).hex() == line.inputs else ()
         if digest_of(wire) not in committed:
@@ -248,7 +248,7 @@ class Audit:
         try:
             part = decode(wire, TOP_K)
         except ValueError:
-            return  # no honest reducer would have accepted it
+            return  # no honest reducer would have accepted this part
         is_part = returned is not None and part.shape == returned.average.shape and part.dtype == torch.float32
         if is_part and bool(torch.isfinite(part).all()):
             self._inputs[index] = part
@@ -281,7 +281,7 @@ class Audit:
 
 
 def falsified(returned: ReturnedAverage, given: Sequence[WeightedPart], reducer: int) -> str | None:
-    """Return what is wrong with an average of these inputs and weights; None if it is correct.
+    """Return the error in an average of these inputs and weights; None if it is correct.
 
     `reducer` is the reducer's own index as a sender.
     """
@@ -301,7 +301,7 @@ def falsified(returned: ReturnedAverage, given: Sequence[WeightedPart], reducer:
 
 
 def _may_be_limited(returned: ReturnedAverage, given: Sequence[WeightedPart], reducer: int) -> bool:
-    """Return whether the average is explained by scaling down inputs that are far too large."""
+    """Return whether a reducer that scaled down far too large inputs could have computed the average."""
     large = _are_large(given, reducer)
     if not any(large):
         return False
@@ -317,10 +317,10 @@ def _may_be_limited(returned: ReturnedAverage, given: Sequence[WeightedPart], re
 
 
 def _are_large(given: Sequence[WeightedPart], reducer: int) -> list[bool]:
-    """Return which of these inputs a reducer may have limited.
+    """Return which of these inputs a reducer may have scaled down.
 
-    A reducer compares with the senders' median or something larger; with two senders, with the
-    other one or its own gradient. Its own gradient is unknown to others if it does not count.
+    A reducer compares an input with the senders' median norm or more; of two senders, with the
+    other one or its own gradient. Others cannot know that gradient if the reducer is not a sender.
     """
     total = sum(one.weight for one in given)
     norms = [float(one.part.norm()) for one in given]

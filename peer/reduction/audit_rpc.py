@@ -1,8 +1,8 @@
-"""Exchange of evidence for audits among a group's peers, in the background after a round.
+"""Exchange of audit evidence within a group, in the background after a round.
 
-Each peer sends the digests of its attestations to every other peer that accepts connections, and then the
-evidence that this peer requests (`peer.reduction.audit` evaluates it). An audit never delays a step, and a peer
-that does not answer fails nothing. Used by `peer.averaging.averager`, in the averager's own process.
+Each peer sends the digests of its attestations to every other peer that accepts connections, and
+then the evidence that this peer requests (`peer.reduction.audit` evaluates it). An audit never
+delays a step, and an absent answer causes no failure. Runs in the averager's own process.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from peer.reduction.audit import MOST_DIFFERING, Audit, Drawn
 from peer.reduction.findings import Finding
 
 logger = logging.getLogger(__name__)
-AUDIT_S = 30.0  # after its round an audit ends, and its evidence is dropped
-MOST_AUDITS = 2  # at once: the two halves of a round; each holds the bytes that this peer sent
-Stub = Any  # hivemind's, of the other peer's averager
+AUDIT_S = 30.0  # duration after which an audit ends and its evidence is dropped
+MOST_AUDITS = 2  # concurrent audits (the two halves of a round); each holds all bytes that this peer sent
+Stub = Any  # hivemind's stub of another peer's averager
 
 
 class AuditedRound:
@@ -38,26 +38,26 @@ class AuditedRound:
         self.complete = asyncio.Event()  # the audit has all evidence
 
     async def audit(self, patience_s: float) -> Audit | None:
-        """Wait for this peer's averages, and return its audit. Returns None if the round failed or is late."""
+        """Wait for this peer's averages; return its audit, or None if the round failed or is late."""
         await asyncio.wait([self.ended], timeout=patience_s)
         return self.ended.result() if self.ended.done() and not self.ended.cancelled() else None
 
 
 class Auditing:
-    """All audits of this process, for running rounds and rounds that have just ended."""
+    """All audits of this process: of running and of recently completed rounds."""
 
     def __init__(self, traffic: Traffic, note: Callable[[Finding], None], patience_s: float = AUDIT_S) -> None:
         self._traffic, self._on_finding = traffic, note
         self._patience_s = patience_s
         self._rounds: dict[bytes, AuditedRound] = {}
-        self._position, self._used = (-1, -1), set[bytes]()  # era and step, and the group IDs of its rounds
+        self._position, self._used = (-1, -1), set[bytes]()  # era and step, and the group IDs used since
         self._running: list[asyncio.Task[None]] = []
 
     def expect(self, attested: AttestedRound) -> None:
-        """Register a round that begins.
+        """Register a new round.
 
-        Raises `AllreduceException` if its ID was used at this step before. Otherwise this peer
-        would sign two attestations that others could present as one round's.
+        Raises `AllreduceException` if its ID was already used at this step: two attestations signed
+        by this peer could otherwise be presented as one round's.
         """
         position = attested.era, attested.step
         if position != self._position:
@@ -74,7 +74,7 @@ class Auditing:
     def begin(
         self, group_id: bytes, audit: Audit, second_reducers: Sequence[PeerID], stub: Callable[[PeerID], Stub]
     ) -> None:
-        """Audit a successful round in the background with these second reducers; end the oldest excess audits."""
+        """Audit a successful round in the background with these second reducers; cancel the oldest audits."""
         self._rounds[group_id].ended.set_result(audit)
         self._running = [task for task in self._running if not task.done()]
         for task in self._running[: -MOST_AUDITS + 1]:
@@ -82,7 +82,7 @@ class Auditing:
         self._running.append(asyncio.create_task(self._run(group_id, audit, second_reducers, stub)))
 
     async def hear(self, request: Statement, remote: PeerID) -> Question:
-        """Process another peer's statement, and answer with the evidence that it should show."""
+        """Process another peer's statement; return the evidence to request from it."""
         await self._received(request.ByteSize())
         heard = self._rounds.get(request.group_id)
         audit = None if heard is None else await heard.audit(self._patience_s)
@@ -98,7 +98,7 @@ class Auditing:
         return Question(wanted=True, reducer=reducer, part=part, attestations=wanted.attestations)
 
     async def see(self, request: Input, remote: PeerID) -> None:
-        """Process the evidence that another peer shows."""
+        """Process the evidence sent by another peer."""
         await self._received(request.ByteSize())
         seen = self._rounds.get(request.group_id)
         audit = None if seen is None else await seen.audit(self._patience_s)
@@ -130,7 +130,7 @@ class Auditing:
                 self._on_finding(finding)
 
     async def _talk(self, group_id: bytes, audit: Audit, stub: Stub) -> None:
-        """Send this peer's statement to one second reducer, then the evidence that it requests."""
+        """Send this peer's statement to one second reducer, then the requested evidence."""
         evidence = audit.evidence
         statement = Statement(group_id=group_id, digests=evidence.digests)
         await self._sent(statement.ByteSize())
@@ -152,19 +152,19 @@ class Auditing:
 
 
 class AuditedRounds:
-    """Mixin before a hivemind averager, after `AuthorizedAverager`: an audit's RPCs for members."""
+    """Mixin before a hivemind averager, after `AuthorizedAverager`, with the RPCs of an audit."""
 
     auditing: Auditing
 
     async def rpc_compare_averages(self: Any, request: Statement, context: P2PContext) -> Question:
-        """Receive a peer's statement of its attestations."""
+        """Receive a peer's digests of its attestations."""
         if not await self.directory.admits(context.remote_id, TRAINING_ROLES):
             return Question()
         question: Question = await self.auditing.hear(request, context.remote_id)
         return question
 
     async def rpc_show_input(self: Any, request: Input, context: P2PContext) -> Received:
-        """Receive the evidence that a peer was asked to show."""
+        """Receive the evidence requested from a peer."""
         if await self.directory.admits(context.remote_id, TRAINING_ROLES):
             await self.auditing.see(request, context.remote_id)
         return Received()

@@ -1,17 +1,17 @@
-"""A reducer's part buffer: it holds the senders' parts, and averages them when all have arrived.
+"""A reducer's buffer of parts, averaged once all senders' parts have arrived.
 
-hivemind adds each part to a sum as it arrives, so the last bits depend on the order of arrival, and
-a part that is refused later is already in the sum. Here parts are summed only after all senders
-still in the round have sent the same part, and in the order of senders: equal parts give equal bits
-in any order of arrival, and banned senders are excluded. Each sender has one part here at a time. A
-sender with the weight 0 sends no parts. Used by `peer.averaging.all_reduce`.
+hivemind adds each part to a sum on arrival, so the last bits depend on the order, and a part that
+is later refused is already included. Here parts are summed in the order of senders, once all
+senders still in the round have sent the same part. The order of arrival has no effect, and banned
+senders are excluded. A sender with weight 0 sends no parts. Used by `peer.averaging.all_reduce`.
 
-The average is either the mean or centred clipping, which limits each sender's influence (Karimireddy, He, Jaggi
-2021, arXiv 2012.10333; applied by each reducer to its own parts as in Gorbunov et al. 2021, arXiv 2106.11257).
-It starts at a centre, the accepted average of the previous round. Each sender's difference from the centre is
-clipped to a radius, and the mean of the clipped differences moves the centre, for a few iterations. In the
-paper all senders have equal batches. Here a sender with few samples has a noisier gradient, by the root of its
-share, so its radius is `radius` times the usual norm of the average, divided by the root of its share.
+The average is either the mean or centred clipping, which limits each sender's influence
+(Karimireddy, He, Jaggi 2021, arXiv 2012.10333; applied by each reducer to its own parts as in
+Gorbunov et al. 2021, arXiv 2106.11257). It starts at a centre, the accepted average of the previous
+round. Each sender's difference from the centre is clipped to a radius, and the mean of the clipped
+differences moves the centre, for a few iterations. In the paper all senders have equal batches.
+Here the gradient of a sender with a small share is noisier, by the root of that share. Its radius
+is therefore `radius` times the usual norm of the average, divided by the root of its share.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from hivemind.averaging.partition import AllreduceException, BannedException, Te
 
 
 class RefusedPart(AllreduceException):
-    """A part that no honest peer sends; the message is the rest of a sentence about the sender."""
+    """The error for a part that no honest peer sends; the message completes a sentence about the sender."""
 
 
 @dataclass(frozen=True)
 class WeightedPart:
-    """One sender's values of the part that is being reduced."""
+    """One sender's values of the part being reduced."""
 
-    sender: int  # its index among the round's senders
+    sender: int  # index among the round's senders
     part: torch.Tensor  # float32; must not be modified
     weight: float  # samples
 
@@ -45,7 +45,7 @@ class ReducedPart:
     """The result of a part for all senders."""
 
     average: torch.Tensor
-    counted: Mapping[int, float]  # sender -> the weight with which its part is in the average
+    counted: Mapping[int, float]  # sender -> weight of its part in the average
 
     @property
     def weight(self) -> float:
@@ -53,11 +53,11 @@ class ReducedPart:
         return sum(self.counted.values())
 
 
-Combine = Callable[[int, Sequence[WeightedPart]], ReducedPart]  # (part's index, contributions in the order of senders)
+Combine = Callable[[int, Sequence[WeightedPart]], ReducedPart]  # (part's index, contributions by sender)
 
 
 def weighted_mean(part_index: int, contributions: Sequence[WeightedPart]) -> torch.Tensor:
-    """Compute the mean by weights; zero if all weights are zero."""
+    """Return the weighted mean; zero if all weights are zero."""
     del part_index
     total = torch.zeros_like(contributions[0].part)
     for given in contributions:
@@ -66,17 +66,17 @@ def weighted_mean(part_index: int, contributions: Sequence[WeightedPart]) -> tor
 
 
 def reduced_mean(part_index: int, contributions: Sequence[WeightedPart]) -> ReducedPart:
-    """Return the mean by weights; a `Combine`."""
+    """Return the weighted mean; implements `Combine`."""
     return ReducedPart(weighted_mean(part_index, contributions), counted_of(contributions))
 
 
 def counted_of(contributions: Sequence[WeightedPart]) -> dict[int, float]:
-    """Return the weight with which each sender's part counts."""
+    """Return each sender's weight."""
     return {given.sender: given.weight for given in contributions}
 
 
 class PartReducer(TensorPartReducer):
-    """hivemind's reducer with a `Combine` function for complete parts. See the module's docstring."""
+    """hivemind's reducer with a `Combine` function for complete parts; see the module's docstring."""
 
     if TYPE_CHECKING:
         current_part_future: asyncio.Future[ReducedPart]
@@ -88,12 +88,12 @@ class PartReducer(TensorPartReducer):
         combine: Combine = reduced_mean,
         unawaited: Collection[int] = (),
     ) -> None:
-        """`unawaited` senders count only if their part is here once all others have arrived."""
+        """Set up the buffer; the reducer does not wait for `unawaited` senders once all others have sent."""
         self._combine, self._unawaited = combine, frozenset(unawaited)
-        self._held: dict[int, WeightedPart] = {}  # by sender, for the current part
+        self._held: dict[int, WeightedPart] = {}  # sender -> its current part
         self._banned: set[int] = set()
         self._weightless: set[int] = set()  # senders without parts
-        self.counted: list[Mapping[int, float]] = []  # for each averaged part: sender -> its weight in it
+        self.counted: list[Mapping[int, float]] = []  # averaged part -> sender -> weight
         self.late: frozenset[int] = frozenset()  # senders whose part was missing when the round ended
         super().__init__(part_shapes, num_senders)
 
@@ -104,7 +104,7 @@ class PartReducer(TensorPartReducer):
 
     @property
     def weightless(self) -> frozenset[int]:
-        """The senders with the weight 0."""
+        """The senders with weight 0."""
         return frozenset(self._weightless)
 
     def reset_accumulators(self) -> None:
@@ -123,16 +123,15 @@ class PartReducer(TensorPartReducer):
         super().finalize()
 
     def _absent(self) -> frozenset[int]:
-        """Return the senders in the round whose current part is missing."""
         return frozenset(range(self.num_senders)) - self._banned - self._weightless - self._held.keys()
 
     async def accumulate_part(
         self, sender_index: int, part_index: int, tensor_part: torch.Tensor, weight: float = 1.0
     ) -> ReducedPart:
-        """Hold one sender's part until all others have arrived, then return their average.
+        """Store one sender's part until all others have arrived, then return the average.
 
-        Raises `BannedException` for a banned sender, `AllreduceException` if the round has ended,
-        and `RefusedPart` for a part that is not due: a sender's next part is read only after its
+        Raises `BannedException` for a banned sender, `AllreduceException` after the round's end,
+        and `RefusedPart` for an unexpected part. A sender's next part is read only after the
         previous one is answered, so only a sender with two streams can be ahead.
         """
         if sender_index in self._banned:
@@ -145,7 +144,7 @@ class PartReducer(TensorPartReducer):
         self._held[sender_index] = WeightedPart(sender_index, tensor_part, weight)
         reduced = self.current_part_future
         self.check_current_part_finished()
-        return await asyncio.shield(reduced)  # cancelling one caller must not cancel it for the others
+        return await asyncio.shield(reduced)  # shielded, because the other callers wait for it too
 
     def on_sender_failed(self, sender_index: int) -> None:
         """Ban this sender: stop waiting for it, and drop its contribution to the current part."""
@@ -154,13 +153,13 @@ class PartReducer(TensorPartReducer):
         self.check_current_part_finished()
 
     def on_sender_weightless(self, sender_index: int) -> None:
-        """Stop waiting for the parts of this sender, which has the weight 0."""
+        """Stop waiting for the parts of this sender, which has weight 0."""
         self._weightless.add(sender_index)
-        self.num_parts_received[sender_index] = self.num_parts  # else hivemind's reducer warns of missing parts
+        self.num_parts_received[sender_index] = self.num_parts  # avoids hivemind's warning about missing parts
         self.check_current_part_finished()
 
     def check_current_part_finished(self) -> None:
-        """Combine the current part once all awaited senders have sent it. Ban unawaited absent ones."""
+        """Combine the current part once all awaited senders have sent it; ban absent unawaited senders."""
         absent = self._absent()
         if self.finished.is_set() or not self._held or not absent <= self._unawaited:
             return
@@ -173,7 +172,7 @@ class PartReducer(TensorPartReducer):
 
 
 def weighted_median(contributions: Sequence[WeightedPart]) -> torch.Tensor:
-    """Compute the weighted median of each value: half of the weight is on either side."""
+    """Return the elementwise weighted median."""
     ordered, order = torch.stack([given.part for given in contributions]).sort(dim=0)
     weights = torch.tensor([given.weight for given in contributions], dtype=torch.float64)
     below = weights[order].cumsum(dim=0)
@@ -186,9 +185,9 @@ def centered_clipping(
 ) -> torch.Tensor:
     """Average one part by centred clipping.
 
-    `centre` is the part's last accepted average, and `usual` the usual norm of its averages. Unless
-    both are known, the centre is the elementwise median of senders, and the usual norm is the
-    median of their distances from it, each times the root of the sender's share.
+    `centre` is the part's last accepted average, and `usual` the usual norm of its averages. If
+    either is unknown, the centre is the elementwise median of senders, and the usual norm is the
+    median of their distances from the centre, each times the root of the sender's share.
     """
     weighing = [given for given in contributions if given.weight > 0]
     if not weighing:

@@ -1,10 +1,10 @@
 """Wire compression: gradients in 32, 16, blockwise 8 or 4 bits, or sparse; moments in 16 bits.
 
 hivemind's own 8-bit compressions cannot be decoded with current NumPy, and its blockwise one needs
-bitsandbytes, a download of a hundred megabytes for each volunteer. In the blockwise compression here each block
-of 128 values has its own scale, so that a rare large gradient reduces the precision of its neighbours only.
+bitsandbytes, a download of a hundred megabytes. In the blockwise compression here each block of 128
+values has its own scale, so a rare large gradient reduces the precision of its block only.
 
-Equal bytes decode to equal bits on any machine: a value is one integer times one float32.
+Equal bytes decode to equal bits on any machine: each value is an integer times a float32.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from peer.reduction.top_k import TOP_K, TopKCompression
 
 
 class BlockwiseCompression(CompressionBase):
-    """Compression to one byte per value: a block's largest magnitude becomes 127, others their share of it."""
+    """Compression to one byte per value, relative to the block's largest magnitude (127)."""
 
     compression_type: int = runtime_pb2.CompressionType.BLOCKWISE_8BIT
-    bits = 8  # per value, without the scale
+    bits = 8  # bits per value, without the scale
     code: np.dtype[Any] = np.dtype(np.int8)
 
     @property
@@ -42,7 +42,7 @@ class BlockwiseCompression(CompressionBase):
         return int(2 ** (self.bits - 1) - 1)
 
     def compress(self, tensor: torch.Tensor, info: CompressionInfo, allow_inplace: bool = False) -> runtime_pb2.Tensor:
-        """Encode values of any shape; one that is not finite makes its block not finite."""
+        """Encode values of any shape; a non-finite value makes its block non-finite."""
         del info, allow_inplace
         values = tensor.detach().to("cpu", torch.float32).flatten()
         blocks = torch.nn.functional.pad(values, (0, -len(values) % BLOCK)).view(-1, BLOCK)
@@ -75,19 +75,19 @@ class BlockwiseCompression(CompressionBase):
         scales = np.frombuffer(content, np.float32, blocks)
         codes = np.zeros(blocks * BLOCK, np.float32)
         codes[:count] = self._unpack(content[blocks * SCALE_BYTES :], count)
-        with np.errstate(invalid="ignore", over="ignore"):  # from an infinite scale; the reducer checks for such values
+        with np.errstate(invalid="ignore", over="ignore"):  # from an infinite scale; the reducer rejects it
             values = codes.reshape(blocks, BLOCK) * scales[:, None]
         return torch.from_numpy(values.reshape(-1)[:count]).reshape(tuple(serialized_tensor.size))
 
     def estimate_compression_ratio(self, info: CompressionInfo) -> float:
-        """Return the bytes on the wire for each byte of the tensor."""
+        """Return the bytes on the wire per byte of the tensor."""
         return (self.bits / 8 + SCALE_BYTES / BLOCK) / info.descriptor.dtype.itemsize
 
 
 class HalfByteCompression(BlockwiseCompression):
-    """Compression to half a byte per value, from -7 to 7; the first of two values has the lower half."""
+    """Compression to half a byte per value, from -7 to 7; the first value of a pair has the low nibble."""
 
-    compression_type = 18  # hivemind has no such code, and no number so high
+    compression_type = 18  # unused by hivemind, whose codes are all lower
     bits = 4
 
     def _pack(self, codes: NDArray[Any]) -> bytes:
@@ -104,19 +104,19 @@ class HalfByteCompression(BlockwiseCompression):
 
 
 class RootCompression(BlockwiseCompression):
-    """Compression of an optimizer's moments to two bytes per value: signed square roots by blocks.
+    """Compression of an optimizer's moments to two bytes per value: signed square roots in blocks.
 
-    LAMB divides by the root of a second moment, so the root must be precise, and the roots of
-    values that differ by a factor of 10^8 still fit into the levels of one block. Nonzero values
-    stay nonzero: rounding may make a step a little smaller, but never divides by nearly zero.
+    LAMB divides by the root of a second moment, so the root must be precise. The roots of values
+    that differ by a factor of 10^8 fit into the levels of one block. Nonzero values stay nonzero:
+    rounding may shrink a step slightly, but never causes a division by nearly zero.
     """
 
-    compression_type = 16  # hivemind has no such code, and no number so high
+    compression_type = 16  # unused by hivemind, whose codes are all lower
     bits = 16
     code = np.dtype(np.int16)
 
     def compress(self, tensor: torch.Tensor, info: CompressionInfo, allow_inplace: bool = False) -> runtime_pb2.Tensor:
-        """Encode values of any shape; one that is not finite makes its block not finite."""
+        """Encode values of any shape; a non-finite value makes its block non-finite."""
         values = tensor.detach().to("cpu", torch.float32)
         return super().compress(values.abs().sqrt_().copysign_(values), info, allow_inplace)
 
@@ -132,9 +132,9 @@ class RootCompression(BlockwiseCompression):
 BLOCKWISE = BlockwiseCompression()
 HALF_BYTES = HalfByteCompression()
 ROOTS = RootCompression()
-FLOAT16_LEAST = 2.0**-24  # step between the smallest float16 values
+FLOAT16_LEAST = 2.0**-24  # distance between the smallest float16 values
 MAX_DIMENSIONS = 16
-MOST_STRIDE = 2**63  # torch computes strides in 64 bits, even for empty tensors
+MOST_STRIDE = 2**63  # torch computes strides as 64-bit integers, even for empty tensors
 _READERS: dict[int, CompressionBase] = {
     code.compression_type: code for code in (NoCompression(), Float16Compression(), BLOCKWISE)
 }
@@ -143,7 +143,7 @@ _DTYPE_BYTES = {"float64": 8, "float32": 4, "float16": 2, "int64": 8, "int32": 4
 
 
 def compression_of(name: Compression) -> CompressionBase:
-    """Return the senders' compression by its name in a run file (`averaging.compression`)."""
+    """Return the senders' compression for the value of `averaging.compression` in a run file."""
     known: dict[Compression, CompressionBase] = {
         "none": NoCompression(),
         "float16": Float16Compression(),
@@ -159,7 +159,7 @@ def average_code_of(name: Compression) -> CompressionBase:
 
 
 def encode(tensor: torch.Tensor, compression_type: int) -> runtime_pb2.Tensor:
-    """Encode a tensor on the CPU for the wire, in this compression (hivemind's enumeration)."""
+    """Encode a CPU tensor for the wire with this compression (hivemind's enumeration)."""
     code = _CODES.get(compression_type)
     if isinstance(code, (BlockwiseCompression, TopKCompression)):
         return code.compress(tensor, CompressionInfo.from_tensor(tensor))
@@ -180,10 +180,10 @@ def half_steps(values: torch.Tensor, compression_type: int) -> torch.Tensor:
 def decode(message: runtime_pb2.Tensor, *also: CompressionBase) -> torch.Tensor:
     """Decode the tensor in another peer's message.
 
-    Raises `ValueError` if it is inconsistent or not allowed. Only the compressions and dtypes that
-    all peers use are allowed, and the compressions `also`; in any other a reducer could lose most
-    of an average. hivemind would accept any NumPy dtype, some of which are a thousand times larger
-    in memory than on the wire, and would let the sender request an autograd graph for the tensor.
+    Raises `ValueError` if the tensor is inconsistent, or its dtype or compression is neither common
+    to all peers nor in `also`; an arbitrary compression could lose most of an average. hivemind
+    would accept any NumPy dtype, some of which are a thousand times larger in memory than on the
+    wire, and would let the sender request an autograd graph for the tensor.
     """
     readers = {**_READERS, **{code.compression_type: code for code in also}}
     reader = readers.get(message.compression)

@@ -1,13 +1,13 @@
-"""Findings about other peers in a round, and accusations, by which groups exclude reducers.
+"""Findings about other peers in a round, and accusations, which exclude reducers from later groups.
 
-The averager's process sends findings to the trainer's process, which knows the members of devices. A failed
-round has no result that could contain them, and hivemind retries by itself, so findings have a separate pipe.
-The pipe holds little and its writer never waits; findings that do not fit are dropped.
+The averager's process sends findings to the trainer's process, which knows the owners of devices. A
+failed round has no result to carry them, and hivemind retries by itself, so findings use a separate
+pipe. Its capacity is small and its writer never waits; excess findings are dropped.
 
-A reducer that returns false averages could make every round fail as long as it is in the swarm. So
-each peer sends its groups, with the rate of its line, the reducers that it has caught itself. All
-peers of a group see the same accusations and exclude the reducers that most members accuse. One
-member's accusation against another has no effect.
+A reducer that returns false averages could otherwise make every round fail. Each peer therefore
+declares to its groups, with its bandwidth, the reducers that it has caught itself. All peers of a
+group see the same accusations and exclude the reducers accused by most members. One member's
+accusation against another has no effect.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-MOST_ACCUSED = 8  # by one peer at a time
-ACCUSED_S = 3600.0  # then the reducer may reduce again, until it is caught again
+MOST_ACCUSED = 8  # accusations by one peer at a time
+ACCUSED_S = 3600.0  # duration of an accusation
 MAX_ID_CHARS = 100
 MOST_WAITING = 32  # far below a pipe's capacity
 MOST_DETAIL_CHARS = 200
-FindingKind = Literal["reduction", "shown", "average", "parts", "gradient"]  # as in `peer.reporting.suspicions`
+FindingKind = Literal["reduction", "shown", "average", "parts", "gradient"]  # also in `reporting.suspicions`
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One peer's misbehaviour in a round, detected by another peer."""
+    """A peer's misbehaviour in a round, detected by another peer."""
 
     peer_id: str
     kind: FindingKind
@@ -35,14 +35,14 @@ class Finding:
 
 
 class Findings:
-    """A queue of findings from one averager to the process that it was forked from."""
+    """A queue of findings from an averager's process to its parent."""
 
     def __init__(self) -> None:
         self._waiting = mp.Value("i", 0)
         self._pipe: mp.SimpleQueue[Finding] = mp.SimpleQueue()
 
     def tell(self, finding: Finding) -> None:
-        """Send a finding without waiting; drop it if too many are waiting."""
+        """Send a finding without waiting; drop it if too many are pending."""
         with self._waiting.get_lock():
             if self._waiting.value >= MOST_WAITING:
                 return
@@ -72,7 +72,7 @@ class Accusations:
         self._caught_at[peer_id] = self._clock()
 
     def current(self) -> list[str]:
-        """Return the accused peer IDs; only those caught last if there are many."""
+        """Return the accused peer IDs, at most `MOST_ACCUSED` of the latest."""
         now = self._clock()
         self._caught_at = {peer: at for peer, at in self._caught_at.items() if now - at < ACCUSED_S}
         return list(self._caught_at)[-MOST_ACCUSED:]
@@ -81,10 +81,10 @@ class Accusations:
 def outvoted(
     peers: Sequence[str], members: Sequence[str], against: Sequence[Collection[str]], trusted: Sequence[bool]
 ) -> list[bool]:
-    """Return for each peer whether most of the other members vote against it.
+    """Return for each peer whether a majority of the other members votes against it.
 
-    Never for a trusted one. `members` is the member of each peer; a member has one vote, and none
-    on its own devices. `against` is each peer's set of peers to exclude from reducing.
+    Always False for a trusted peer. `members`: each peer's member, which has one vote, but none on
+    its own devices. `against`: each peer's set of peers to exclude from reducing.
     """
     out = []
     for peer, member, is_trusted in zip(peers, members, trusted, strict=True):

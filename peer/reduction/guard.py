@@ -1,17 +1,17 @@
-"""Checks of senders' parts before this peer averages them, and of reducers' averages.
+"""Validation of senders' parts before this peer averages them, and of reducers' averages.
 
-Parts are subject to caps on weights, limits on norms, and bans. A weight counts as far as the gradients of the
-last rounds confirm it (`peer.reduction.standing`); a new sender has a bounded share. A part that is far too
-large does not count at all, nor does its sender in the following rounds.
+Parts are subject to weight caps, norm limits and bans. A weight is accepted as far as the gradients
+of recent rounds support it (`peer.reduction.standing`); a new sender's share is limited. A part
+that is far too large is ignored, as is its sender in the following rounds.
 
-An averager has one guard, in its own process, with a memory of earlier rounds. Each round (with PowerSGD's
-factors, each half of one) has a `RoundGuard`. `peer.reduction.screening` makes the decisions.
+An averager has one guard, in its own process, which remembers earlier rounds. Each round (with
+PowerSGD, each half) has a `RoundGuard`. `peer.reduction.screening` makes the decisions.
 
-A reducer could return values so large that they dominate the step. All peers that took part in the
-last rounds have the same averages, so all compute the same limits (`AverageScreen`). The limits are
-wide, because gradients do jump. If all gradients of a round have grown, as in a diverging run, the
-limits grow, too (`too_large`). They do not block a run: a round fails for a reducer's large
-averages once; then the reducer is accused (`peer.reduction.findings`) and excluded by most.
+A reducer could return values so large that they dominate the step. All peers of the last rounds
+have the same averages, and therefore compute the same limits (`AverageScreen`). The limits are
+wide, because honest gradients do jump, and grow with the round's gradients, as in a diverging run
+(`too_large`). They cannot block a run: a reducer's large averages make one round fail, then the
+reducer is accused (`peer.reduction.findings`) and excluded.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ from peer.reduction.shared_caps import CapsOfRound, WeightCaps
 from peer.reduction.standing import RoundGram, Standings, largest_weight_share, share_bounded
 
 logger = logging.getLogger(__name__)
-JUMP = 1000.0  # times the largest norm of the last rounds' averages
-LEAST_ROWS = 16  # of tensors: if the others have gradients in most rows, an honest sender has some
-UNHEARD_ROUNDS = 4  # during which a sender does not count after most of its values were too large
+JUMP = 1000.0  # factor over the largest norm of recent averages
+LEAST_ROWS = 16  # tensor rows; if others have gradients in most rows, an honest sender has some
+UNHEARD_ROUNDS = 4  # rounds without a sender after most of its values were too large
 
 
 @dataclass(frozen=True)
 class Past:
-    """The memory of earlier rounds: norms of averages, the last averages, senders' standings."""
+    """Data of earlier rounds: norms of averages, the last averages, and senders' standings."""
 
     history: NormHistory = field(default_factory=NormHistory)
     standings: Standings = field(default_factory=Standings)
-    unheard: dict[str, int] = field(default_factory=dict)  # peer ID -> rounds in which it does not count yet
-    averages: list[torch.Tensor] = field(default_factory=list)  # the last ones, if needed for clipping
+    unheard: dict[str, int] = field(default_factory=dict)  # peer ID -> rounds in which it is still ignored
+    averages: list[torch.Tensor] = field(default_factory=list)  # last averages, if needed for clipping
 
 
 class ReductionGuard:
@@ -73,25 +73,25 @@ class ReductionGuard:
 
     @property
     def makes_means(self) -> bool:
-        """Whether averages are means of parts, which a peer that knows the parts can recompute."""
+        """Whether averages are means of parts, which a peer with the parts can recompute."""
         return self._averaging.aggregation == "mean"
 
     def begin(self, group_id: bytes, half: bytes, members: Mapping[str, str] | None = None) -> RoundGuard:
-        """Return the guard for a round, or half of one; `members` maps peer IDs to the devices' owners."""
+        """Return the guard for a round or half; `members`: peer ID -> member that owns the device."""
         if group_id != self._group:
             self._group, self._refused = group_id, set()
         past = self._past.setdefault(half, Past())
         return RoundGuard(self.caps.read(), self.findings, self._averaging, past, self._refused, members or {})
 
     def accepted(self, half: bytes, averages: Sequence[torch.Tensor]) -> None:
-        """Store the norms of a round's averages, and the averages if clipping needs them."""
+        """Store the norms of a round's averages, and the averages themselves if clipping needs them."""
         past = self._past.setdefault(half, Past())
         past.history.add([norm_of(average) for average in averages])
         if self._averaging.aggregation == "centered_clipping":
             past.averages[:] = [average.clone() for average in averages]
 
     def forget_norms(self) -> None:
-        """Forget earlier averages, as other tensors are averaged from now on. Keep the senders' standings."""
+        """Forget earlier averages when the averaged tensors change; the senders' standings remain."""
         for half, past in self._past.items():
             self._past[half] = replace(past, history=NormHistory(), averages=[])
 
@@ -112,7 +112,7 @@ class RoundGuard:
         self.refused = refused  # peer IDs that are banned from the group's rounds
         self._member_of_peer = members
         self._believed: dict[int, float] = {}  # sender -> its weight, within its cap
-        self._counted: dict[int, float] = {}  # sender -> the part of that weight that counts
+        self._counted: dict[int, float] = {}  # sender -> the accepted portion of that weight
         self._smaller: Counter[int] = Counter()  # sender -> number of values that were scaled down or excluded
         self._gross: Counter[int] = Counter()  # sender -> number of values excluded as far too large
         self._nonzero: Counter[int] = Counter()  # sender -> number of nonzero values
@@ -124,7 +124,7 @@ class RoundGuard:
         parts: Sequence[tuple[torch.Tensor, CompressionInfo]],
         weight: float,
     ) -> None:
-        """Set senders, this peer's gradients, parts to reduce and weight. Call before the first part."""
+        """Set senders, own gradients, parts to reduce and weight; call it before the first part."""
         self._senders, self._parts = senders, parts
         self._members = [self._member_of_peer.get(peer_id, peer_id) for peer_id in senders]
         self._values = sum(len(part) for part, _ in parts)
@@ -136,7 +136,7 @@ class RoundGuard:
         self._yardsticks = Yardsticks([tensor.numel() for tensor in tensors], own, limits)
 
     def believed(self, sender: int, weight: float) -> float:
-        """Return the named weight, limited to the sender's cap."""
+        """Return the declared weight, limited to the sender's cap."""
         return min(weight, self._caps.of(self._senders[sender]))
 
     def counted(self, sender: int) -> float:
@@ -144,16 +144,16 @@ class RoundGuard:
         return self._counted.get(sender, 0.0)
 
     def credited(self, sender: int) -> float:
-        """Return the weight to credit: none for mostly gross values, or for zeros only."""
+        """Return the weight to credit: 0 if most values are gross, or all are zero."""
         return 0.0 if self._is_gross(sender) or self._brought_nothing(sender) else self.counted(sender)
 
     def refuse(self, sender: int, reason: str) -> None:
-        """Ban a sender for the parts that it has sent, and report it to the trainer's process."""
+        """Ban a sender for its parts, and report it to the trainer's process."""
         self.refused.add(self._senders[sender])
         self._findings.tell(Finding(self._senders[sender], "parts", reason))
 
     def combine(self, part_index: int, contributions: Sequence[WeightedPart]) -> ReducedPart:
-        """Average one part by the weights that count. Scale down contributions that are too large."""
+        """Average one part with the accepted weights; scale down contributions that are too large."""
         weighing = [given for given in contributions if given.weight > 0]
         if not weighing:
             return reduced_mean(part_index, contributions)
@@ -164,7 +164,7 @@ class RoundGuard:
             self._nonzero[given.sender] += int(given.part.count_nonzero())
         sizes = {given.sender: norm_of(given.part) for given in weighing}
         heard = [replace(given, weight=counted) for given in weighing if (counted := self.counted(given.sender)) > 0]
-        if not heard:  # all senders that count were banned, so the round brings no step
+        if not heard:  # all accepted senders were banned, so the round brings no step
             return ReducedPart(torch.zeros_like(weighing[0].part), {})
         place, norms = self._places[part_index], [sizes[given.sender] for given in heard]
         limit = self._yardsticks.limit(place, norms)
@@ -186,7 +186,7 @@ class RoundGuard:
         return given if scale == 1 else replace(given, part=given.part * scale)
 
     def _weigh(self, weighing: Sequence[WeightedPart]) -> None:
-        """Decide on the weights that count in this round, once all senders have named theirs."""
+        """Determine the accepted weights of this round, once all senders have declared theirs."""
         senders, standings = [given.sender for given in weighing], self._past.standings
         self._believed = {given.sender: given.weight for given in weighing}
         members = [self._members[sender] for sender in senders]
@@ -197,7 +197,7 @@ class RoundGuard:
             else given.weight * standings.factor(member, by_noise=by_noise)
             for given, member in zip(weighing, members, strict=True)
         ]
-        if not any(weights):  # else no sender would be left
+        if not any(weights):  # otherwise no sender would remain
             weights = [given.weight for given in weighing]
         if by_noise:
             named = self._believed_by_member()
@@ -209,12 +209,12 @@ class RoundGuard:
     def _look_for_large(
         self, weighing: Sequence[WeightedPart], sizes: Mapping[int, float], limit: float, gross: float
     ) -> None:
-        """Count each sender's too large values, whether the sender counts in this round or not.
+        """Count each sender's excessive values, even if the sender is ignored in this round.
 
-        A sender is reported once most of its values here are gross, but only by comparison with
-        earlier rounds, as first gradients of honest peers may differ as much. Single tensors of an
-        honest gradient may be gross: if most samples are learnt, one mistake makes the gradient of
-        the pooler and the sentence-order head a hundred times as large as in the rounds before.
+        A sender is reported once most of its values here are gross, but only relative to earlier
+        rounds, because honest first gradients differ as much. Single tensors of an honest gradient
+        may be gross: once most samples are learnt, one mistake makes the gradients of the pooler
+        and the sentence-order head a hundred times as large as before.
         """
         total = sum(given.weight for given in weighing)
         for given in weighing:
@@ -239,14 +239,15 @@ class RoundGuard:
         return 2 * self._gross[sender] > self._values
 
     def _brought_nothing(self, sender: int) -> bool:
-        """Return whether a sender's values are all zero although an honest gradient has others.
+        """Return whether a sender's values are all zero although an honest gradient's would not be.
 
-        An honest gradient may lack the rows of some rare tokens, or an untrained tensor, and these may be all
-        that is reduced here. But then other senders also lack many of them, above all those with few samples.
-        So this peer must reduce many values, most senders must have nonzero values, and most values of each of
-        these must be nonzero. The fewer samples this sender names, compared with the smallest of the others,
-        the more rows are required. Sparse gradients and progress over local steps are not judged: samples
-        before the first local step bring no progress.
+        An honest gradient may lack the rows of rare tokens, or an untrained tensor, and this peer
+        may reduce only those. Other senders, above all those with few samples, then lack many of
+        them too. Therefore this peer must reduce many values, most senders must have nonzero
+        values, and most values of each must be nonzero. The fewer samples this sender declares
+        relative to the smallest other sender, the more rows are required. Sparse gradients and
+        progress over local steps are not judged: samples before the first local step bring no
+        progress.
         """
         others = [other for other in self._believed if self._nonzero[other]]
         is_judged = self._judges_noise and self._gram.may_judge(self._values, len(self._gram.members))
@@ -258,10 +259,10 @@ class RoundGuard:
 
     @property
     def _judges_noise(self) -> bool:
-        """Whether the noise of a part shows its number of samples, as in a mean over samples.
+        """Whether a part's noise depends on its number of samples, as in a mean over samples.
 
-        Progress over local steps is no such mean, nor is a sparse gradient, which contains
-        remainders of many steps.
+        Progress over local steps is no such mean, nor is a sparse gradient with remainders of many
+        steps.
         """
         return self._averaging.local_steps == 1 and not self._averaging.sends_sparse
 
@@ -287,7 +288,7 @@ class RoundGuard:
         return last.view(-1)[begin : begin + len(part)]
 
     def ended(self) -> None:
-        """Store the round's observations of senders for later rounds, and log cuts of weights."""
+        """Store the round's observations of senders for later rounds, and log reduced weights."""
         unheard = self._past.unheard
         for peer_id in self._senders:
             if (rounds := unheard.pop(peer_id, 0)) > 1:
@@ -315,17 +316,17 @@ class RoundGuard:
 
 
 def norm_of(tensor: torch.Tensor) -> float:
-    """Compute the L2 norm in float64: squares of float32 may be infinite."""
+    """Return the L2 norm in float64, because squares of float32 may overflow."""
     return float(torch.linalg.vector_norm(tensor, dtype=torch.float64))
 
 
 def too_large(sizes: Mapping[str, float], own_size: float, trusted: str) -> dict[str, float]:
-    """Return the reducers whose averages are too large for their round, and by which factor.
+    """Return the reducers with averages too large for their round, and the excess as a factor.
 
-    `sizes` holds each reducer's largest average, in units of the limit from earlier rounds; `own_size` is the
-    size of this peer's own gradient, 0 without samples; `trusted` is this peer as a reducer. The limit grows
-    with this peer's gradient and with the averages of other reducers. Without any of them there is nothing to
-    compare with in the round, and history alone accuses nobody.
+    `sizes`: each reducer's largest average in multiples of the limit from earlier rounds;
+    `own_size`: the same for this peer's gradient, 0 without samples; `trusted`: this peer as a
+    reducer. The limit grows with this peer's gradient and the other reducers' averages. Without any
+    of them there is no comparison within the round, and earlier rounds alone accuse nobody.
     """
     found = {}
     for reducer, size in sizes.items():
@@ -349,9 +350,9 @@ class AverageScreen:
         norms.append(tuple(norm_of(average) for average in averages))
 
     def forget_tensors(self) -> None:
-        """Forget each tensor's norms but not the largest: from now on other tensors are averaged.
+        """Forget the norms of single tensors but not the largest, because the averaged tensors change.
 
-        Projections and coordinates of a matrix by orthonormal directions have at most its norm, and
+        Projections and coordinates of a matrix in orthonormal directions have at most its norm, and
         a gradient is seldom a thousand times as large as its coordinates.
         """
         known = [max(norms) for rounds in self._norms.values() if len(rounds) >= LEAST_ROUNDS for norms in rounds]
@@ -359,7 +360,7 @@ class AverageScreen:
         self._norms.clear()
 
     def limits(self, half: bytes, tensors: int) -> list[float]:
-        """Return the largest norm that any part of each tensor's average may have."""
+        """Return the largest allowed norm of any part of each tensor's average."""
         rounds = self._norms.get(half, ())
         if len(rounds) < LEAST_ROUNDS:
             return [JUMP * self._largest or math.inf] * tensors

@@ -1,17 +1,18 @@
 """Screening of senders' parts: pure decisions on which parts are accepted and how they are scaled.
 
-Parts that no honest peer sends are refused, such as values that are not finite or negative weights.
-Parts that are far too large are scaled down, so that no sender's values dominate.
+Parts that no honest peer sends are refused, such as non-finite values or negative weights. Parts
+that are far too large are scaled down, so that no sender dominates.
 
-Each honest sender contributes (its weight / all weight) * its part to the average. The norm of this
-contribution is the sender's share of the average's norm if gradients agree, and the root of that share if they
-are only noise. So it is at most about the norm of the average, and about that of any single gradient. Both are
-known: the former from the last rounds (`NormHistory`; every peer receives all averages, whatever it reduces),
-the latter from this peer's own gradient and from the median of three or more senders. Without an own gradient
-and with fewer senders, the smaller norm is used, as both may have grown.
+An honest sender contributes (its weight / all weight) * its part to the average. The norm of this
+contribution is the sender's share of the average's norm if gradients agree, and the root of that
+share if they are only noise. It is therefore at most about the norm of the average, and about that
+of any single gradient. Both are known: the former from the last rounds (`NormHistory`; every peer
+receives all averages), the latter from this peer's own gradient and from the median of three or
+more senders. Without an own gradient and with fewer senders, the smaller norm is used, as both may
+have grown.
 
-A tensor may be divided into many parts, with all of its gradient in one of them (the rows of frequent words).
-So limits are norms of whole tensors: no part of an honest gradient is larger than the whole.
+All of a tensor's gradient may be in one of its many parts (the rows of frequent words). Limits are
+therefore norms of whole tensors: no part of an honest gradient is larger than the whole.
 """
 
 from __future__ import annotations
@@ -26,36 +27,36 @@ from statistics import median
 from peer.reduction.combine import RefusedPart
 
 REMEMBERED_ROUNDS = 16
-LEAST_ROUNDS = 4  # before there is a usual norm
-SPREADS = 6.0  # above the median
-SPREAD_OF_DEVIATION = 1.4826  # from the median absolute deviation of a normal distribution to its standard deviation
-LEAST_FACTOR, MOST_FACTOR = 4.0, 32.0  # of the median: bounds of the usual limit, whatever the spread
-MARGIN = 4.0  # times this round's reference: contributions below are always allowed
-MOST_MARGIN = 1000.0  # times the reference: contributions above never are, even with a corrupted history
-GROSS = 10.0  # times the limit: such a part does not count, and a sender of mostly such values is reported
-LEAST_SENDERS = 3  # for a median
+LEAST_ROUNDS = 4  # rounds before a norm is considered usual
+SPREADS = 6.0  # spreads above the median
+SPREAD_OF_DEVIATION = 1.4826  # ratio of a normal distribution's standard deviation to its median absolute deviation
+LEAST_FACTOR, MOST_FACTOR = 4.0, 32.0  # bounds of the usual limit in multiples of the median
+MARGIN = 4.0  # factor over this round's reference below which contributions are always allowed
+MOST_MARGIN = 1000.0  # factor over the reference above which they never are, even with a corrupted history
+GROSS = 10.0  # factor over the limit; such a part is ignored, and a sender of mostly such values reported
+LEAST_SENDERS = 3  # senders required for a median
 
 
 @dataclass(frozen=True)
 class PartPlace:
-    """The place of a part: its tensor, and its share of the tensor."""
+    """A part's tensor, and its share of the tensor's values."""
 
-    tensor: int  # in the order of the averaged tensors
-    share: float  # of the tensor's values
+    tensor: int  # index in the order of the averaged tensors
+    share: float  # fraction of the tensor's values
 
 
 @dataclass(frozen=True)
 class Yardsticks:
-    """The norms with which one reducer compares contributions in a round, by whole tensors."""
+    """The reference norms of one reducer in a round, for whole tensors."""
 
-    sizes: Sequence[int]  # values
-    own: Sequence[float]  # of this peer's own gradient; zero without samples
-    usual: Sequence[float] | None  # the limit from earlier averages; None: not known
+    sizes: Sequence[int]  # number of values
+    own: Sequence[float]  # norms of this peer's own gradient; zero without samples
+    usual: Sequence[float] | None  # limits from earlier averages; None: unknown
 
     def limit(self, place: PartPlace, norms: Sequence[float]) -> float:
         """Return the largest allowed norm of a sender's contribution to this part.
 
-        It is infinite if no norm is known. `norms` are the norms of the parts of all senders with a weight.
+        Infinite if no norm is known. `norms`: norms of the parts of all senders with a weight.
         """
         if self.usual is None and len(norms) < LEAST_SENDERS:
             return math.inf  # with two senders and few labels, one may be hundreds of times the other: undecidable
@@ -68,9 +69,9 @@ class Yardsticks:
         return max(usual, MARGIN * least) or self._like_others(self.sizes[place.tensor])
 
     def gross(self, place: PartPlace, limit: float) -> float:
-        """Return the norm above which a contribution to this part is no accident.
+        """Return the norm above which a contribution to this part cannot be accidental.
 
-        `limit` is the largest allowed one. A usual norm is never gross, however small this round's
+        `limit` is the largest allowed norm. A usual norm is never gross, however small this round's
         reference is: a peer that has learnt its own samples has almost no gradient. Without a
         history, a tensor may be as large per value as any of this peer's own: if two of three
         senders have as many pairs in order as swapped, the head for sentence order has no gradient.
@@ -79,14 +80,14 @@ class Yardsticks:
         return GROSS * max(limit, usual)
 
     def _like_others(self, size: int) -> float:
-        """Return the limit for a tensor without a known norm: the largest one per value."""
+        """Return the limit for a tensor without a known norm, from the largest norm per value."""
         norms = self.own if any(self.own) else self.usual or ()
         densest = max((norm / math.sqrt(values) for norm, values in zip(norms, self.sizes, strict=False)), default=0.0)
         return MARGIN * densest * math.sqrt(size) if densest > 0 else math.inf
 
 
 def scale_to(limit: float, contribution: float) -> float:
-    """Return the factor for a contribution of this norm: 1 within the limit, 0 if too small."""
+    """Return the factor that limits a contribution of this norm; 1 within the limit, 0 on underflow."""
     factor = 1.0 if contribution <= limit else limit / contribution
     return factor if factor >= sys.float_info.min else 0.0
 
@@ -100,7 +101,7 @@ def require_weight(weight: float, before: float | None) -> None:
 
 
 class NormHistory:
-    """The L2 norms of every tensor's averages in the last rounds of this peer."""
+    """The L2 norms of every tensor's averages in this peer's last rounds."""
 
     def __init__(self) -> None:
         self._rounds: deque[tuple[float, ...]] = deque(maxlen=REMEMBERED_ROUNDS)
@@ -123,9 +124,9 @@ class NormHistory:
 
 
 def usual_limit(norms: Sequence[float]) -> float:
-    """Return the largest usual norm: the median plus some spreads, on a logarithmic scale.
+    """Return the upper limit of usual norms: the median plus some spreads, on a logarithmic scale.
 
-    The limit is 0 where most of the norms are zero.
+    The limit is 0 if most of the norms are zero.
     """
     logs = [math.log(norm) for norm in norms if norm > 0]
     if 2 * len(logs) <= len(norms):

@@ -1,7 +1,7 @@
-"""Caps on each sender's weight, set by the trainer's process and read by the averager's.
+"""Weight caps per sender, written by the trainer's process and read by the averager's.
 
-The trainer's process follows the run and computes how many samples of each device are credible; the
-averager's process, forked from it, reduces parts. This table is in memory that both share.
+The trainer's process follows the run and computes how many samples of each device are credible. The
+averager's process, forked from it, reduces parts. The table is in their shared memory.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import multiprocessing as mp
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-MOST_DEVICES = 4096  # in the table; all other devices are newcomers
+MOST_DEVICES = 4096  # devices in the table; all others are treated as newcomers
 
 
 @dataclass(frozen=True)
 class CapsOfRound:
-    """The caps that held when a round began."""
+    """The caps at the beginning of a round."""
 
     by_hash: Mapping[int, float]
     newcomers: float
@@ -29,7 +29,7 @@ class CapsOfRound:
 
 
 class WeightCaps:
-    """The shared table of caps; weights are unlimited until caps are published."""
+    """The shared table of caps; no limits apply before the first `publish`."""
 
     def __init__(self) -> None:
         self._lock = mp.Lock()

@@ -1,6 +1,6 @@
-"""The sizes of gradients and states on the wire: bytes per value, and how many values PowerSGD sends.
+"""The sizes of gradients and states on the wire: bytes per value, and values sent with PowerSGD.
 
-The module imports no torch, as the doctor uses it, too.
+The module does not import torch, because the doctor uses it too.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ if TYPE_CHECKING:
 
 BLOCK = 128  # values with a common scale
 SCALE_BYTES = 4
-ROUNDED_BYTES = 2 + SCALE_BYTES / BLOCK  # per value of an optimizer's statistic on the wire, in 16 bits by blocks
-LEAST_SAVING = 2  # a matrix that would not shrink by this factor is averaged as it is
-CHUNK = 4096  # values, of which a sparse sender sends `CHUNK_SENT`
+ROUNDED_BYTES = 2 + SCALE_BYTES / BLOCK  # bytes per value of an optimizer's statistic in 16 bits with blockwise scales
+LEAST_SAVING = 2  # factor by which a matrix must shrink to be averaged as factors
+CHUNK = 4096  # values per chunk, of which a sparse sender sends `CHUNK_SENT`
 CHUNK_SENT = 64
-CHUNK_BYTES = 2 * SCALE_BYTES + CHUNK_SENT * (12 + 2) // 8  # two scales, and for each value sent its index and code
-VALUE_BYTES: dict[Compression, float] = {  # from a sender to its reducers
+CHUNK_BYTES = 2 * SCALE_BYTES + CHUNK_SENT * (12 + 2) // 8  # two scales, and an index and a code per value sent
+VALUE_BYTES: dict[Compression, float] = {  # bytes per value from a sender to its reducers
     "none": 4,
     "float16": 2,
     "8bit-blockwise": 1 + SCALE_BYTES / BLOCK,
     "topk-2bit": CHUNK_BYTES / CHUNK,
 }
 AVERAGE_BYTES: dict[Compression, float] = VALUE_BYTES | {"topk-2bit": 4 / 8 + SCALE_BYTES / BLOCK}  # from a reducer
-DOWN_TIMES_UP = 10  # ratio of a home line's download rate to its upload rate
+DOWN_TIMES_UP = 10  # download rate of a home connection relative to its upload rate
 
 
 @dataclass(frozen=True)
 class RoundBytes:
     """The bytes of a round's averaged values in each direction."""
 
-    sent: float  # by a sender
-    averages: float  # returned to a peer
+    sent: float  # bytes sent by a sender
+    averages: float  # bytes returned to a peer
 
     @classmethod
     def of(cls, compression: Compression, values: int = 1) -> RoundBytes:
@@ -46,20 +46,20 @@ class RoundBytes:
 
     @property
     def own(self) -> float:
-        """The bytes of a peer's own gradient, for the slower direction of its line.
+        """The bytes of a peer's own gradient, in the slower direction of its connection.
 
-        If averages are larger than gradients, the line is assumed to be a home line with a faster downlink.
+        If averages are larger than gradients, a home connection with a faster download is assumed.
         """
         return max(self.sent, self.averages / DOWN_TIMES_UP)
 
     @property
     def averages_of_own(self) -> float:
-        """The bytes of averages for each byte of a peer's own gradient."""
+        """The bytes of averages per byte of a peer's own gradient."""
         return self.averages / self.own
 
 
 def shrinks(shape: Sequence[int], rank: int) -> bool:
-    """Return whether a tensor of this shape is averaged as two factors; never with `rank` 0."""
+    """Return whether PowerSGD averages a tensor of this shape as two factors; False for `rank` 0."""
     if rank == 0 or len(shape) < 2 or 0 in shape:
         return False
     rows, columns = shape[0], math.prod(shape[1:])
@@ -67,14 +67,14 @@ def shrinks(shape: Sequence[int], rank: int) -> bool:
 
 
 def values_sent(shapes: Iterable[Sequence[int]], rank: int) -> int:
-    """Return the number of values that a peer sends to have tensors of these shapes averaged."""
+    """Return the number of values that a peer sends for tensors of these shapes."""
     return sum(
         rank * (shape[0] + math.prod(shape[1:])) if shrinks(shape, rank) else math.prod(shape) for shape in shapes
     )
 
 
 def gradient_bytes(averaging: Averaging, model: torch.nn.Module) -> int:
-    """Return the bytes of a peer's gradient in a round, for the slower direction of its line."""
+    """Return the bytes of a peer's gradient in a round, in the slower direction of its connection."""
     shapes = [parameter.shape for parameter in model.parameters() if parameter.requires_grad]
     return round(RoundBytes.of(averaging.wire_format, values_sent(shapes, averaging.powersgd_rank)).own)
 
@@ -88,16 +88,16 @@ def missed_average_bytes(averaging: Averaging, averaged: int) -> int:
 class StateSize:
     """The numbers of values in a run's state, which depend on its optimizer."""
 
-    parameters: int  # the trained ones
-    rounded: int  # values of the optimizer's statistics that a joiner receives in 16 bits by blocks
-    exact: int  # and those that it receives exactly
+    parameters: int  # trained parameters
+    rounded: int  # optimizer statistics that a joiner receives in 16 bits
+    exact: int  # optimizer statistics that a joiner receives exactly
 
     @property
     def moments(self) -> int:
-        """All values of the optimizer's statistics."""
+        """The total number of values of the optimizer's statistics."""
         return self.rounded + self.exact
 
     @property
     def wire_bytes(self) -> int:
-        """The bytes of the state on the wire to a joiner."""
+        """The bytes of the state as sent to a joiner."""
         return round(VALUE_BYTES["none"] * (self.parameters + self.exact) + ROUNDED_BYTES * self.rounded)

@@ -1,14 +1,15 @@
-"""The standing of members by their gradients: whether noise fits the samples, and the direction.
+"""The standing of members, judged by the noise and the direction of their gradients.
 
-A mean over n samples differs from the true gradient by noise of energy sigma^2 / n (McCandlish et al. 2018,
-arXiv 1812.06162). A reducer with the parts of three or more members can measure this energy without trusting
-anybody, because two gradients share the signal but not the noise. A member that names twenty times its samples
-shows twenty times too much noise for them. So a large claim must be confirmed by gradients, and a small one
-need not be. Noise of few dimensions varies much by chance: in the head for sentence order, where all samples
-begin alike, it has hardly more than one. So the judgement allows for the noise's dimensions (`noise_spread`).
+A mean over n samples differs from the true gradient by noise of energy sigma^2 / n (McCandlish et
+al. 2018, arXiv 1812.06162). A reducer with the parts of three or more members can measure this
+energy without trusting anybody, because two gradients share the signal but not the noise. A member
+that declares twenty times its samples shows twenty times too much noise. Large claims must
+therefore be supported by gradients. Noise of few dimensions varies much by chance: in the head for
+sentence order, where all samples begin alike, it has hardly more than one. The judgement allows for
+that (`noise_spread`).
 
-A reversed gradient points away from the others. A single step's cosine shows little, because honest gradients
-are mostly noise; the mean of several shows more. Each member has one vote, whatever weight it names.
+A reversed gradient points away from the others. A single step's cosine is inconclusive, because
+honest gradients are mostly noise, but the mean of several is not. Each member has one vote.
 
 Each reducer judges by its own parts only, from the rounds that it has reduced, for later rounds.
 Used by `peer.reduction.guard`.
@@ -27,26 +28,26 @@ import torch
 
 from peer.reduction.combine import WeightedPart
 
-LEAST_MEMBERS = 3  # with fewer the noise cannot be attributed
-LEAST_VALUES = 1024  # of the gradient; fewer are not conclusive
-MOST_VALUES = 1024  # examined in one part
-MOST_NEIGHBOURS = 16  # compared with a member, as all pairs of 300 members would take seconds
+LEAST_MEMBERS = 3  # members required to attribute the noise
+LEAST_VALUES = 1024  # values of the gradient required for a conclusion
+MOST_VALUES = 1024  # values examined per part
+MOST_NEIGHBOURS = 16  # members compared with each member, because all pairs of 300 would take seconds
 REMEMBERED = 32  # rounds
 FORGOTTEN_AFTER = 64  # rounds without the member
-MOST_EXCESS = math.log(64.0)  # of one round, so that an honest mistake is forgotten within a few
-LEAST_EXCESS = -math.log(4.0)  # likewise, so that a liar's small noise by chance excuses few other rounds
-SPAN = 16  # rounds, at most, over which noise is averaged
-LEAST_TOLERANCE = 2.0  # times the shown samples; a larger claim is reduced to the shown samples
+MOST_EXCESS = math.log(64.0)  # limit per round, so that an honest mistake is soon forgotten
+LEAST_EXCESS = -math.log(4.0)  # limit per round, so that small noise by chance excuses few other rounds
+SPAN = 16  # most rounds over which noise is averaged
+LEAST_TOLERANCE = 2.0  # factor over the shown samples above which a claim is reduced to them
 SPREAD = 0.7  # least standard deviation of an honest member's excess in a round
-SPREADS = 3.5  # standard deviations that are tolerated
+SPREADS = 3.5  # tolerated number of standard deviations
 LEAST_ROUNDS_AGAINST = 3
-SIGNIFICANT = 5.0  # in standard errors below zero
-LEAST_DEVIATION = 0.02  # of cosines
-SCARCE = 8.0  # extra tolerance, to be divided by the degrees of freedom
+SIGNIFICANT = 5.0  # standard errors below zero
+LEAST_DEVIATION = 0.02  # smallest assumed standard deviation of cosines
+SCARCE = 8.0  # extra tolerance, divided by the degrees of freedom
 AGREEING = 1 / 16  # least agreement of most others, relative to the size of the judged cosine
-GROWTH = 2.0  # times the recently shown samples; above it a member's share is bounded
-SHOWING = 4  # rounds, at most, in the median of shown samples, as noise may be small by chance in one
-LARGEST_SHARE = 1 / 4  # of all weight, for a member that has not shown so many samples
+GROWTH = 2.0  # factor over the recently shown samples above which a member's share is limited
+SHOWING = 4  # most rounds in the median of shown samples, because noise may be small by chance in one
+LARGEST_SHARE = 1 / 4  # fraction of all weight for a member that has not shown enough samples
 Term = tuple[torch.Tensor, torch.Tensor]  # rows of members, and their factors
 
 
@@ -54,20 +55,20 @@ Term = tuple[torch.Tensor, torch.Tensor]  # rows of members, and their factors
 class Observation:
     """One member's gradient in one round, compared with the others'."""
 
-    excess: float  # log(samples named / samples shown by the noise)
+    excess: float  # log(declared samples / samples shown by the noise)
     spread: float  # standard deviation of the excess among honest members in this round
-    cosine: float  # to the mean of the others' directions
-    samples: float = math.inf  # shown by the noise; 0 if no noise could be measured
+    cosine: float  # cosine to the mean of the others' directions
+    samples: float = math.inf  # samples shown by the noise; 0: no noise measured
 
 
 class RoundGram:
     """The inner products of all members' gradients, summed over this reducer's parts of a round.
 
-    In a large part, only values at places unknown to the senders are used.
+    Large parts are sampled at positions unknown to the senders.
     """
 
     def __init__(self, members: Sequence[str]) -> None:
-        """`members` holds each sender's member, in the senders' order."""
+        """Set up the sums; `members`: each sender's member, in the order of senders."""
         self._of_sender = members
         self.members = sorted(set(members))
         self._row = {member: row for row, member in enumerate(self.members)}
@@ -92,21 +93,21 @@ class RoundGram:
         rows = shares @ looked_at
         products = rows @ rows.T
         usual = median(float(products[row, row]) for row in map(self._row.__getitem__, weights))
-        if usual > 0:  # a compromise between dominance of the largest tensor and equal influence of all
+        if usual > 0:  # between dominance of the largest tensor and equal influence of all
             self._products += products / math.sqrt(usual)
         self._values += contributions[0].part.numel()
         self._present = set(weights) if self._present is None else self._present & weights.keys()
 
     @staticmethod
     def may_judge(values: int, members: int) -> bool:
-        """Return whether a round with so many values and members can be judged."""
+        """Return whether a round with this number of values and members can be judged."""
         return values >= LEAST_VALUES and members >= LEAST_MEMBERS
 
     def observe(self, weights: Mapping[str, float]) -> dict[str, Observation]:
         """Return the round's observation of each member; empty if the round cannot be judged.
 
-        `weights` are the named ones. A member that sends only zeros shows neither noise nor
-        direction; the others are judged without it.
+        `weights`: as declared. A member that sends only zeros shows neither noise nor direction,
+        and is excluded from the others' observations.
         """
         members = [
             member
@@ -132,8 +133,8 @@ class RoundGram:
 def noise_energies(products: torch.Tensor) -> list[float]:
     """Estimate the energy of each member's noise: the mean of (g_i - g_j) * (g_i - g_k).
 
-    The mean is the same for any j and k. The median over pairs of other members is robust as long
-    as most members are honest.
+    The mean does not depend on j and k. The median over pairs of other members is robust as long as
+    most members are honest.
     """
     count = len(products)
     own = products.diag()
@@ -153,10 +154,10 @@ def _pairs(others: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def _excess(weights: Sequence[float], energies: Sequence[float]) -> list[float]:
-    """Return each member's log(weight named / weight shown by noise), within one round's bounds."""
+    """Return each member's log(declared weight / weight shown by noise), within one round's bounds."""
     by_sample = [weight * energy for weight, energy in zip(weights, energies, strict=True)]
     usual = median(by_sample)
-    if usual <= 0:  # most members have the same gradient, so there is no noise to compare with
+    if usual <= 0:  # most members have the same gradient, so there is no noise
         return [0.0] * len(weights)
     return [
         min(MOST_EXCESS, max(LEAST_EXCESS, math.log(found / usual))) if found > 0 else LEAST_EXCESS
@@ -165,11 +166,11 @@ def _excess(weights: Sequence[float], energies: Sequence[float]) -> list[float]:
 
 
 def noise_dimensions(products: torch.Tensor, weights: Sequence[float]) -> float:
-    """Estimate the number of dimensions of the members' noise: 1 if all of it is on one line.
+    """Estimate the number of dimensions of the members' noise; 1 if all noise lies on a line.
 
     The differences of two pairs of members are independent noise, whose squared cosine is 1 / d on
-    average. With three members, the difference of two, and the difference of the third from their
-    weighted mean, are also independent.
+    average. With three members, two independent differences are used: that of two members, and that
+    of the third from their weighted mean.
     """
     count = len(products)
     i, j, k, last = ((torch.arange(count) + step) % count for step in range(4))
@@ -185,7 +186,7 @@ def noise_dimensions(products: torch.Tensor, weights: Sequence[float]) -> float:
 
 
 def _squared_cosines(products: torch.Tensor, first: Sequence[Term], second: Sequence[Term]) -> torch.Tensor:
-    """Return the squared cosines of many pairs of sums of gradients (members' rows and factors)."""
+    """Return the squared cosines of pairs of gradient sums (members' rows and factors)."""
 
     def product(left: Sequence[Term], right: Sequence[Term]) -> torch.Tensor:
         return torch.stack([x * y * products[a, b] for a, x in left for b, y in right]).sum(dim=0)
@@ -195,7 +196,7 @@ def _squared_cosines(products: torch.Tensor, first: Sequence[Term], second: Sequ
 
 
 def noise_spread(dimensions: float) -> float:
-    """Return the standard deviation by chance of log(noise) of an honest member in a round.
+    """Return the standard deviation of log(noise) of an honest member in a round.
 
     The energy of noise in d dimensions is chi-squared with d degrees of freedom, and its logarithm
     has the variance psi'(d / 2).
@@ -204,7 +205,7 @@ def noise_spread(dimensions: float) -> float:
 
 
 def cosines_to_others(products: torch.Tensor) -> list[float]:
-    """Return each gradient's cosine to the sum of the others, each normalized to length 1."""
+    """Return each gradient's cosine to the sum of the other gradients, all normalized to length 1."""
     lengths = products.diag().sqrt()
     cosines = products / lengths[:, None] / lengths[None]
     to_others = cosines.sum(dim=1) - 1
@@ -216,11 +217,11 @@ def cosines_to_others(products: torch.Tensor) -> list[float]:
 
 
 def shown_excess(seen: Sequence[tuple[float, float]]) -> float:
-    """Return the factor by which a member names too much after these rounds; 1 if within tolerance.
+    """Return the factor by which a member's claims exceed its samples in these rounds; 1 if tolerable.
 
-    `seen` holds each round's excess and its spread among honest members, the last round last. A
-    single round must show a far larger excess than the mean of sixteen. A member beyond tolerance
-    counts with the samples shown, so that nobody gains by staying just beyond it.
+    `seen`: (excess, spread among honest members) of each round, in order. The threshold for a
+    single round is far higher than for the mean of sixteen. A member beyond tolerance is counted
+    with the samples shown, so nobody gains by exceeding it slightly.
     """
     found, total, variance = 1.0, 0.0, 0.0
     for rounds, (excess, spread) in enumerate(reversed(seen[-SPAN:]), 1):
@@ -233,9 +234,9 @@ def shown_excess(seen: Sequence[tuple[float, float]]) -> float:
 def pointing_away(cosines: Mapping[str, Sequence[float]], deviation: float) -> set[str]:
     """Return the members whose gradients point away from the others' significantly.
 
-    `cosines` holds each member's cosines, the last round last; the last few rounds or all of them may be
-    significant. `deviation` is the standard deviation of one round's cosine. If the others do not agree among
-    each other, as after they have learnt their own samples, no member points away; nor can half of the members.
+    `cosines`: each member's cosines, in order; the last few rounds or all may be significant.
+    `deviation`: standard deviation of one round's cosine. Returns none if the others disagree with
+    each other (as after they have learnt their own samples), or if half of all would be affected.
     """
     away: set[str] = set()
     for rounds in range(LEAST_ROUNDS_AGAINST, REMEMBERED + 1):
@@ -251,10 +252,10 @@ def pointing_away(cosines: Mapping[str, Sequence[float]], deviation: float) -> s
 def cosine_deviation(cosines: Sequence[Sequence[float]]) -> float:
     """Return the standard deviation of one member's cosine over rounds; infinite if unknown.
 
-    `cosines` holds each member's cosines over its rounds. The result is the median over members,
-    which a minority of liars does not control. With three members in three rounds it is far too
-    small by chance in about one case in a hundred. So it is enlarged while there are few rounds,
-    like the wider tails of Student's t distribution.
+    `cosines`: each member's cosines. The result is the median over members, which a dishonest
+    minority does not control. With three members in three rounds it is far too small by chance in
+    about one case in a hundred. It is therefore enlarged while there are few rounds, like the wider
+    tails of Student's t distribution.
     """
     known = [found for found in cosines if len(found) >= LEAST_ROUNDS_AGAINST]
     if not known:
@@ -264,7 +265,7 @@ def cosine_deviation(cosines: Sequence[Sequence[float]]) -> float:
 
 
 class Standings:
-    """The observations of each member in the last rounds, and the members judged to point away."""
+    """The observations of each member in the last rounds, and the members that point away."""
 
     def __init__(self) -> None:
         self._seen: dict[str, deque[Observation]] = {}
@@ -272,7 +273,7 @@ class Standings:
         self._away: set[str] = set()
 
     def add(self, observed: Mapping[str, Observation]) -> list[str]:
-        """Add a round; return the members newly judged to point away from the others."""
+        """Record a round's observations; return the members newly found to point away from the others."""
         if not observed:
             return []
         for member, observation in observed.items():
@@ -283,12 +284,12 @@ class Standings:
         return self._judge_directions(observed)
 
     def knows(self, member: str, weight: float) -> bool:
-        """Return whether the last few rounds have shown at least half of this weight in samples."""
+        """Return whether recent rounds have shown at least half of this weight in samples."""
         shown = [seen.samples for seen in self._seen.get(member, ())][-SHOWING:]
         return bool(shown) and weight <= GROWTH * median(shown)
 
     def factor(self, member: str, *, by_noise: bool) -> float:
-        """Return a member's factor: 0 if it points away, below 1 if it names more than it shows."""
+        """Return a member's weight factor: 0 if it points away, below 1 if it claims more than it shows."""
         if member in self._away:
             return 0.0
         if not by_noise:
@@ -296,20 +297,20 @@ class Standings:
         return 1.0 / shown_excess([(seen.excess, seen.spread) for seen in self._seen.get(member, ())])
 
     def _judge_directions(self, observed: Mapping[str, Observation]) -> list[str]:
-        """Update and return who points away; a member is readmitted when its mean cosine is above zero."""
+        """Update the members that point away, and return new ones; a positive mean cosine readmits."""
         cosines = {member: [seen.cosine for seen in self._seen[member]] for member in observed}
         before = self._away
         staying = {
             member for member in before & self._seen.keys() if fmean(seen.cosine for seen in self._seen[member]) <= 0
         }
         self._away = staying | pointing_away(cosines, cosine_deviation(list(cosines.values())))
-        for member in self._away - before:  # readmission depends on recent rounds, not on older ones
+        for member in self._away - before:  # only recent rounds decide on readmission
             self._seen[member] = deque(list(self._seen[member])[-SPAN:], maxlen=REMEMBERED)
         return sorted(self._away - before)
 
 
 def largest_weight_share(members: int) -> float:
-    """Return an unknown member's largest share of weight: a quarter, or twice an equal share."""
+    """Return an unknown member's largest share of weight: a quarter, or two equal shares if more."""
     return min(1.0, max(LARGEST_SHARE, 2 / members))
 
 

@@ -1,12 +1,12 @@
 """Sparse compression of gradients: the 64 largest of each chunk of 4096 values, in 2 bits each.
 
-Sarfi et al. 2025 (SparseLoCo, arXiv 2508.15706) train with so few values of each peer, if the peer
-adds the values that it did not send to its next gradient (`peer.averaging.error_feedback`). A
-value's 2 bits are its sign and one of two magnitudes of its chunk; its index within the chunk takes
-12 bits. A shorter chunk, the last of a tensor, sends one value in 64, rounded up.
+Sarfi et al. 2025 (SparseLoCo, arXiv 2508.15706) train with this few values, if each peer adds the
+values that it did not send to its next gradient (`peer.averaging.error_feedback`). A value's 2 bits
+are its sign and one of two magnitudes of its chunk; its index within the chunk takes 12 bits. A
+shorter chunk, the last of a tensor, sends one value in 64, rounded up.
 
-Decoded values are encoded to the same values again. So a peer can sparsify its gradient once, and
-splitting it into parts of whole chunks changes nothing.
+Compression is idempotent. A peer can sparsify its gradient once, and then split it into parts of
+whole chunks without further loss.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from peer.reduction.sizes import CHUNK, CHUNK_BYTES, CHUNK_SENT, SCALE_BYTES
 
-MOST_DECODED = 2**20  # values, as a decoded part is 137 times as large in memory as on the wire
+MOST_DECODED = 2**20  # values; a decoded part is 137 times as large in memory as on the wire
 REFINEMENTS = 3  # iterations for a chunk's two magnitudes
 _SCALE = np.dtype("<f4")
 
@@ -32,14 +32,14 @@ _SCALE = np.dtype("<f4")
 class SparseValues:
     """The values of a tensor that are sent."""
 
-    count: int  # number of the tensor's values
-    places: torch.Tensor  # (sent,) int64: their indices in the flat tensor, ascending
-    scales: torch.Tensor  # (chunks, 2) float32: a chunk's smaller magnitude, and its larger one
+    count: int  # number of values in the tensor
+    places: torch.Tensor  # (sent,) int64: indices in the flat tensor, ascending
+    scales: torch.Tensor  # (chunks, 2) float32: smaller and larger magnitude of each chunk
     codes: torch.Tensor  # (sent,) uint8: bit 0 for the larger magnitude, bit 1 for a negative value
 
     @classmethod
     def largest_of(cls, tensor: torch.Tensor) -> SparseValues:
-        """Choose each chunk's largest values. A value that is not finite makes the chunk's scale not finite."""
+        """Select each chunk's largest values; a non-finite value makes the chunk's scale non-finite."""
         values = tensor.detach().to("cpu", torch.float32).flatten()
         whole = len(values) // CHUNK * CHUNK
         places, scales, codes = [], [], []
@@ -59,14 +59,14 @@ class SparseValues:
         return cls(len(values), torch.cat(places), torch.cat(scales), torch.cat(codes))
 
     def dense(self) -> torch.Tensor:
-        """Return all values, (count,) float32; those that were not sent are zero."""
+        """Return all values, (count,) float32, with zeros for unsent ones."""
         values = torch.zeros(self.count)
         magnitudes = self.scales[self.places // CHUNK, (self.codes & 1).long()]
         values[self.places] = torch.where(self.codes >= 2, -magnitudes, magnitudes)
         return values
 
     def packed(self) -> bytes:
-        """Return the bytes on the wire: all scales, then all indices, then all codes."""
+        """Return the wire format: all scales, then all indices, then all codes."""
         indices = _padded((self.places % CHUNK).numpy().astype(np.uint16), 2)
         first, second = indices[::2], indices[1::2]
         pairs = np.stack([first & 0xFF, first >> 8 | (second & 0xF) << 4, second >> 4], axis=1).astype(np.uint8)
@@ -76,7 +76,7 @@ class SparseValues:
 
     @classmethod
     def unpacked(cls, content: bytes, count: int) -> SparseValues:
-        """Parse the bytes of a tensor of `count` values. Raises `ValueError` for bytes that no sender writes."""
+        """Parse the bytes of a tensor of `count` values. Raises `ValueError` if they are malformed."""
         sent, chunks = sent_of(count), -(-count // CHUNK)
         scale_bytes, index_bytes, code_bytes = 2 * SCALE_BYTES * chunks, 3 * (-(-sent // 2)), -(-sent // 4)
         if len(content) != scale_bytes + index_bytes + code_bytes:
@@ -125,9 +125,9 @@ def _padded(values: NDArray[Any], multiple: int) -> NDArray[Any]:
 
 
 class TopKCompression(CompressionBase):
-    """The sparse compression for hivemind's partitions of tensors, for parts of whole chunks."""
+    """The sparse compression for hivemind's partitions of tensors into parts of whole chunks."""
 
-    compression_type: int = 17  # hivemind has no such code, and no number so high
+    compression_type: int = 17  # unused by hivemind, whose codes are all lower
 
     def compress(self, tensor: torch.Tensor, info: CompressionInfo, allow_inplace: bool = False) -> runtime_pb2.Tensor:
         """Encode values of any shape."""
@@ -136,7 +136,7 @@ class TopKCompression(CompressionBase):
         return runtime_pb2.Tensor(compression=self.compression_type, buffer=content, size=tensor.shape, dtype="float32")
 
     def extract(self, serialized_tensor: runtime_pb2.Tensor) -> torch.Tensor:
-        """Decode the values. Raises `ValueError` for bytes that no sender writes, or for too many values."""
+        """Decode the values. Raises `ValueError` if the bytes are malformed or the values too many."""
         count = math.prod(serialized_tensor.size)
         if count > MOST_DECODED:
             raise ValueError(f"a part has {MOST_DECODED} values at most, and not {count}")
@@ -144,7 +144,7 @@ class TopKCompression(CompressionBase):
         return values.reshape(tuple(serialized_tensor.size))
 
     def estimate_compression_ratio(self, info: CompressionInfo) -> float:
-        """Return the bytes on the wire for each byte of the tensor."""
+        """Return the bytes on the wire per byte of the tensor."""
         return CHUNK_BYTES / CHUNK / info.descriptor.dtype.itemsize
 
 

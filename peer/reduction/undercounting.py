@@ -1,17 +1,18 @@
-"""Detection of reducers that count too few of the senders' samples, so that a round brings no step.
+"""Detection of reducers that count too few samples of the senders, so that no step can be taken.
 
-A reducer decides how much of each sender's weight it counts, as it may know what others do not: a
-part that is far too large, or too much noise for its samples. It attests the counted weights. A
-dishonest reducer could count nothing of anybody, and no round would ever have the samples of a
-batch. No single attestation proves that. But all peers of a complete round hold the same
-attestations, and those of other reducers show how much could have been counted:
+A reducer decides how much of each sender's weight it counts, because it may know of parts that are
+far too large, or too noisy for their samples. It attests the counted weights. A dishonest reducer
+could count nothing, and no round would ever reach the samples of a batch. No single attestation
+proves that. But all peers of a complete round hold the same attestations, and those of other
+reducers show how much could have been counted:
 
-- An honest reducer measures by the senders' median, so it hardly counts most of the other members for less than most
-  reducers do.
+- An honest reducer measures by the senders' median, so it hardly counts most of the other members
+  for less than most reducers do.
 - A reducer falls short alone if its parts lack the batch's samples only by its own cuts.
 
-Either may happen to an honest reducer, but seldom in two successive rounds. So no reducer is reported, and a
-reducer loses its share only after two such rounds (`peer.averaging.averager`). The module is pure.
+Either may happen to an honest reducer, but seldom in two successive rounds. Reducers are therefore
+not reported, and lose their share only after two such rounds (`peer.averaging.averager`). This
+module is pure.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ from statistics import median_high
 
 from peer.reduction.attestation import Attestation
 
-FULL = 0.999  # share of a weight that counts as all of it
-LEAST_CUT = 2  # members, as with two senders it is undecidable which one is right
+FULL = 0.999  # fraction of a weight that is treated as all of it
+LEAST_CUT = 2  # members; of two senders, either could be right
 
 
 @dataclass(frozen=True)
 class Accounts:
-    """The reducers' attestations of one round, side by side."""
+    """The reducers' attestations of one round."""
 
-    attestations: Mapping[str, Attestation]  # by reducer's peer ID
-    senders: Sequence[str]  # peer IDs in the order of the lines of each attestation
-    members: Mapping[str, str]  # peer ID -> member who owns the device
+    attestations: Mapping[str, Attestation]  # reducer's peer ID -> attestation
+    senders: Sequence[str]  # peer IDs in the order of each attestation's entries
+    members: Mapping[str, str]  # peer ID -> member that owns the device
     trusted: frozenset[str] = frozenset()  # peer IDs that are never suspected
 
     def undercounting(self, target: int) -> set[str]:
@@ -43,10 +44,10 @@ class Accounts:
         """Return the reducers that undercount most of the other members, and at least two.
 
         A member is undercounted if most reducers count more of it. A reducing member's devices are
-        judged together, as they could divide the cuts among them.
+        judged together, because it could spread the cuts over them.
         """
         usual = self._usual(beside_named=True)
-        cut: dict[str, set[str]] = {}  # by the member that reduces
+        cut: dict[str, set[str]] = {}  # by reducing member
         for reducer in self.attestations:
             low = {self._owner(sender) for sender, counted, due in self._cuts(reducer, usual) if counted < FULL * due}
             cut.setdefault(self._owner(reducer), set()).update(low)
@@ -59,7 +60,7 @@ class Accounts:
         return {reducer for reducer in self.attestations if self._owner(reducer) in most} - self.trusted
 
     def short_alone(self, target: int) -> set[str]:
-        """Return the reducers whose averages fall below `target` samples only by their own cuts."""
+        """Return the reducers whose averages are below `target` samples only because of their own cuts."""
         usual, found = self._usual(), set[str]()
         for reducer, attestation in self.attestations.items():
             samples = min(attestation.totals(attestation.senders[0].parts), default=0.0)
@@ -69,15 +70,15 @@ class Accounts:
         return found - self.trusted
 
     def _cuts(self, reducer: str, usual: Sequence[float]) -> Iterator[tuple[str, float, float]]:
-        """Yield each sender, the weight that this reducer counted, and the weight that was due."""
+        """Yield each sender, the weight that this reducer counted, and the expected weight."""
         for sender, line, others in zip(self.senders, self.attestations[reducer].senders, usual, strict=True):
             yield sender, line.least_counted, min(line.weight, others)
 
     def _usual(self, *, beside_named: bool = False) -> list[float]:
-        """Return the weight of each sender that most other members' reducers count.
+        """Return each sender's weight as counted by most other members' reducers; 0 without any.
 
-        It is 0 without other members. A member has one vote, that of its device that counts most. With
-        `beside_named`, if only one member reduces, the weight that the sender named is a second vote.
+        A member has one vote, its highest count. With `beside_named` and a single reducing member,
+        the weight that the sender declared is a second vote.
         """
         voices: dict[str, list[Attestation]] = {}
         for reducer, attestation in self.attestations.items():
