@@ -1,8 +1,8 @@
-"""A rehearsal of a run: a swarm in virtual time, with the product's own decisions.
+"""Rehearsal of a run: a simulation of a whole swarm in virtual time, with the product's own decisions.
 
-Real are the decisions of peers: `peer.swarm.view`, `peer.swarm.credit`, `peer.swarm.decision`, `peer.swarm.refresh`,
-`peer.averaging.shares`, `peer.averaging.absences`, `peer.averaging.bandwidth` and `peer.averaging.rounds`. Modelled are
-computation, lines, the DHT's delay, the gathering of groups, and deaths. `scenario` says who takes part on which line
-and when, `population` draws such a scenario from published figures, `swarm` runs it. `forecast` makes figures, pictures
-and run files of rehearsals for operators.
+The decisions are the product's code: `peer.swarm` (`view`, `credit`, `decision`, `refresh`) and
+`peer.averaging` (`shares`, `absences`, `bandwidth`, `rounds`). Computation, connections, DHT
+delays, matchmaking and crashes are modelled. `scenario` describes the participants, `population`
+draws scenarios from published figures, and `swarm` runs them. `forecast` turns rehearsals into
+figures, pictures and run files for operators.
 """

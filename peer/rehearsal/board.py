@@ -1,4 +1,4 @@
-"""The records in the DHT, in virtual time: others see a record a moment after it was published."""
+"""The DHT's records in virtual time; a new record becomes visible after a delay."""
 
 from __future__ import annotations
 
@@ -10,41 +10,40 @@ import simpy
 from peer.rehearsal.troubles import Troubles
 from peer.swarm.records import KnownPeer
 
-# Bytes in each direction for a look, and for each other peer in it, with reports and what keeps connections open: from
-# the traffic of real swarms of 2 to 8 peers that only compute (`benchmarks/swarm/rehearsal.py` at commit f9c99822).
+# Bytes in each direction per read, and per other peer in it, including reports and keep-alives.
+# Measured in real swarms of 2 to 8 peers that only compute (`benchmarks/swarm/rehearsal.py` at
+# commit f9c99822).
 LOOK_BYTES, PEER_BYTES = 9_000, 1_500
-DHT_S = 0.4  # to store a record at several nodes, and to find it there: a few packets each way
+DHT_S = 0.4  # time to store a record at several nodes and find it there: a few packets each way
 
 
 @dataclass(frozen=True)
 class _Stored:
-    """A record as it lies in the DHT."""
-
     seen_at: float
     peer: KnownPeer
-    hidden: frozenset[str]  # from whom: they were on the other side when it was stored
+    hidden: frozenset[str]  # devices that were on the other side of a partition when the record was stored
 
 
 class Board:
     """The newest records of all peers."""
 
     def __init__(self, env: simpy.Environment, expiration_s: float, troubles: Troubles) -> None:
-        """`expiration_s`: so long a record counts."""
+        """Set up the board; a record is valid for `expiration_s` seconds."""
         self._env, self._expiration_s, self._troubles = env, expiration_s, troubles
-        self._records: dict[str, deque[_Stored]] = {}  # the one that is seen, and newer ones
+        self._records: dict[str, deque[_Stored]] = {}  # the visible record and newer ones
 
     def publish(self, peer: KnownPeer) -> None:
-        """Store a peer's record."""
+        """Publish a peer's record."""
         seen_at = self._env.now + DHT_S + self._troubles.delay_s(peer.peer_id)
         records = self._records.setdefault(peer.peer_id, deque())
         records.append(_Stored(seen_at, peer, self._troubles.beyond(peer.peer_id)))
 
     def seen(self, by: str = "") -> list[KnownPeer]:
-        """Return the records that can be found now by this device, or where there are no sides, by any."""
+        """Return the records visible to this device; without a partition, those visible to all devices."""
         return [peer for peer_id in list(self._records) if (peer := self.seen_of(peer_id, by)) is not None]
 
     def seen_of(self, peer_id: str, by: str = "") -> KnownPeer | None:
-        """Return the record of one peer that can be found now by this device."""
+        """Return one peer's record as visible to this device."""
         now, records, found = self._env.now, self._records.get(peer_id, deque()), None
         while len(records) > 1 and records[1].seen_at <= now and not (records[0].hidden or records[1].hidden):
             records.popleft()

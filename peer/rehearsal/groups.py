@@ -1,8 +1,8 @@
-"""Groups and their rounds of averaging, in virtual time.
+"""Groups and their averaging rounds in virtual time.
 
-Who reduces what follows from the product's own rules (`peer.averaging.shares`). The forming of a group is modelled
-after `peer.averaging.matchmaking`: a leader begins when all peers have come that it knows to come, or when its time is
-over and enough are there.
+Shares of the reduction follow the product's rules (`peer.averaging.shares`). Matchmaking is a model
+of `peer.averaging.matchmaking`: a leader begins when all expected peers have arrived, or when its
+time limit has passed and enough are present.
 """
 
 from __future__ import annotations
@@ -35,40 +35,40 @@ from peer.rehearsal.troubles import Troubles
 from peer.swarm.decision import Demands
 from peer.swarm.view import SwarmCourse
 
-# Measured in real swarms on one machine, by `benchmarks/swarm/rehearsal.py` at commit f9c99822:
-JOIN_S = 0.6  # until a peer that looks for a group has found its leader: a look at the DHT and a question
-FORM_S = 0.3  # from a group's completion until the first part travels: the leader's answer, shares, digests
-FINISH_S = 1.0  # from the last part until the step is taken: attestations, the last averages, the optimizer
-ROUND_BYTES = 170_000  # of a peer in each direction beside the parts: looking for a group, declarations, attestations
-JOIN_EXCHANGES, FORM_EXCHANGES = 3, 3  # questions and answers in these times, which the distance makes longer
-LAST_PARTS = 0.1  # of a round: who has gone by then may have returned its averages to some and not to others
+# Measured in real swarms on one machine with `benchmarks/swarm/rehearsal.py` at commit f9c99822:
+JOIN_S = 0.6  # time to find a group's leader: a DHT read and a request
+FORM_S = 0.3  # time from a complete group to the first part: the leader's answer, shares, digests
+FINISH_S = 1.0  # time from the last part to the step: attestations, the last averages, the optimizer
+ROUND_BYTES = 170_000  # bytes per peer and direction besides the parts: matchmaking, declarations, attestations
+JOIN_EXCHANGES, FORM_EXCHANGES = 3, 3  # requests and answers within these times, each delayed by the distance
+LAST_PARTS = 0.1  # fraction of a round; reducers lost this late may have returned their averages to some peers only
 Position = tuple[int, int]  # era and step
 
 
 @dataclass(frozen=True)
 class MetGroup:
-    """A round that brought every value, as one of its peers knows it."""
+    """A complete round, as known to one of its peers."""
 
-    number: int  # of the average: no other round's is the same
+    number: int  # unique number of the average
     peers: frozenset[str]
-    weights: Mapping[str, float]  # that the senders named whose parts came
-    attested: Mapping[str, AttestedWeight]  # the same senders
+    weights: Mapping[str, float]  # declared weights of the senders whose parts arrived
+    attested: Mapping[str, AttestedWeight]  # attested weights of the same senders
     reducers: frozenset[str]
-    seconds: float  # of the round
-    waited_s: float  # for the group, by this peer
+    seconds: float  # duration of the round
+    waited_s: float  # this peer's wait for the group
     lines: GroupLines
-    traffic: RoundTraffic  # over this peer's line
+    traffic: RoundTraffic  # traffic of this peer's connection
     ended_at: float
-    averaged_bytes: float = 0.0  # that others sent to this peer to be averaged
+    averaged_bytes: float = 0.0  # bytes received from others for reduction
 
     @property
     def samples(self) -> int:
-        """All samples that were averaged."""
+        """The number of samples in the average."""
         return round(sum(self.counted.values()))
 
     @property
     def counted(self) -> dict[str, float]:
-        """Each sender's weight, as far as it counts."""
+        """Each sender's counted weight."""
         return {name: weight.counted for name, weight in self.attested.items()}
 
     @classmethod
@@ -82,10 +82,10 @@ class MetGroup:
 
 @dataclass(frozen=True)
 class FailedRound:
-    """A round that did not bring every value."""
+    """A round without all values."""
 
     missed: frozenset[str]  # reducers that did not return all averages
-    reducers: frozenset[str]  # all; nobody where the group was given up before its round
+    reducers: frozenset[str]  # all reducers; empty if the group was given up before its round
 
 
 @dataclass(eq=False)
@@ -98,33 +98,33 @@ class Seeker:
     leads: bool  # others can connect to it
     words: Declaration
     demands: Demands
-    course: SwarmCourse  # by which it caps the weights of what it reduces
-    window_s: float  # so long it waits for peers that do not come
+    course: SwarmCourse  # source of the weight caps in this peer's reduction
+    window_s: float  # longest wait for absent peers
     done: simpy.Event  # succeeds with a `MetGroup` or a `FailedRound`
-    runs: simpy.Event  # succeeds when its group is complete
-    weight: float | None = None  # its samples, once it has begun to average
+    runs: simpy.Event  # succeeds when the group is complete
+    weight: float | None = None  # number of samples, once it has begun to average
     position: Position = (0, 0)
     is_gone: bool = False
-    scheduled_at: float = 0.0  # when it waits no longer
-    began_at: float = 0.0  # its averaging, once it has
-    others: list[Seeker] = field(default_factory=list)  # who look for the same group, itself included
+    scheduled_at: float = 0.0  # end of the wait for others
+    began_at: float = 0.0  # start of its averaging
+    others: list[Seeker] = field(default_factory=list)  # all peers that look for the same group, this one included
 
     @property
     def is_running(self) -> bool:
-        """The group is complete: nobody joins it any more."""
+        """Whether the group is complete and nobody can join it."""
         return self.runs.triggered
 
 
 @dataclass
 class _Round:
-    """One round of averaging as it goes on."""
+    """A running averaging round."""
 
-    present: list[Seeker]  # who takes part, as far as is known
+    present: list[Seeker]  # participants, as far as is known
     share_of: Mapping[str, float]
     patience_s: float
-    moved_at: float  # when parts last travelled
+    moved_at: float  # time of the last progress
     ends_at: float
-    winners: list[Seeker] = field(default_factory=list)  # who has all averages
+    winners: list[Seeker] = field(default_factory=list)  # peers with all averages
 
     @property
     def reducers(self) -> frozenset[str]:
@@ -144,7 +144,7 @@ class Groups:
         troubles: Troubles,
         rng: random.Random,
     ) -> None:
-        """`round_bytes`: of all averaged values; `longest_s`: that the run allows a round."""
+        """Set up the model; `round_bytes`: of all averaged values; `longest_s`: the run's limit for a round."""
         self._env, self._lines, self._bytes, self._longest_s = env, lines, round_bytes, longest_s
         self._troubles, self._rng = troubles, rng
         self._seeking: dict[tuple[Position, tuple[bool, ...]], list[Seeker]] = {}
@@ -154,29 +154,29 @@ class Groups:
             env.process(self._follow_sides())
 
     def next_number(self) -> int:
-        """Return the number of another average."""
+        """Return a new number for an average."""
         self._averages += 1
         return self._averages
 
     def look(self, position: Position, seeker: Seeker) -> None:
-        """Begin to look for a group of peers at the same step."""
+        """Start a peer's search for a group at its step."""
         self._env.process(self._look(position, seeker))
 
     def begin(self, seeker: Seeker, weight: float) -> None:
-        """Let a peer that looks for a group average, from now on."""
+        """Start averaging for a peer that looks for a group."""
         if seeker.weight is None:
             seeker.weight = self._troubles.named_by(seeker.name, round(weight), "weight")
             seeker.began_at = self._env.now
             self._note(seeker)
 
     def demand(self, seeker: Seeker, demands: Demands) -> None:
-        """Set a peer's demands on its group."""
+        """Set the group sizes that a peer requires."""
         if demands != seeker.demands:
             seeker.demands = demands
             self._note(seeker)
 
     def give_up(self, seeker: Seeker) -> None:
-        """End a peer's search, or its part in a round: it has gone, or does not want the group any more."""
+        """End the search or round of a peer that has left or no longer wants the group."""
         seeker.is_gone = True
         if seeker in seeker.others:
             seeker.others.remove(seeker)
@@ -204,13 +204,13 @@ class Groups:
             seeker.scheduled_at = self._env.now + seeker.window_s
 
     def _join(self, seeker: Seeker) -> None:
-        """Let those meet who look for the same group on one side."""
+        """Add a peer to the searches for the same group on its side of a partition."""
         side = self._troubles.side_of(seeker.name)
         seeker.others = self._seeking.setdefault((seeker.position, side), [])
         seeker.others.append(seeker)
 
     def _follow_sides(self) -> Process:
-        """Divide those who look for groups anew whenever a partition may have begun or ended."""
+        """Divide the searches again whenever a partition may have begun or ended."""
         while True:
             yield self._troubles.changed
             seekers = [seeker for group in self._seeking.values() for seeker in group]
@@ -221,7 +221,7 @@ class Groups:
                 self._consider(group)
 
     def _leader(self, seekers: Sequence[Seeker]) -> Seeker | None:
-        """Return whom the others follow: the one that began to look first, of those who can be connected to."""
+        """Return the reachable peer whose search began first; the others follow it."""
         return min(
             (seeker for seeker in seekers if seeker.leads and not self._troubles.is_cut_off(seeker.name)),
             key=lambda each: (each.scheduled_at, each.name),
@@ -229,7 +229,7 @@ class Groups:
         )
 
     def _consider(self, seekers: list[Seeker]) -> None:
-        """Let a group begin if its leader waits for nobody else."""
+        """Start the group if its leader expects nobody else."""
         leader = self._leader(seekers)
         if leader is not None and leader.weight is not None and 1 < leader.demands.expected <= len(seekers):
             self._form(seekers)
@@ -288,7 +288,7 @@ class Groups:
         traffics: Sequence[RoundTraffic],
         began: float,
     ) -> None:
-        """Give each peer that is still there what it has from the round."""
+        """Deliver the round's result to each peer that is still present."""
         attested, number = self._attested(group, round_), self.next_number()
         senders = {each.name for each in round_.present if each.weight}
         for each, traffic in zip(group, traffics, strict=True):
@@ -315,15 +315,15 @@ class Groups:
             )
 
     def _leave(self, seeker: Seeker) -> None:
-        """Let a peer that lies leave its group, of which it is told nothing more."""
+        """Let a misbehaving peer leave its group without notice."""
         seeker.is_gone = True
         seeker.done.succeed(FailedRound(frozenset(), frozenset()))
 
     def _pass(self, round_: _Round, traffic: Mapping[Direction, float]) -> Process:
-        """Pass all parts on until all have come, or a limit is reached.
+        """Transfer all parts until they have arrived or a time limit is reached.
 
-        A sender that is cut off is waited for, and then left out. A reducer is waited for, and then its averages are
-        missing at all, but for those to whom it had returned them before.
+        A sender that is cut off is awaited, then excluded. A reducer that is cut off is awaited,
+        then its averages are missing for all peers that do not have them already.
         """
         env, left = self._env, 1.0
         while env.now < round_.ends_at:
@@ -351,7 +351,7 @@ class Groups:
             round_.winners = [each for each in able if self._rng.random() < 0.5]
 
     def _blocked(self, round_: _Round) -> list[Seeker]:
-        """Return who does not take part any more, lacks the averages of a reducer, or returns none as a reducer."""
+        """Return the participants that are gone, withhold averages or miss those of a reducer."""
         return [
             each
             for each in round_.present
@@ -377,7 +377,7 @@ class Groups:
         )
 
     def _attested(self, group: Sequence[Seeker], round_: _Round) -> dict[str, AttestedWeight]:
-        """Return what counts of each sender's weight in a round, by what each reducer believes of it."""
+        """Return each sender's attested weights, from the caps that each reducer applies."""
         courses = dict.fromkeys(each.course for each in group if each.name in round_.reducers)
         caps = [course.weight_caps() for course in courses]
         attested = {}
@@ -388,7 +388,7 @@ class Groups:
         return attested
 
     def _traffic(self, present: Sequence[Seeker], share_of: Mapping[str, float]) -> dict[Direction, float]:
-        """Return the bytes of a round over each line: a sender's own parts, and the averages that reducers return."""
+        """Return the bytes per connection and direction: a sender's own parts, and returned averages."""
         senders = {each.name for each in present if each.weight}
         traffic: dict[Direction, float] = {}
         for each in present:
@@ -401,7 +401,6 @@ class Groups:
 
 
 def _lines_of(group: Sequence[Seeker]) -> GroupLines:
-    """Return what follows from the words of a group's peers."""
     names, members = [each.name for each in group], [each.member for each in group]
     trusted = tuple(each.role in TRUSTED_ROLES for each in group)
     said = [each.words for each in group]

@@ -1,9 +1,9 @@
-"""Lines in virtual time, and what travels over them: transfers share each line fairly, as fluids.
+"""Network connections in virtual time: transfers as fluid flows with fair sharing.
 
-A transfer takes bytes of several directions of several lines at once, in fixed proportions, as a round of averaging
-does, whose parts all peers pass on at the same pace. Each direction gives the transfers on it equal shares of its
-speed; what one cannot use, because another line of it is slower, the others get (max-min fairness: Bertsekas and
-Gallager, "Data Networks", section 6.5.2).
+A transfer moves bytes over several directions of several connections at once, in fixed proportions,
+like an averaging round in which all peers send their parts at the same pace. Each direction is
+shared equally by its transfers. Capacity that one cannot use, because another connection limits it,
+goes to the others (max-min fairness: Bertsekas and Gallager, "Data Networks", section 6.5.2).
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ import simpy
 from peer.network.traffic import BOTH_WAYS, BYTES_PER_S_OF_MBIT, ON_THE_LINE
 from peer.rehearsal.scenario import HomeLine
 
-DONE = 1e-9  # of a transfer: rounding
-LEAST_S = 1e-6  # that a transfer takes: less might not move the clock
-Direction = tuple[str, str]  # whose line, "up" or "down"
+DONE = 1e-9  # fraction of a transfer treated as rounding error
+LEAST_S = 1e-6  # shortest duration of a transfer; less might not advance the clock
+Direction = tuple[str, str]  # peer's name; "up" or "down"
 Process = Generator[simpy.Event, Any, Any]
 
 
 @dataclass(eq=False)
 class Transfer:
-    """Bytes that travel together; `done` succeeds when all have."""
+    """Bytes that are transferred together; `done` succeeds when all have arrived."""
 
     bytes_by: Mapping[Direction, float]
-    load_by: Mapping[Direction, float]  # bytes for which there would have been time
+    load_by: Mapping[Direction, float]  # bytes that the time used would have allowed
     done: simpy.Event
-    left: float = 1.0  # of each number of bytes
-    speed: float = 0.0  # of the transfer, each second
+    left: float = 1.0  # remaining fraction
+    speed: float = 0.0  # fraction per second
 
 
 class Lines:
-    """All peers' lines."""
+    """The connections of all peers."""
 
     def __init__(self, env: simpy.Environment) -> None:
         self._env = env
         self._rates: dict[Direction, float] = {}  # bytes per second
         self._latencies: dict[str, float] = {}  # seconds
-        self._under_way: dict[Transfer, None] = {}  # in the order in which they began
+        self._under_way: dict[Transfer, None] = {}  # in order of their start
         self._moved: dict[Direction, float] = {}
         self._changed_at = 0.0
         self._version = 0
 
     def connect(self, name: str, line: HomeLine, factor: float = 1.0) -> None:
-        """Give a peer its line, or this part of the line's speed."""
+        """Set a peer's connection, optionally at a fraction of its speed."""
         self._advance()
         self._latencies[name] = line.latency_s
         for way, speed in (("up", line.up_mbit_per_second), ("down", line.down_mbit_per_second)):
@@ -58,20 +58,20 @@ class Lines:
         self._share()
 
     def rate(self, name: str) -> float:
-        """Return the bytes per second of the slower direction of a peer's line."""
+        """Return the bytes per second of the slower direction of a peer's connection."""
         return min(self._rates[name, "up"], self._rates[name, "down"])
 
     def exchange_s(self, names: Iterable[str]) -> float:
-        """Return the seconds of a question and its answer between the two of these peers that are farthest away."""
+        """Return the round-trip time in seconds between the two most distant of these peers."""
         return sum(heapq.nlargest(2, (self._latencies[name] for name in names)))
 
     def moved(self, name: str, way: str) -> float:
-        """Return the bytes that have passed a peer's line in this direction."""
+        """Return the bytes transferred over a peer's connection in this direction."""
         self._advance()
         return self._moved.get((name, way), 0.0)
 
     def send(self, bytes_by: Mapping[Direction, float]) -> Transfer:
-        """Begin a transfer."""
+        """Start a transfer."""
         self._advance()
         on_the_line = {way: ON_THE_LINE * size for way, size in bytes_by.items() if size > 0}
         transfer = Transfer(on_the_line, self._loads(on_the_line), self._env.event())
@@ -83,12 +83,12 @@ class Lines:
         return transfer
 
     def passed(self, name: str, size: float) -> None:
-        """Count bytes that have passed a peer's line in each direction beside the transfers, too few to slow them."""
+        """Count bytes sent and received besides the transfers, too few to slow them down."""
         for way in ("up", "down"):
             self._moved[name, way] = self._moved.get((name, way), 0.0) + size
 
     def _loads(self, bytes_by: Mapping[Direction, float]) -> dict[Direction, float]:
-        """Return the loads of a transfer: more than its bytes where the other direction is busy for as long."""
+        """Return a transfer's loads: above its bytes where the other direction is busy for as long."""
         busy_s = {way: size / self._rates[way] for way, size in bytes_by.items() if self._rates[way] > 0}
         loads = {}
         for (name, way), size in bytes_by.items():
@@ -98,14 +98,14 @@ class Lines:
         return loads
 
     def stop(self, transfer: Transfer) -> None:
-        """End a transfer; nothing, if it has ended."""
+        """Stop a transfer, if it is still active."""
         if transfer in self._under_way:
             self._advance()
             self._under_way.pop(transfer, None)
             self._share()
 
     def _advance(self) -> None:
-        """Let all transfers come to this moment."""
+        """Advance all transfers to the current time."""
         elapsed, self._changed_at = self._env.now - self._changed_at, self._env.now
         if elapsed <= 0:
             return
@@ -119,9 +119,9 @@ class Lines:
                 transfer.done.succeed()
 
     def _share(self) -> None:
-        """Divide the lines among the transfers under way, and wake up when the first of them is done.
+        """Divide the capacity among the active transfers, and schedule the end of the first one.
 
-        A direction that bounds all transfers on it is divided among them; what these leave of others is divided next.
+        A direction that limits all of its transfers is divided equally among them, then the rest.
         """
         waiting = list(self._under_way)
         free = {way: self._rates[way] for transfer in waiting for way in transfer.load_by}

@@ -1,7 +1,7 @@
-"""One peer in virtual time: `peer.swarm.swarm` and `peer.training.trainer` as a process of the rehearsal.
+"""One peer in virtual time: a simulated `peer.swarm.swarm` and `peer.training.trainer`.
 
-The moves are decided where the product decides them; here they are made in virtual time. States are not computed: a
-state is the number of steps that it has taken.
+The product's own functions choose the moves, which are executed in virtual time. States are not
+computed: a state is represented by a number.
 """
 
 from __future__ import annotations
@@ -30,45 +30,45 @@ from peer.swarm.swarm import LOOK_AGAIN_S, MOST_SILENT_LOOKS
 from peer.swarm.view import MEETING_S, MOST_BATCHES
 from peer.training.bootstrap import ASK_EVERY, RETRY_S
 
-STATE_BYTES, CHECKPOINT_BYTES = 8, 12  # a value
-LOOK_S = 10.0  # at a download that is under way; a donor's places are held for longer
-MOMENT_S = 0.05  # the product's polls
-SURVIVORS_WAIT_S, SURVIVORS_TOLD_S, SURVIVORS_STATE_S = 10.0, 60.0, 60.0  # as in `coordinator.keeper.keeper`
-SLOW_POLL_S = 10.0  # of a peer that stands by
-POLL_S = 0.5  # where the product waits for shorter: nothing changes between two looks
+STATE_BYTES, CHECKPOINT_BYTES = 8, 12  # bytes per value
+LOOK_S = 10.0  # interval of checks during a download; shorter than a donor's timeout for a slot
+MOMENT_S = 0.05  # the product's polling interval
+SURVIVORS_WAIT_S, SURVIVORS_TOLD_S, SURVIVORS_STATE_S = 10.0, 60.0, 60.0  # same as in `coordinator.keeper.keeper`
+SLOW_POLL_S = 10.0  # polling interval of a peer that stands by
+POLL_S = 0.5  # replaces shorter intervals of the product: nothing changes in between
 
 
 @dataclass
 class Work:
-    """One device's samples and time, over all its visits."""
+    """One device's samples and time over all its visits."""
 
     computed: int = 0
     counted: int = 0
     lost: Counter[str] = field(default_factory=Counter)
-    present_s: float = 0.0  # since it held the run's state
+    present_s: float = 0.0  # time with the run's state
     downloads: int = 0
-    steps: int = 0  # that it was in
+    steps: int = 0  # steps in which it took part
 
 
 class RehearsedPeer:
-    """One visit of one device; the keeper and auxiliary peers have no speed."""
+    """One visit of one device; the keeper and auxiliary peers do not compute."""
 
     def __init__(self, world: World, device: Rehearsed, role: str, work: Work, eyes: Eyes) -> None:
         self.world, self.device, self.role, self.work = world, device, role, work
         self.name, self.member = device.name, device.member or device.name
         env, averaging = world.env, world.config.averaging
         self._env, self._averaging = env, averaging
-        self.step, self.era, self.state = 0, 0, 0  # the state by its number
+        self.step, self.era, self.state = 0, 0, 0  # number that represents the state
         self.history = AverageHistory()
         self._resumes = False
         self._silent_looks = 0
-        self.samples = 0  # accumulated towards the step after `step`, or after the one that is being averaged
-        self.held: int | None = None  # samples set aside for a round in the background
+        self.samples = 0  # samples accumulated towards the next step that is not being averaged
+        self.held: int | None = None  # samples set aside for a background round
         self.is_training = role == "keeper"
         self.is_leaving = False
         self.left = env.event()
         self.has_state = role == "keeper"
-        self.began_at: float | None = None  # when it held the run's state
+        self.began_at: float | None = None  # time at which it first had the run's state
         self._overlapping: simpy.Process | None = None
         self.tracker = VirtualTracker(world, self, eyes)
         self.rounds = VirtualRounds(world, self, device, self.tracker, self.left)
@@ -80,10 +80,10 @@ class RehearsedPeer:
         self.followers = Donations(lambda: env.now, FOLLOWERS_AT_ONCE)
         self.takers = Donations(lambda: env.now, AT_ONCE)
 
-    # the process
+    # lifecycle
 
     def run(self) -> Process:
-        """Take part until told to leave, or interrupted by the device's death."""
+        """Take part until asked to leave, or until interrupted by a crash of the device."""
         try:
             if self.role != "keeper":
                 yield self._env.timeout(self.world.scenario.start_s)
@@ -95,7 +95,7 @@ class RehearsedPeer:
                 self.has_state = True
                 self._tell("joined", self.step)
                 yield from (self._train() if self.role == "trainer" else self._assist())
-            if self._overlapping is not None:  # a round that runs is waited for, as others still receive from this peer
+            if self._overlapping is not None:  # other peers still receive from this peer
                 yield self._overlapping
                 yield from self._conclude()
             self.is_training = False
@@ -111,20 +111,20 @@ class RehearsedPeer:
             self.stop()
 
     def stop(self) -> None:
-        """Add the time since this peer held the run's state to its device's."""
+        """Add the time with the run's state to the device's total."""
         if self.began_at is not None:
             self.work.present_s += self._env.now - self.began_at
             self.began_at = None
 
     def resume(self, era: int) -> None:
-        """Begin as a keeper that was killed, from its newest checkpoint."""
+        """Restart a killed keeper from its newest checkpoint."""
         self.era, self._resumes = era, True
         if self.world.checkpoint is not None:
             _, self.step, self.state = self.world.checkpoint
         self._begin_step()
 
     def _resume_run(self) -> Process:
-        """Find peers that trained on meanwhile; if there are none, undo what is lost (`Keeper.resume_ledger`)."""
+        """Look for peers that continued to train; without any, undo the lost steps (`Keeper.resume_ledger`)."""
         resumed_at, may_undo, are_found = self.step, self.world.recorded > self.step, False
         until = self._env.now
         if self.world.recorded or resumed_at:
@@ -144,7 +144,7 @@ class RehearsedPeer:
             self._begin_step()
 
     def leave(self) -> None:
-        """Tell this peer to leave when it can."""
+        """Ask this peer to leave at the next opportunity."""
         self.is_leaving = True
         if not self.left.triggered:
             self.left.succeed()
@@ -174,7 +174,7 @@ class RehearsedPeer:
             if wait_s > 0:
                 yield self._env.timeout(wait_s) | self.left
 
-    # the swarm
+    # moves in the swarm
 
     def _advance(self) -> Process:
         """Make the next move; the counterpart of `Swarm.advance`."""
@@ -232,7 +232,7 @@ class RehearsedPeer:
 
     @property
     def is_client(self) -> bool:
-        """Whether others cannot connect to it."""
+        """Whether other peers cannot connect to this one."""
         return not self.device.is_reachable
 
     @property
@@ -287,7 +287,7 @@ class RehearsedPeer:
         self._held_for = step, held_before_s + self._env.now - began
 
     def _conclude(self) -> Process:
-        """Take the step of a round in the background, once it has ended; wait for it where this peer is ahead."""
+        """Take the step of a completed background round; wait for it if this peer is ahead."""
         assert self._overlapping is not None
         if self._is_ahead and self._overlapping.is_alive:
             yield self._overlapping | self._env.timeout(POLL_S)
@@ -302,7 +302,7 @@ class RehearsedPeer:
     def _average_beside(self) -> Process:
         try:
             return (yield from self.rounds.average_when_due())
-        except simpy.Interrupt:  # the device has died
+        except simpy.Interrupt:  # the device has crashed
             return None
 
     @property
@@ -352,10 +352,10 @@ class RehearsedPeer:
             return LostCause.OUT_OF_SYNC
         return LostCause.AVERAGING if self.rounds.attempts else LostCause.LATE
 
-    # another's state
+    # other peers' states
 
     def _follow(self) -> Process:
-        """Take the average of the first missed step from the keeper; its own samples are lost, or late ones kept."""
+        """Take the first missed step from the keeper's average; samples are lost unless late ones count."""
         keeps = (
             self.tracker.progress.step == self.step + 1
             and self._averaging.delay
@@ -394,7 +394,7 @@ class RehearsedPeer:
         self._begin_step()
 
     def _take_first_state(self) -> Process:
-        """Take the state from the newest checkpoint, or from a donor; the counterpart of `StateTaking.run`."""
+        """Load the newest checkpoint or a donor's state; the counterpart of `StateTaking.run`."""
         attempts = 0
         while not self.is_leaving:
             if attempts % ASK_EVERY == 0 and (yield from self._take_checkpoint()):
@@ -408,7 +408,7 @@ class RehearsedPeer:
         self._begin_step()
 
     def _take_checkpoint(self) -> Process:
-        """Download the newest checkpoint from the coordinator's web server; return whether it could be taken."""
+        """Download the newest checkpoint from the coordinator; return whether that succeeded."""
         checkpoint = self.world.usable_checkpoint
         if checkpoint is None or not self.world.can_reach(KEEPER, self.name):
             return False
@@ -420,7 +420,7 @@ class RehearsedPeer:
         return True
 
     def _take_state(self) -> Process:
-        """Download the first donor's state that is new enough and not doubted; return whether there was one."""
+        """Download the first recent and trusted state of a donor; return whether there was one."""
         course, is_keeper = self.tracker.course, self.role == "keeper"
         least = 0 if self.tracker.is_undone else self.step + (self.tracker.progress.step > self.step)
         least_era = self.era if is_keeper else course.era
@@ -442,14 +442,14 @@ class RehearsedPeer:
         return False
 
     def _meet_all(self) -> Process:
-        """Let the keeper wait until all who look for it have found it, for a few seconds at most."""
+        """On the keeper, wait up to a few seconds until all peers have found it."""
         deadline = self._env.now + MEETING_S + CONFIRMATION_WAIT_S
         while not self.tracker.course.has_met_all(self._env.now) and self._env.now < deadline:
             yield from self._wait(POLL_S)
             self.tracker.look_if_due()
 
     def _doubts(self, donor: RehearsedPeer, step: int, sketch: Sketch) -> Process:
-        """Return whether a donor's state is not the swarm's; the keeper waits until most members confirm it."""
+        """Return whether a donor's state is rejected; the keeper waits for the members to confirm it."""
         course, is_keeper = self.tracker.course, self.role == "keeper"
         deadline = self._env.now + CONFIRMATION_WAIT_S
         while is_keeper and sketch and not course.sketch_at(step) and self._env.now < deadline:
@@ -477,7 +477,7 @@ class RehearsedPeer:
         return came
 
     def _receive(self, size: int, sender: str, goes_on: Callable[[], bool]) -> Process:
-        """Receive so many bytes; return whether all came."""
+        """Receive a number of bytes; return whether all arrived."""
         transfer = self.world.lines.send({(sender, "up"): float(size), (self.name, "down"): float(size)})
         silent_at = self._env.now + PATIENCE_S
         try:

@@ -1,7 +1,7 @@
-"""A population of volunteers, drawn from published figures: lines, devices, sessions, reachability.
+"""Random populations of volunteers from published figures: connections, devices, sessions, reachability.
 
-The figures lie in `tables`, each with its source, or the reason for an assumption. `manyhands rehearse --volunteers`
-draws such populations, another for each seed; a seed draws the same one everywhere.
+The figures are in `tables`, each with its source or the reason for an assumption. `manyhands
+rehearse --volunteers` draws a population per seed, reproducible on any machine.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from peer.rehearsal.scenario import HomeLine, Rehearsed, Scenario, Visit
 
 HOUR_S = 3600.0
 DAY_S = 24 * HOUR_S
-PASSES = 3  # the forward pass, and two products of its size in the backward pass
+PASSES = 3  # the forward pass, and two products of the same size in the backward pass
 _Levels = Annotated[tuple[PositiveFloat, ...], Field(min_length=2, strict=False)]
 
 
 class Sourced(Section):
-    """A figure or a table with the place where it comes from."""
+    """A figure or a table with its source."""
 
     kind: Literal["published", "assumption"]
     """Whether `source` published it, or says why it is assumed."""
@@ -40,14 +40,14 @@ class Sourced(Section):
 
 
 class SourcedFigure(Sourced):
-    """One number."""
+    """A single number."""
 
     value: PositiveFloat
     """The number, in the unit that its key names."""
 
 
 class LineQuantiles(Section):
-    """Quantiles of a region's lines, at the levels of `LineTable`."""
+    """Quantiles of a region's connections at the levels of `LineTable`."""
 
     down_mbit_per_second: _Levels
     """Downlink."""
@@ -58,7 +58,7 @@ class LineQuantiles(Section):
 
 
 class LineTable(Sourced):
-    """`lines.yaml`."""
+    """The file `lines.yaml`."""
 
     levels: Annotated[tuple[Fraction, ...], Field(strict=False)]
     """Levels of the quantiles. Lines beyond the outer ones are drawn as if at them."""
@@ -77,7 +77,7 @@ class LineTable(Sourced):
 
 
 class DeviceClass(Section):
-    """Devices that train about equally fast."""
+    """Devices with similar training speeds."""
 
     share: SourcedFigure
     """Weight of the class beside the others."""
@@ -90,7 +90,7 @@ class DeviceClass(Section):
 
 
 class DeviceTable(Section):
-    """`devices.yaml`."""
+    """The file `devices.yaml`."""
 
     spread: SourcedFigure
     """Standard deviation of the logarithm of speeds in a class."""
@@ -99,7 +99,7 @@ class DeviceTable(Section):
 
 
 class SessionTable(Section):
-    """`sessions.yaml`."""
+    """The file `sessions.yaml`."""
 
     mean_hours: SourcedFigure
     """Length of a session on average."""
@@ -116,7 +116,7 @@ class SessionTable(Section):
 
 
 class ReachabilityTable(Section):
-    """`reachability.yaml`."""
+    """The file `reachability.yaml`."""
 
     behind_nat: SourcedFigure
     """Share of the homes behind network address translation."""
@@ -137,23 +137,23 @@ class PopulationTables(Section):
 
 @dataclass(frozen=True)
 class Provenance:
-    """A source with the entries of the tables that come from it."""
+    """A source with its entries in the tables."""
 
-    entries: tuple[str, ...]  # as `devices.classes.rtx-3060.share`
+    entries: tuple[str, ...]  # such as `devices.classes.rtx-3060.share`
     kind: str
     source: str
 
 
 @cache
 def population_tables() -> PopulationTables:
-    """Read the tables of the package."""
+    """Load the tables from the package."""
     folder = files("peer.rehearsal") / "tables"
     texts = {name: (folder / f"{name}.yaml").read_text(encoding="utf-8") for name in PopulationTables.model_fields}
     return PopulationTables.model_validate({name: yaml.safe_load(text) for name, text in texts.items()})
 
 
 def provenance() -> tuple[Provenance, ...]:
-    """List the sources of all figures, in the order of the tables."""
+    """Return the sources of all figures, in the order of the tables."""
     entries: dict[tuple[str, str], list[str]] = {}
     for name, sourced in _sourced("", population_tables()):
         entries.setdefault((sourced.kind, sourced.source), []).append(name)
@@ -169,16 +169,16 @@ def _sourced(name: str, part: object) -> Iterator[tuple[str, Sourced]]:
 
 
 def training_flops(config: RunConfig) -> float:
-    """Operations to train on one sample, from the sizes of the layers: ALBERT's layers share weights, not work.
+    """Return the floating-point operations of training on one sample, from the layers' sizes.
 
-    Attention is counted in full, also where a family computes less of it.
+    ALBERT's layers share weights, not operations. Attention is always counted in full.
     """
     model, length = config.model, config.data.sequence_length
     layer = 4 * model.hidden_size**2 + 2 * model.hidden_size * model.intermediate_size + 2 * length * model.hidden_size
     width = model.embedding_size or model.hidden_size
     head = width * (model.hidden_size + config.tokenizer.vocab_size)
     predicted = 1.0 if config.objective.name == "clm" else config.objective.mask_probability
-    products = model.num_hidden_layers * layer + predicted * head  # per token
+    products = model.num_hidden_layers * layer + predicted * head  # multiplications per token
     return PASSES * 2.0 * products * length
 
 
@@ -187,7 +187,7 @@ def draw_scenario(
 ) -> Scenario:
     """Draw a swarm of `volunteers`, each with one device, for a rehearsal of `hours`.
 
-    `parameters` is the number of values that a round averages. Raises `ConfigError` if there is no such region.
+    `parameters`: number of averaged values. Raises `ConfigError` for an unknown region.
     """
     tables, rng = population_tables(), Random(seed)
     if region not in tables.lines.regions:
@@ -202,7 +202,7 @@ def draw_scenario(
 
 @dataclass(frozen=True)
 class _Draw:
-    """Draws of one population."""
+    """The random draws of one population."""
 
     tables: PopulationTables
     rng: Random
@@ -210,7 +210,7 @@ class _Draw:
     duration_s: float
 
     def device(self, number: int, flops: float, punching: float) -> Rehearsed:
-        """Draw one volunteer's device; `punching` is the population's rate of holes punched."""
+        """Draw one volunteer's device; `punching` is the success rate of hole punching."""
         devices, reachability = self.tables.devices, self.tables.reachability
         weights = [each.share.value for each in devices.classes.values()]
         name, its = self.rng.choices(list(devices.classes.items()), weights)[0]
@@ -229,9 +229,9 @@ class _Draw:
         )
 
     def line(self) -> HomeLine:
-        """Draw a line whose directions are about equally good.
+        """Draw a connection whose directions are correlated in quality.
 
-        A packet to another peer passes the first half of one such round trip at each end of its path.
+        A packet to another peer takes half of this round-trip time at each end of its path.
         """
         quantiles, home = self.tables.lines.regions[self.region], self.rng.gauss(0, 1)
         return HomeLine(
@@ -241,7 +241,7 @@ class _Draw:
         )
 
     def _quantile(self, row: tuple[float, ...], score: float) -> float:
-        """Draw from a row of quantiles, correlated with a normal score; between levels, logarithms are interpolated."""
+        """Draw from quantiles, correlated with a normal score; interpolates logarithms between levels."""
         levels, correlation = self.tables.lines.levels, self.tables.lines.correlation.value
         own = correlation * score + math.sqrt(1 - correlation**2) * self.rng.gauss(0, 1)
         level = min(max(NormalDist().cdf(own), levels[0]), levels[-1])
@@ -250,7 +250,7 @@ class _Draw:
         return row[left] * math.pow(row[left + 1] / row[left], part)
 
     def visits(self) -> tuple[Visit, ...]:
-        """Draw the stays of one volunteer, who comes soon after the run's begin and again at some hour of some day."""
+        """Draw the sessions of one volunteer: the first soon after the run's start, others on any day."""
         visits: list[Visit] = []
         begin_s = self.rng.uniform(0, self.tables.sessions.first_arrivals.value * min(self.duration_s, DAY_S))
         while begin_s < self.duration_s:
@@ -268,11 +268,11 @@ class _Draw:
         return Visit(begin_s=begin_s, end_s=end_s, ends=ends) if end_s < self.duration_s else Visit(begin_s=begin_s)
 
     def _next_begin(self, after_s: float) -> float:
-        """Draw the next session's begin; sessions begin at a rate that swings with the time of day."""
+        """Draw the start of the next session, with a rate that depends on the time of day."""
         sessions = self.tables.sessions
         swing, pause_s = sessions.daily_swing.value, DAY_S / sessions.per_day.value - sessions.mean_hours.value * HOUR_S
         begin_s = after_s
-        while True:  # candidates come at the highest rate; each is taken with the rate of its hour over the highest
+        while True:  # thinning: candidates at the highest rate, accepted by the rate of their hour
             begin_s += self.rng.expovariate((1 + swing) / pause_s)
             if self.rng.random() * (1 + swing) < 1 + swing * math.cos(2 * math.pi * begin_s / DAY_S):
                 return begin_s

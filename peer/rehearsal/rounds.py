@@ -1,4 +1,4 @@
-"""One peer's rounds of averaging in virtual time, until one brings the whole batch (`peer.swarm.step_rounds`)."""
+"""One peer's averaging rounds in virtual time, repeated until one succeeds (`peer.swarm.step_rounds`)."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from peer.swarm.tracker import NOTHING_SEEN
 
 
 class VirtualRounds:
-    """The rounds of one peer with everybody at its step."""
+    """The rounds of one peer with all peers at its step."""
 
     def __init__(
         self, world: World, peer: Taking, device: Rehearsed, tracker: VirtualTracker, left: simpy.Event
     ) -> None:
-        """`left` succeeds when the peer is told to leave."""
+        """Set up the rounds; `left` succeeds when the peer is asked to leave."""
         averaging = world.config.averaging
         self._world, self._env, self._peer, self._device = world, world.env, peer, device
         self._tracker, self._left = tracker, left
@@ -43,7 +43,7 @@ class VirtualRounds:
         self._window_s = averaging.matchmaking_time_s
         self._missed = Absences(free=0, first_rounds=MISSED_ROUNDS)
         self._absences = Absences(free=1, first_rounds=UNAWAITED_GROUPS)
-        self.attempts = 0  # failed averagings of the current step
+        self.attempts = 0  # failed rounds of the current step
         self._met_nobody = False
         self._due_view, self._due_since = NOTHING_SEEN, math.inf
         self._seeker: Seeker | None = None
@@ -56,7 +56,7 @@ class VirtualRounds:
             self._seek()
 
     def begin_step(self) -> None:
-        """Begin with another step, and give up the group of the one before."""
+        """Begin another step, and give up the group of the previous one."""
         self.attempts = 0
         self.cancel()
         self._measure_when_due()
@@ -67,24 +67,24 @@ class VirtualRounds:
 
     @property
     def line_is_too_slow(self) -> bool:
-        """True if this peer's line is so slow for its gradients that the round would fail for all."""
+        """Whether this trainer's connection is so slow for its gradients that it would fail the whole round."""
         is_slow = not passes_in_time(self._world.gradient_bytes, self._line.rate, self._timeout_s)
         return self._peer.role == "trainer" and is_slow
 
     def stand_by(self) -> None:
-        """Look for no group until the line is found to be faster."""
+        """Look for no group until a faster connection is measured."""
         self.cancel()
         self._line.doubt()
         self._measure_when_due()
 
     def cancel(self) -> None:
-        """Give up the group that is looked for, or averages."""
+        """Give up the current search or round."""
         if self._seeker is not None:
             self._world.groups.give_up(self._seeker)
             self._seeker = None
 
     def average_when_due(self) -> Process:
-        """Average, and try again after each failure; None if this peer is to compute on, or to leave."""
+        """Average, with retries after failures; None if this peer should resume computing, or leave."""
         tracker = self._tracker
         self._due_since = self._env.now
         try:
@@ -102,7 +102,7 @@ class VirtualRounds:
         return None
 
     def _average(self) -> Process:
-        """Average with everybody at this step; None if it failed."""
+        """Average with all peers at this step; None if that fails."""
         tracker, self._met_nobody = self._tracker, False
         if tracker.view.averaging <= 1:
             return self._own_average()
@@ -129,7 +129,7 @@ class VirtualRounds:
         return MetGroup.alone(self._world.groups.next_number(), self._peer.name, samples, self._env.now)
 
     def _await_group(self, began: float) -> Process:
-        """Wait for a round that brings every value; None if this peer gives up."""
+        """Wait for a complete round; None if this peer gives up."""
         tracker, groups, failed_rounds = self._tracker, self._world.groups, 0
         seeker = self._seeker or self._seek()
         groups.begin(seeker, float(self._peer.due_samples))
@@ -212,7 +212,7 @@ class VirtualRounds:
         self._world.tell(self._peer.name, "round failed", self._peer.step, ",".join(sorted(result.missed)))
 
     def _follow_gathering(self, waited_s: float | None) -> None:
-        """Adapt the time for finding the next group to the wait for this one; None: no group was found."""
+        """Adapt the matchmaking time to the wait for this group; None: no group was found."""
         if waited_s is None:
             self._window.failed()
         else:

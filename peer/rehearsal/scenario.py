@@ -1,6 +1,6 @@
-"""A scenario of a rehearsal: who takes part, on which lines and devices, when, and what goes wrong.
+"""Scenarios of rehearsals: participants, their connections and devices, sessions and mishaps.
 
-A scenario is a YAML file, or drawn by `peer.rehearsal.population`. Times are in seconds from the run's begin.
+A scenario is a YAML file, or drawn by `peer.rehearsal.population`. Times start with the run.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from peer.network.traffic import BYTES_PER_S_OF_MBIT
 from peer.reduction.sizes import RoundBytes
 
 MOST_PEERS = 20_000
-KEEPER = "keeper"  # the name of its device
+KEEPER = "keeper"  # name of the keeper's device
 _Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _Name = Annotated[str, Field(min_length=1, max_length=80)]
 
 
 class HomeLine(Section):
-    """One peer's line."""
+    """One peer's connection."""
 
     up_mbit_per_second: PositiveFloat
     """Uplink, in megabits per second."""
@@ -41,7 +41,7 @@ class HomeLine(Section):
 
 
 class Visit(Section):
-    """One stay of a participant in the swarm."""
+    """One session of a participant in the swarm."""
 
     begin_s: _Seconds = 0.0
     """Time at which its program is started."""
@@ -83,7 +83,7 @@ class Rehearsed(Section):
 
 
 class Mishap(Section):
-    """Something that goes wrong for a time."""
+    """A temporary failure."""
 
     kind: Literal["line", "keeper", "stop", "partition", "records", "lies"]
     """`line`: a line is slower, or dead. `keeper`: the keeper's process is killed, and started again at the end.
@@ -119,12 +119,12 @@ class Mishap(Section):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The devices that it names."""
+        """The names of the affected devices."""
         return self.side if self.who is None else (self.who,)
 
 
 class MeasuredRun(Section):
-    """Figures of the past run that a scenario is of; `manyhands rehearse` prints its own beside them."""
+    """Measured figures of a past run, which `manyhands rehearse` prints next to those of its rehearsal."""
 
     averaging: Averaging
     """The run's settings."""
@@ -137,7 +137,7 @@ class MeasuredRun(Section):
 
 
 class Scenario(Section):
-    """A swarm and the time for which it is rehearsed."""
+    """A swarm and the duration of its rehearsal."""
 
     duration_s: PositiveFloat
     """Virtual time of the rehearsal."""
@@ -161,7 +161,7 @@ class Scenario(Section):
     """Measured figures of the past run that this scenario is of; `manyhands scenario` writes them."""
 
     def gradient_bytes(self, averaging: Averaging) -> int:
-        """Return how many bytes of a peer's gradients pass the slower direction of its line."""
+        """Return the bytes of a peer's gradients in the slower direction of its connection."""
         return round(self.round_bytes(averaging).own)
 
     def round_bytes(self, averaging: Averaging) -> RoundBytes:
@@ -179,7 +179,7 @@ class Scenario(Section):
 
 
 def load_scenario(path: Path) -> Scenario:
-    """Read a scenario's file; raises `ConfigError`, which names the key, for one that is none."""
+    """Load a scenario from a file. Raises `ConfigError`, which names the key, if the file is invalid."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:

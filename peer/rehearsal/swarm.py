@@ -1,4 +1,4 @@
-"""The rehearsal of one scenario: a whole swarm in virtual time, the same for the same seed."""
+"""The rehearsal of one scenario: a whole swarm in virtual time, reproducible from its seed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from peer.rehearsal.scenario import KEEPER, Rehearsed, Scenario, Visit
 from peer.rehearsal.tracker import Eyes
 from peer.rehearsal.world import Happening, RehearsedStep, TakenStep, UndoneSteps, World
 
-OWN_EYES = 12  # devices, up to which each has eyes of its own
+OWN_EYES = 12  # number of devices up to which each judges the records itself
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class RehearsedDevice:
 
     @property
     def utilisation(self) -> float:
-        """The part of its time in the swarm for which it computed samples that are in steps."""
+        """The fraction of its time in the swarm spent on samples that ended in steps."""
         rate, present_s = self.device.samples_per_second, self.work.present_s
         return self.work.counted / rate / present_s if rate and present_s else 0.0
 
@@ -44,25 +44,25 @@ class RehearsedRun:
     steps: tuple[RehearsedStep, ...]
     devices: tuple[RehearsedDevice, ...]
     keeper: RehearsedDevice
-    suspected: Mapping[tuple[str, str], int]  # (who, of what) -> times
+    suspected: Mapping[tuple[str, str], int]  # (device, suspicion) -> number of times
     trace: tuple[Happening, ...]
 
     @property
     def step_s(self) -> float | None:
-        """The median time between steps; None where there were not two."""
+        """The median time between steps; None with fewer than two steps."""
         times = [step.at_s for step in self.steps]
         return median(later - sooner for sooner, later in pairwise(times)) if times[1:] else None
 
     @property
     def utilisation(self) -> float:
-        """The part of all trainers' time for which they computed samples that are in steps."""
+        """The fraction of all trainers' time spent on samples that ended in steps."""
         trainers = [each for each in self.devices if each.device.samples_per_second]
         present_s = sum(each.work.present_s for each in trainers)
         return sum(each.utilisation * each.work.present_s for each in trainers) / present_s if present_s else 0.0
 
     @property
     def counted_share(self) -> float:
-        """The part of all judged samples, those in steps or lost, that is in steps."""
+        """The fraction of the samples, in steps or lost, that ended in steps."""
         counted = sum(each.work.counted for each in self.devices)
         judged = counted + sum(each.work.lost.total() for each in self.devices)
         return counted / judged if judged else 0.0
@@ -76,10 +76,11 @@ def rehearse(
     shares_eyes: bool | None = None,
     watch: Callable[[TakenStep | UndoneSteps], None] = lambda _: None,
 ) -> RehearsedRun:
-    """Run a scenario in virtual time, with this seed for all that peers draw.
+    """Run a scenario in virtual time, with this seed for all random draws.
 
-    `shares_eyes`: whether trainers judge the records of a moment in common, which is much faster in a large swarm; by
-    default from `OWN_EYES` devices on. `watch` is told of each step that a peer takes, and of steps that are undone.
+    `shares_eyes`: whether trainers share one evaluation of the records, much faster in a large
+    swarm; by default above `OWN_EYES` devices. `watch` is called for steps of peers and undone
+    steps.
     """
     env = simpy.Environment()
     world = World(env, config, scenario, seed, watch)
@@ -98,7 +99,8 @@ def rehearse(
     env.run(until=scenario.duration_s)
     world.end()
     outcomes = {
-        # a copy: a peer that is there at the end loses its samples when Python, some time later, closes its process
+        # copied, because peers still present lose their samples when Python later closes their
+        # processes
         name: RehearsedDevice(
             device, deepcopy(works[name]), world.lines.moved(name, "up"), world.lines.moved(name, "down")
         )
@@ -115,7 +117,7 @@ def rehearse(
 
 
 def _visit(world: World, device: Rehearsed, visit: Visit, work: Work, common: Eyes | None) -> Process:
-    """Let a device take part for a time."""
+    """Run one session of a device."""
     yield world.env.timeout(visit.begin_s)
     eyes = common or Eyes(world, device.name, is_keeper=False)
     peer = RehearsedPeer(world, device, "trainer" if device.samples_per_second else "auxiliary", work, eyes)
@@ -129,7 +131,7 @@ def _visit(world: World, device: Rehearsed, visit: Visit, work: Work, common: Ey
 
 
 def _keep(world: World, keeper: Rehearsed, work: Work) -> Process:
-    """Let the keeper be there, but for the times in which its process is killed."""
+    """Run the keeper, except while its process is killed."""
     peer = RehearsedPeer(world, keeper, "keeper", work, Eyes(world, KEEPER, is_keeper=True))
     process = _start(world, peer)
     for mishap in sorted(world.scenario.mishaps, key=lambda each: each.begin_s):

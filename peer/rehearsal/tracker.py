@@ -1,4 +1,4 @@
-"""One peer's tracker in virtual time: its looks at the records, and its reports (`peer.swarm.tracker`)."""
+"""One peer's tracker in virtual time: reads the records and reports its own (`peer.swarm.tracker`)."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from peer.swarm.refresh import LOOKS_AHEAD, longest_refresh_s, look_interval_s, 
 from peer.swarm.tracker import NOTHING_SEEN
 from peer.swarm.view import GREETING_PERIOD_S, SwarmCourse, SwarmView, claim_of
 
-SHARED_S = 0.25  # peers whose looks are no further apart see the same, where they share their eyes
+SHARED_S = 0.25  # peers with shared eyes that read within this interval see the same records
 
 
 def sketch_of_number(state: int) -> Sketch:
-    """Return a sketch for a state's number, unlike that of any other."""
+    """Return a distinct sketch for a state's number."""
     angle = state * math.pi * (3 - math.sqrt(5))  # the golden angle: no two points on the circle coincide
     return math.cos(angle), math.sin(angle)
 
 
 @dataclass
 class KnownProgress:
-    """The swarm's progress towards its next step, as one peer knows it."""
+    """The swarm's progress towards its next step, as known to one peer."""
 
     step: int = 0
     samples: int = 0
@@ -36,14 +36,14 @@ class KnownProgress:
 
 
 class Eyes:
-    """The view of the swarm from the records: one peer's own, or all trainers' in common.
+    """The evaluation of the records: one peer's own, or shared by all trainers.
 
-    All that look at one moment find the same records, and in a large swarm to judge them once is enough. What differs
-    is a peer's own record, which it knows before the others (`VirtualTracker.look`).
+    All peers that read at one moment find the same records, so a large swarm evaluates them once.
+    Only a peer's own record differs, which it knows earlier (`VirtualTracker.look`).
     """
 
     def __init__(self, world: World, own_id: str, *, is_keeper: bool) -> None:
-        """`own_id`: whose eyes these are; empty for those of all."""
+        """Set up the view; `own_id`: the peer; empty if shared by all."""
         expiration_s = world.config.averaging.statistics_expiration_s
         self.course = SwarmCourse(
             own_id=own_id,
@@ -56,10 +56,10 @@ class Eyes:
         self.is_shared = not own_id
         self._world, self._own_id = world, own_id
         self._seen_at, self._view = -math.inf, NOTHING_SEEN
-        self._heard: set[float] = set()  # rounds, by the times of their ends
+        self._heard: set[float] = set()  # end times of the processed rounds
 
     def look(self, own: KnownPeer | None) -> SwarmView:
-        """Return the view of this moment; `own` is the looking peer's record as it is now."""
+        """Return the current view; `own` is the reading peer's up-to-date record."""
         now = self._world.env.now
         if self.is_shared:
             if now - self._seen_at >= SHARED_S:
@@ -70,7 +70,7 @@ class Eyes:
         return self.course.look(records if own is None else [*records, own], self._world.target, now)
 
     def round_ended(self, step: int, group: MetGroup, *, short: bool) -> None:
-        """Take in a round, once."""
+        """Process a round, once."""
         if group.ended_at not in self._heard or not self.is_shared:
             self._heard.add(group.ended_at)
             weights = group.weights if self._own_id in group.reducers or self.is_shared else {}
@@ -88,7 +88,7 @@ class VirtualTracker:
         self._credits = CreditBook()
         self.view = NOTHING_SEEN
         self.progress = KnownProgress()
-        self.look_at = 0.0  # when the next look is due
+        self.look_at = 0.0  # time of the next read
         self._keeper_seen_at = self._env.now
         self._era = 0
         self._published: tuple[float, object, int] = (-math.inf, None, 0)
@@ -96,12 +96,12 @@ class VirtualTracker:
 
     @property
     def course(self) -> SwarmCourse:
-        """The course of the swarm, as this peer remembers it."""
+        """The course of the swarm, as remembered by this peer."""
         return self._eyes.course
 
     @property
     def usual_s(self) -> float:
-        """The usual duration of a step, as the keeper says; 0 before it is known."""
+        """The usual duration of a step according to the keeper; 0: unknown."""
         return self.course.allowances.usual_s
 
     @property
@@ -117,12 +117,12 @@ class VirtualTracker:
 
     @property
     def sketch(self) -> Sketch:
-        """The sketch of this peer's state; there is none where all have the same eyes, which would compare them all."""
+        """The sketch of this peer's state; empty with shared eyes, which would compare all peers."""
         return () if self._eyes.is_shared else sketch_of_number(self._peer.state)
 
     @property
     def keeper_may_be_late(self) -> bool:
-        """Whether the keeper was there a short while ago."""
+        """Whether the keeper was seen recently."""
         return self._env.now - self._keeper_seen_at < self._expiration_s
 
     @property
@@ -132,11 +132,11 @@ class VirtualTracker:
 
     @property
     def missing_samples(self) -> int:
-        """The samples that the batch lacks, as far as was reported."""
+        """The samples missing from the batch according to the reports."""
         return max(0, self._world.target - self.progress.samples)
 
     def remaining_s(self, matters_below_s: float = math.inf) -> float:
-        """Return the seconds until the batch is full, or where they are certainly no fewer, `matters_below_s`."""
+        """Return the seconds until the batch is full, or `matters_below_s` if certainly no fewer."""
         view = self.view
         if view.step != self._peer.step:
             return math.inf
@@ -145,12 +145,12 @@ class VirtualTracker:
         return view.remaining_s(self._peer.name, self.missing_samples, self._env.now, self.longest_s)
 
     def look_if_due(self) -> None:
-        """Look at the records if it is time."""
+        """Read the records if a read is due."""
         if self._env.now >= self.look_at:
             self.look()
 
     def look(self) -> None:
-        """Take in all records, and this peer's own as it is now."""
+        """Read all records, with this peer's own brought up to date."""
         now, world, peer = self._env.now, self._world, self._peer
         own = self._known() if peer.is_training else None
         self.view = view = self._eyes.look(own)
@@ -165,7 +165,7 @@ class VirtualTracker:
         self.look_at = now + look_interval_s(view.live, remaining_s, self._shortest_s, longest_s)
 
     def _unseen(self, own: KnownPeer | None) -> int:
-        """Return how many more of a peer's own samples count than eyes in common have seen."""
+        """Return how many of a peer's own samples count but are not yet visible to shared eyes."""
         if own is None or not self._eyes.is_shared or self.view.step != own.record.step or own.role != "trainer":
             return 0
         seen = self._world.board.seen_of(own.peer_id)
@@ -173,21 +173,21 @@ class VirtualTracker:
         return max(0, int(self.course.allowances.samples(own) - known))
 
     def begin_step(self) -> None:
-        """Begin with the step after the peer's."""
+        """Begin the step after the peer's state."""
         if self._peer.step > self.progress.step or self._peer.era > self._era:
             self.progress = KnownProgress(self._peer.step)
         self._era = self._peer.era
         self.report()
 
     def round_ended(self, group: MetGroup, *, short: bool) -> None:
-        """Take in a round's samples; the keeper credits its senders."""
+        """Process a round's samples; the keeper credits its senders."""
         if not short and self._peer.role == "keeper":
             age_s = self.course.age_s(self._peer.step, self._env.now)
             self._credits.take(group.counted, age_s, self.course.allowances.of)
         self._eyes.round_ended(self._peer.step, group, short=short)
 
     def report(self) -> None:
-        """Publish what changed at once, and mere further samples when the next report is due."""
+        """Publish changes at once, and an increase of samples when the next report is due."""
         published_at, stage, samples = self._published
         if stage != self._stage or self._peer.due_samples < samples:
             self.publish()
@@ -202,12 +202,12 @@ class VirtualTracker:
                 self._env.process(self._world.troubles.held(self._peer.name, later))
 
     def publish(self) -> None:
-        """Store the peer's record."""
+        """Publish the peer's record."""
         self._published = self._env.now, self._stage, self._peer.due_samples
         self._world.board.publish(self._known())
 
     def heartbeat(self) -> Process:
-        """Publish the record now and then, whatever happens, as long as the peer is there."""
+        """Publish the record at regular intervals while the peer is present."""
         while self._world.is_here(self._peer):
             if self._env.now - self._published[0] >= self._expiration_s / 4:
                 self.publish()
@@ -215,7 +215,7 @@ class VirtualTracker:
 
     @property
     def _stage(self) -> object:
-        """The part of a record that others must know at once."""
+        """The part of a record whose changes are published at once."""
         return self._peer.step, self._peer.era, self._peer.is_training, self._peer.state
 
     def _publish_later(self, seconds: float) -> Process:

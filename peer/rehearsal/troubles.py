@@ -1,4 +1,4 @@
-"""Troubles of a rehearsal at this moment: who stands still, is cut off, is seen late, or lies."""
+"""The mishaps in effect at a moment of a rehearsal: stopped, cut-off, delayed or lying devices."""
 
 from __future__ import annotations
 
@@ -9,64 +9,64 @@ import simpy
 from peer.rehearsal.lines import Lines, Process
 from peer.rehearsal.scenario import KEEPER, Mishap, Scenario
 
-LIES_TIMES = 50  # its samples, in the words of a device that lies about them
+LIES_TIMES = 50  # factor by which a lying device exaggerates its samples
 
 
 class Troubles:
-    """All mishaps of a scenario but the keeper's deaths."""
+    """All mishaps of a scenario except the keeper's crashes."""
 
     def __init__(self, env: simpy.Environment, lines: Lines, scenario: Scenario) -> None:
         self._env, self._lines, self._scenario = env, lines, scenario
         devices = {device.name: device.line for device in scenario.devices} | {KEEPER: scenario.keeper}
         self._home_lines = devices
         self._running: list[Mishap] = []
-        self._thaws: dict[str, simpy.Event] = {}  # by who stands still
+        self._thaws: dict[str, simpy.Event] = {}  # stopped device -> event of its continuation
         self._may_stop = {mishap.who for mishap in scenario.mishaps if mishap.kind == "stop"}
         self.changed = env.event()  # succeeds when a mishap begins or ends
 
     def happen(self) -> None:
-        """Let all of them happen in their time."""
+        """Schedule all mishaps."""
         for mishap in self._scenario.mishaps:
             if mishap.kind != "keeper":
                 self._env.process(self._happen(mishap))
 
     @property
     def has_sides(self) -> bool:
-        """Whether devices may at some time see different records."""
+        """Whether devices may see different records at some time."""
         return any(mishap.kind == "partition" for mishap in self._scenario.mishaps)
 
     def is_cut_off(self, name: str) -> bool:
-        """Whether nothing comes from this device, or to it."""
+        """Return whether this device can neither send nor receive."""
         return name in self._thaws or any(each.kind == "line" and not each.factor for each in self._of(name))
 
     def are_apart(self, one: str, another: str) -> bool:
-        """Whether two devices are on different sides of a partition."""
+        """Return whether two devices are on different sides of a partition."""
         return self.side_of(one) != self.side_of(another)
 
     def side_of(self, name: str) -> tuple[bool, ...]:
-        """Return the side of a device in each partition of now."""
+        """Return the device's side in each current partition."""
         return tuple(name in each.side for each in self._running if each.kind == "partition")
 
     def beyond(self, name: str) -> frozenset[str]:
-        """Return the devices on other sides."""
+        """Return the devices on other sides of a partition."""
         if not any(each.kind == "partition" for each in self._running):
             return frozenset()
         return frozenset(other for other in self._home_lines if self.are_apart(name, other))
 
     def delay_s(self, name: str) -> float:
-        """Return by how much later than usual a device's records are seen."""
+        """Return the additional delay of a device's records in seconds."""
         return sum(each.delay_s for each in self._of(name))
 
     def lies(self, name: str, *lies: str) -> bool:
-        """Return whether a device lies in one of these ways."""
+        """Return whether a device currently tells one of these lies."""
         return any(each.lie in lies for each in self._of(name))
 
     def named_by(self, name: str, samples: int, *lies: str) -> int:
-        """Return the number of samples that a device names, which has so many."""
+        """Return the number of samples that a device claims."""
         return samples * LIES_TIMES if self.lies(name, *lies) else samples
 
     def held(self, name: str, process: Process) -> Process:
-        """Run a device's process, which stands still while the device does."""
+        """Run a device's process, suspended while the device is stopped."""
         return self._held(name, process) if name in self._may_stop else process
 
     def _held(self, name: str, process: Process) -> Process:
@@ -96,7 +96,7 @@ class Troubles:
         self._take_effect(mishap)
 
     def _take_effect(self, mishap: Mishap) -> None:
-        """Bring lines and processes into line with the mishaps of now."""
+        """Update connections and processes to the current mishaps."""
         who = mishap.who
         if who is not None and mishap.kind in ("line", "stop"):
             stops = [each for each in self._of(who) if each.kind == "stop"]

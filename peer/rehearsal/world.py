@@ -1,4 +1,4 @@
-"""The world of a rehearsal: its clock, lines and records, who is there, and what is told of it."""
+"""The shared world of a rehearsal: clock, connections, records, present peers and trace."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Happening(NamedTuple):
-    """An event of a rehearsal: one line of its trace."""
+    """One event in the trace of a rehearsal."""
 
     at_s: float
     who: str
@@ -40,28 +40,28 @@ class Happening(NamedTuple):
 
 @dataclass(frozen=True)
 class RehearsedStep:
-    """A global step, as the first peer took it."""
+    """A global step, as taken by the first peer."""
 
     step: int
     at_s: float
-    peers: int  # in the group
-    samples: int  # that were averaged
+    peers: int  # group size
+    samples: int  # number of averaged samples
     round_s: float
-    waited_s: float  # for the group
-    missing_auxiliaries: int | None  # by the peer that took it first
-    batches: dict[tuple[str, ...], int]  # the groups from whose averages it was taken, with the peers that took each
+    waited_s: float  # wait for the group
+    missing_auxiliaries: int | None  # according to the first peer
+    batches: dict[tuple[str, ...], int]  # group -> number of peers that took the step from its average
 
 
 @dataclass(frozen=True)
 class TakenStep:
-    """A step as one peer took it: what it reports, and what it signs as a reducer."""
+    """A step of one peer: its report, and the round for which it signs a receipt."""
 
     name: str
     role: str
     era: int
     step: int
-    state: int  # after the step
-    samples: int  # of its own
+    state: int  # number of the state after the step
+    samples: int  # own samples
     group: MetGroup
     at_s: float
 
@@ -71,11 +71,11 @@ class UndoneSteps:
     """A return of the run to a checkpoint."""
 
     after_step: int
-    era: int  # that begins with it
+    era: int  # era that begins with the return
 
 
 class Taking(Protocol):
-    """A peer that takes part, as its own parts see it."""
+    """A participating peer, as seen by its components."""
 
     @property
     def name(self) -> str: ...
@@ -100,7 +100,7 @@ class Taking(Protocol):
 
 
 class World:
-    """All that peers share."""
+    """The environment that all peers share."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class World:
         seed: int,
         watch: Callable[[TakenStep | UndoneSteps], None] = lambda _: None,
     ) -> None:
-        """`watch` is told of each step that a peer takes, and of each return of the run to a checkpoint."""
+        """Set up the world; `watch` is called for each step of a peer and each return to a checkpoint."""
         self.env, self.config, self.scenario = env, config, scenario
         self.rng = random.Random(seed)
         self.target = config.averaging.target_batch_size
@@ -129,60 +129,60 @@ class World:
         )
         self._watch = watch
         self._states: dict[tuple[int, int], int] = {}
-        self.recorded = 0  # the newest step of which the coordinator knows
+        self.recorded = 0  # newest step known to the coordinator
         self.steps: dict[int, RehearsedStep] = {}
-        self.suspicions: Counter[tuple[str, str]] = Counter()  # who was suspected of what
+        self.suspicions: Counter[tuple[str, str]] = Counter()  # (peer, suspicion) -> number of times
         self.trace: list[Happening] = []
         self._here: dict[str, RehearsedPeer] = {}
-        self.checkpoint: tuple[int, int, int] | None = None  # era, step and state of the newest
+        self.checkpoint: tuple[int, int, int] | None = None  # era, step and state of the newest checkpoint
 
     @property
     def keeper(self) -> RehearsedPeer | None:
-        """The keeper, while it is there."""
+        """The keeper, while it is present."""
         return self._here.get(KEEPER)
 
     def arrived(self, peer: RehearsedPeer) -> None:
-        """Note that a peer is there."""
+        """Register a peer on its arrival."""
         self._here[peer.name] = peer
         self.tell(peer.name, "arrived")
 
     def gone(self, peer: RehearsedPeer) -> None:
-        """Note that a peer is there no more."""
+        """Remove a peer on its departure."""
         if self.is_here(peer):
             del self._here[peer.name]
             self.tell(peer.name, "gone")
 
     def is_here(self, peer: Taking) -> bool:
-        """Return whether this visit of a device goes on."""
+        """Return whether this visit of a device is still active."""
         return self._here.get(peer.name) is peer
 
     def declared_rate(self, device: Rehearsed) -> float | None:
-        """Return the rate that a device first declares for its line, in bytes per second; None: it says none."""
+        """Return the bandwidth that a device first declares, in bytes per second; None: undeclared."""
         if device.name != KEEPER:
             return device.line.slower_rate
         return None if self.scenario.line_mbit is None else self.scenario.line_mbit * BYTES_PER_S_OF_MBIT
 
     @property
     def usable_checkpoint(self) -> tuple[int, int, int] | None:
-        """The newest checkpoint (era, step and state) if the keeper holds the averages since; None if not."""
+        """The newest checkpoint (era, step, state) if the keeper has all averages since; else None."""
         keeper, newest = self.keeper, self.checkpoint
         if keeper is None or newest is None or not self.scenario.has_checkpoints:
             return None
         return newest if newest[0] == keeper.era and 0 <= keeper.step - newest[1] <= HELD_AVERAGES else None
 
     def turned_away(self, donor: RehearsedPeer) -> None:
-        """Note that a donor gives its state to others now: the keeper then writes a checkpoint for the rest."""
+        """Record a rejected download; the keeper then writes a checkpoint for the rejected peers."""
         if donor is self.keeper:
             self.checkpoint = donor.era, donor.step, donor.state
 
     def can_reach(self, one: str, another: str) -> bool:
-        """Whether bytes pass between two devices now."""
+        """Return whether two devices can currently exchange data."""
         return not (
             self.troubles.are_apart(one, another) or self.troubles.is_cut_off(one) or self.troubles.is_cut_off(another)
         )
 
     def donors_for(self, taker: RehearsedPeer) -> list[RehearsedPeer]:
-        """Return who may give its state to this peer: to others the keeper, to the keeper trainers in random order."""
+        """Return possible donors: the keeper, or trainers in random order for the keeper itself."""
         donors = [
             each
             for each in self._here.values()
@@ -192,23 +192,23 @@ class World:
         return [each for each in donors if self.can_reach(each.name, taker.name)]
 
     def state_after(self, state: int, average: int) -> int:
-        """Return the state that follows from a state by a step with this average: the same for all peers."""
+        """Return the state after a step with this average; the same for all peers."""
         return self._states.setdefault((state, average), len(self._states) + 1)
 
     def end(self) -> None:
-        """Add the time in which those who are there have been so; their last samples are neither counted nor lost."""
+        """Add up the time of peers that are still present; their last samples are neither counted nor lost."""
         for peer in self._here.values():
             peer.stop()
 
     def undo(self, step: int, era: int) -> None:
-        """Let the run return to the state after this step, and begin another era."""
+        """Return the run to the state after this step, and begin another era."""
         self.steps = {taken: each for taken, each in self.steps.items() if taken <= step}
         self.recorded = step
         self.tell(KEEPER, "undoes", step, era)
         self._watch(UndoneSteps(step, era))
 
     def step_taken(self, peer: RehearsedPeer, group: MetGroup, samples: int) -> None:
-        """Note that a peer has taken a step."""
+        """Record a step taken by a peer."""
         step, who = peer.step, tuple(sorted(group.peers))
         self.recorded = max(self.recorded, step)
         self._watch(TakenStep(peer.name, peer.role, peer.era, step, peer.state, samples, group, self.env.now))
@@ -230,7 +230,7 @@ class World:
         self.tell(peer.name, "step", step, samples, group.samples, len(who))
 
     def suspicions_of(self, name: str) -> Suspicions:
-        """Return the place where a peer's suspicions go."""
+        """Return the suspicions of a peer, which the world counts."""
         return Suspicions(partial(self._suspect, name), lambda: self.env.now)
 
     def _suspect(self, by: str, suspicion: Suspicion) -> None:
@@ -238,5 +238,5 @@ class World:
         self.tell(by, "suspects", suspicion.peer_id, suspicion.kind)
 
     def tell(self, who: str, what: str, *facts: object) -> None:
-        """Add a line to the trace."""
+        """Add an event to the trace."""
         self.trace.append(Happening(self.env.now, who, what, facts))

@@ -1,5 +1,5 @@
-"""Forecasts for an operator, from rehearsals.
+"""Forecasts for operators, based on rehearsals.
 
-`report` adds up several seeds' rehearsals, `picture` draws them, `advice` tries other settings, and `planning` writes a
-run file for an event.
+`report` summarizes rehearsals of several seeds, `picture` plots them, `advice` tries other
+settings, and `planning` writes a run file for an event.
 """

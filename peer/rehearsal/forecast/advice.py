@@ -1,4 +1,4 @@
-"""A recommendation for a run file: other settings, tried on the same volunteers for an hour of virtual time."""
+"""Recommendations for a run file: other settings, tried on the same volunteers for an hour of virtual time."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from peer.rehearsal.forecast.report import RehearsalReport, rehearse_seeds, samp
 from peer.rehearsal.population import HOUR_S
 from peer.rehearsal.scenario import Scenario
 
-LEAST_GAIN = 1.05  # a change that brings less is not worth a line in a run file
+LEAST_GAIN = 1.05  # factor below which a change is not recommended
 LOCAL = "local steps"
-MUCH_BETTER = 1.1  # a change that alters the training more has to bring so much more
+MUCH_BETTER = 1.1  # factor required of a change that alters the training more
 LARGER_BATCHES = (2, 4)
 LOCAL_STEPS = 8
 LONGER_TIMEOUT, SHORTER_MATCHMAKING = 3, 1 / 3
@@ -27,16 +27,16 @@ SHORTENED_S = HOUR_S
 
 @dataclass(frozen=True)
 class TriedChange:
-    """Other values of some keys of the run file."""
+    """Other values for some keys of the run file."""
 
     dial: str
-    keys: Mapping[str, Any]  # of `averaging`
-    reason: str  # why it may help
-    training: str = ""  # what it changes in the training itself; empty: nothing
-    title: str = ""  # for a table, where the keys would be too long
+    keys: Mapping[str, Any]  # keys of `averaging`
+    reason: str  # reason why it may help
+    training: str = ""  # effect on the training itself; empty: none
+    title: str = ""  # short title for a table
 
     def applied(self, config: RunConfig) -> RunConfig | None:
-        """Return the run with these values; None where the run file's rules forbid them."""
+        """Return the run with these values; None if the run file's rules forbid them."""
         content = config.model_dump()
         content["averaging"] |= self.keys
         try:
@@ -45,14 +45,14 @@ class TriedChange:
             return None
 
     def written(self) -> str:
-        """Write the keys as in the section `averaging` of a run file."""
+        """Return the keys as written in the section `averaging` of a run file."""
         values = {key: str(value).lower() if isinstance(value, bool) else value for key, value in self.keys.items()}
         return ", ".join(f"{key}: {value}" for key, value in values.items())
 
 
 @dataclass(frozen=True)
 class TriedOutcome:
-    """A change, and the figures before and after."""
+    """A change, with the figures before and after."""
 
     change: TriedChange
     before: RehearsalReport
@@ -60,22 +60,22 @@ class TriedOutcome:
 
     @property
     def gains(self) -> tuple[float, ...]:
-        """Samples in steps after the change, by those before, for each seed; the volunteers are the same."""
+        """The ratio of samples in steps after and before the change, per seed, with equal volunteers."""
         pairs = zip(self.before.runs, self.after.runs, strict=True)
         return tuple(samples_per_hour(after) / max(1.0, samples_per_hour(before)) for before, after in pairs)
 
     @property
     def gain(self) -> float:
-        """The gain of the middle seed."""
+        """The median gain over the seeds."""
         return median(self.gains)
 
     @property
     def is_better(self) -> bool:
-        """Every seed gains, and the middle one enough: so the gain is no luck of the draw."""
+        """Whether every seed gains and the median gains enough, so the gain is not due to chance."""
         return min(self.gains) > 1 and self.gain >= LEAST_GAIN
 
     def facts(self) -> dict[str, Any]:
-        """Return the figures for scripts."""
+        """Return the figures as JSON."""
         return {
             "change": self.change.written(),
             "samples_per_hour": {name: part.figures()["samples_per_hour"].to_json() for name, part in self._parts()},
@@ -90,7 +90,7 @@ class TriedOutcome:
         return ("before", self.before), ("after", self.after)
 
     def row(self) -> tuple[str, str, str, str]:
-        """Return the change, samples and step time after it, and the verdict, for a table."""
+        """Return a table row: change, samples, step time, verdict."""
         figures = self.after.figures()
         gained = f"x {self.gain:.2f}" if self.gain < 100 else "x 100 or more"
         verdict = gained if self.is_better else f"{gained}, no clear gain"
@@ -100,7 +100,7 @@ class TriedOutcome:
 
 @dataclass(frozen=True)
 class RehearsalAdvice:
-    """All changes that were tried, and the recommended one."""
+    """All tried changes, and the recommended one."""
 
     before: RehearsalReport
     tried: tuple[TriedOutcome, ...]
@@ -131,7 +131,7 @@ def changes_to_try(config: RunConfig) -> list[TriedChange]:
         *(
             TriedChange(
                 "compression",
-                {key: value for key, value in way.keys.items() if value},  # no rank: the run has none
+                {key: value for key, value in way.keys.items() if value},  # the run has no rank
                 "a round sends fewer bytes",
                 "senders leave most values for later rounds" if way in SPARSE else "",
             )
@@ -163,7 +163,7 @@ def changes_to_try(config: RunConfig) -> list[TriedChange]:
 
 
 def _smaller_ways(averaging: Averaging) -> tuple[AveragingWay, ...]:
-    """Return the measured ways behind the run's own, in their order; none for a run that chooses by itself."""
+    """Return the measured modes with fewer bytes than the run's own; empty if it chooses by itself."""
     ways, own = ways_of(averaging, before_run=True), way_of(averaging)
     if averaging.compression == "none" and not averaging.powersgd_rank:
         return ways
@@ -176,10 +176,10 @@ def advise(
     seeds: int,
     progress: Callable[[str], None] = lambda _: None,
 ) -> RehearsalAdvice:
-    """Try one change at a time, then the best ones together, each with the same volunteers.
+    """Try single changes, then combinations of the best ones, with the same volunteers.
 
-    Changes that leave the training as it is come first; those that alter it are tried on top of the best of these, and
-    have to bring much more.
+    Changes without effect on the training are tried first. Those that alter it are added to the
+    best of these, and must gain much more.
     """
 
     def shortened(config: RunConfig, seed: int) -> Scenario:
@@ -223,7 +223,7 @@ def advise(
 
 
 def _best_of_each_dial(outcomes: list[TriedOutcome], least_gain: float) -> list[TriedOutcome]:
-    """Return the first of a dial's changes that the later ones, which go further, do not beat by much."""
+    """Return the best change of each dial; a later one, which goes further, must gain much more."""
     best: dict[str, TriedOutcome] = {}
     for outcome in outcomes:
         dial = outcome.change.dial
@@ -234,7 +234,7 @@ def _best_of_each_dial(outcomes: list[TriedOutcome], least_gain: float) -> list[
 
 
 def _together(changes: list[TriedChange], title: str) -> TriedChange:
-    """Join changes; the last one names the dial."""
+    """Combine changes; the last one determines the dial."""
     keys = {key: value for change in changes for key, value in change.keys.items()}
     reasons, training = (
         "; ".join(dict.fromkeys(part for text in texts for part in text.split("; ") if part))

@@ -1,4 +1,4 @@
-"""The way to average that a run with `averaging.compression: auto` would choose for a rehearsed swarm."""
+"""The averaging mode that a run with `averaging.compression: auto` would choose for a rehearsed swarm."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from peer.rehearsal.scenario import Rehearsed, Scenario
 def with_chosen_way(
     config: RunConfig, scenario_of: Callable[[RunConfig, int], Scenario]
 ) -> tuple[RunConfig, AveragingChoice | None]:
-    """Return the run with the way that it would choose in the first seed's swarm, and the choice.
+    """Return the run with the mode it would choose in the first seed's swarm, and that choice.
 
-    A run that names its way stays as it is, as does one in which nobody trains.
+    A run with an explicit mode, or without trainers, is returned unchanged.
     """
     scenario = scenario_of(config, 1)
     present = _in_the_middle(scenario)
@@ -50,7 +50,7 @@ def _with_way(config: RunConfig, way: AveragingWay) -> RunConfig:
 
 
 def _in_the_middle(scenario: Scenario) -> list[Rehearsed]:
-    """Return the devices that are there at half the time; all devices if none of these trains."""
+    """Return the devices present at half-time; all devices if none of these trains."""
     moment = scenario.duration_s / 2
     present = [
         device

@@ -1,4 +1,4 @@
-"""Rehearsals of a past run beside its measured figures, which show how far to believe them for such an event."""
+"""Comparison of a past run's measured figures with its rehearsals, which shows their accuracy."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from peer.reporting.messages import LostCause
 
 @dataclass(frozen=True)
 class PastComparison:
-    """A report on rehearsals of a past run, beside the run's measured figures."""
+    """A report on rehearsals of a past run, with the run's measured figures."""
 
     measured: MeasuredRun
     report: RehearsalReport
 
     @property
     def measured_step_s(self) -> SeedQuantiles:
-        """Times from one step to the next in the run."""
+        """The times between successive steps of the run."""
         return SeedQuantiles(*self.measured.step_s)
 
     @property
     def rehearsed_step_s(self) -> SeedQuantiles | None:
-        """Times from one step to the next in all rehearsals together; None where there are none."""
+        """The times between successive steps of all rehearsals; None if there are none."""
         times = [later.at_s - sooner.at_s for run in self.report.runs for sooner, later in pairwise(run.steps)]
         return SeedQuantiles.of(times) if times else None
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """The settings of `averaging` that differ from those of the measured run."""
+        """The `averaging` settings that differ from those of the measured run."""
         then, now = self.measured.averaging, self.report.config.averaging
-        if then.compression == "auto" and self.report.choice is not None:  # both chose by the same rule
+        if then.compression == "auto" and self.report.choice is not None:  # both were chosen by the same rule
             now = now.model_copy(update={"compression": "auto", "powersgd_rank": 0})
         return tuple(
             f"`averaging.{key}` ({getattr(now, key)}, measured with {getattr(then, key)})"
@@ -46,12 +46,12 @@ class PastComparison:
 
     @property
     def is_alike(self) -> bool:
-        """True if each median step time lies within the other's spread."""
+        """Whether each median step time lies within the other's spread."""
         real, virtual = self.measured_step_s, self.rehearsed_step_s
         return virtual is not None and _holds(virtual, real.middle) and _holds(real, virtual.middle)
 
     def rows(self) -> list[Sequence[str]]:
-        """Return a row for each figure: its title, measured and rehearsed."""
+        """Return a table row per figure: title, measured, rehearsed."""
         virtual, runs = self.rehearsed_step_s, self.report.runs
         steps = SeedQuantiles.of(len(run.steps) for run in runs)
         counted = SeedQuantiles.of(_counted_share(run) for run in runs)
@@ -66,7 +66,7 @@ class PastComparison:
         ]
 
     def verdict(self) -> Iterator[str]:
-        """Yield the conclusions for the operator, in sentences."""
+        """Yield the conclusions for the operator as sentences."""
         if self.changes:
             yield f"The rehearsed run differs: {', '.join(self.changes)}. The columns compare the two."
             return
@@ -83,7 +83,7 @@ class PastComparison:
             yield f"Rehearsed steps take {virtual.middle / real.middle:.2f} times as long as the run's own."
 
     def to_json(self) -> dict[str, Any]:
-        """Return the figures for scripts."""
+        """Return the figures as JSON."""
         virtual = self.rehearsed_step_s
         return {
             "measured_step_s": self.measured_step_s.to_json(),
@@ -109,7 +109,7 @@ def _spread(spread: SeedQuantiles, unit: str) -> str:
 
 
 def _counted_share(run: RehearsedRun) -> float:
-    """Return the share of the reported samples that counts: those of a peer that leaves are in no report."""
+    """Return the fraction of reported samples that count; a departing peer's are in no report."""
     counted = sum(each.work.counted for each in run.devices)
     lost = sum(each.work.lost.total() - each.work.lost[LostCause.LEFT.value] for each in run.devices)
     return counted / (counted + lost) if counted else 0.0

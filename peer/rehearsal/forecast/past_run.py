@@ -1,8 +1,8 @@
-"""The public history of a run as a scenario to rehearse: its devices with their stays, speeds and lines.
+"""Conversion of a run's public history into a scenario: devices with sessions, speeds and connections.
 
-The tables are those that every dashboard offers and every archive holds, as Parquet. They tell sessions and speeds.
-They do not tell lines. The bytes that a device averaged for others in a round tell its share of the reduction, so the
-bytes that passed its line; the shortest wait of the group tells how fast they passed at least.
+The history consists of the Parquet tables in every dashboard and archive. They contain sessions and
+speeds, but no bandwidths. A device's share of the reduction, and so its traffic, follows from the
+bytes it averaged for others. The group's shortest wait then gives a lower bound on its bandwidth.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from peer.rehearsal.peer import STATE_BYTES
 from peer.rehearsal.population import HOUR_S
 from peer.rehearsal.scenario import MOST_PEERS, HomeLine, MeasuredRun, Rehearsed, Scenario, Visit
 
-MOST_ROWS = 5_000_000  # of a table
+MOST_ROWS = 5_000_000  # maximum number of rows per table
 MOST_BYTES = 2**30
 LEAST_STEPS = 4  # three times between steps
-UNKNOWN_MBIT = 100.0  # of a line that no round tells of, as of an auxiliary peer's
-LINE_LEVEL = 0.9  # of a line's least rates: the highest may come from one report with a wrong time
-TAKEN_S = 1.0  # from a step's first taker to its last
+UNKNOWN_MBIT = 100.0  # assumed for a connection without data, such as an auxiliary peer's
+LINE_LEVEL = 0.9  # quantile of a connection's lower bounds; the maximum may stem from one report with a wrong time
+TAKEN_S = 1.0  # time from a step's first peer to its last
 _Row = TypeVar("_Row", bound=BaseModel)
 _Count = Annotated[int, Field(ge=0, le=2**53)]
 _Seconds = Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False)]
@@ -48,7 +48,7 @@ class _PastRow(BaseModel):
 
 
 class PastStep(_PastRow):
-    """A row of `steps`."""
+    """A row of the table `steps`."""
 
     step: _Count
     era: _Count
@@ -57,7 +57,7 @@ class PastStep(_PastRow):
 
 
 class PastSession(_PastRow):
-    """A row of `sessions`; `member` only tells whose devices belong together."""
+    """A row of the table `sessions`; `member` only identifies devices of the same owner."""
 
     member: str
     device: _Count
@@ -67,7 +67,7 @@ class PastSession(_PastRow):
 
 
 class PastReport(_PastRow):
-    """A row of `contributions`."""
+    """A row of the table `contributions`."""
 
     step: _Count
     era: _Count
@@ -84,11 +84,11 @@ class PastReport(_PastRow):
 
     @property
     def began_at(self) -> float:
-        """Time of the device's report before, or at which it began to train."""
+        """The time of the device's previous report, or of its start of training."""
         return self.completed_at - self.elapsed_s
 
     def samples_per_second(self, *, delay: bool) -> float | None:
-        """Speed while it computed; None where that is not known."""
+        """Return the speed while computing; None if unknown."""
         busy_s = self.elapsed_s - (0.0 if delay else self.averaging_s)
         samples = self.samples + self.lost_samples
         return samples / busy_s if samples and busy_s > 0 else None
@@ -96,7 +96,7 @@ class PastReport(_PastRow):
 
 @dataclass(frozen=True)
 class RunHistory:
-    """The three tables, whole."""
+    """The three tables in full."""
 
     steps: Sequence[PastStep]
     sessions: Sequence[PastSession]
@@ -105,34 +105,34 @@ class RunHistory:
 
 @dataclass(frozen=True)
 class PastStretch:
-    """Successive steps of one era with one batch, and the time that they took (Unix seconds)."""
+    """Successive steps of one era with one batch size, and their time span (Unix seconds)."""
 
     steps: Sequence[PastStep]
     begin_at: float
     end_at: float
-    is_beginning: bool  # it begins with the run's first session
+    is_beginning: bool  # whether it starts with the run's first session
 
 
 @dataclass(frozen=True)
 class PastScenario:
-    """The scenario of a stretch of a run, with remarks on what its history does not tell."""
+    """The scenario of a stretch of a run, with remarks on missing data."""
 
     scenario: Scenario
     remarks: tuple[str, ...]
 
     def to_yaml(self) -> str:
-        """Write the scenario's file, with the remarks at its head."""
+        """Return the scenario file's text, with the remarks as comments at the top."""
         assert self.scenario.measured is not None
         content = self.scenario.model_dump(mode="json", exclude_defaults=True)
-        content["measured"] = self.scenario.measured.model_dump(mode="json")  # defaults may change later
+        content["measured"] = self.scenario.measured.model_dump(mode="json")  # defaults may change
         head = [line for remark in self.remarks for line in textwrap.wrap(remark, 100, subsequent_indent="  ")]
         return "".join(f"# {line}\n" for line in head) + yaml.safe_dump(content, sort_keys=False)
 
 
 def read_history(source: str) -> RunHistory:
-    """Read the tables from a dashboard's address, or from the folder into which they were downloaded.
+    """Load the tables from a dashboard's address, or from a folder of downloaded tables.
 
-    Raises `ConfigError` for a file that is not such a table, `UnreachableError` for a dashboard that does not answer.
+    Raises `ConfigError` for an invalid table, `UnreachableError` if a dashboard does not answer.
     """
     return RunHistory(
         _read(source, "steps", PastStep),
@@ -142,7 +142,7 @@ def read_history(source: str) -> RunHistory:
 
 
 def _read(source: str, table: str, row: type[_Row]) -> list[_Row]:
-    import pyarrow  # large, and only this command reads tables
+    import pyarrow  # a large import that only this command needs
     from pyarrow import parquet
 
     name = f"{table}.parquet"
@@ -155,7 +155,7 @@ def _read(source: str, table: str, row: type[_Row]) -> list[_Row]:
         if file.metadata.num_rows > MOST_ROWS:
             raise ConfigError(f"{name} of {source} has more than {MOST_ROWS:,} rows: give the history of one run.")
         return [row.model_validate(each) for each in file.read(columns=list(row.model_fields)).to_pylist()]
-    except OSError as error:  # pyarrow's own are, too
+    except OSError as error:  # includes pyarrow's own
         reason = error.strerror or "it is no table in Parquet"
         raise ConfigError(f"{name} of {source} cannot be read: {reason}.") from error
     except pyarrow.ArrowException as error:
@@ -165,9 +165,9 @@ def _read(source: str, table: str, row: type[_Row]) -> list[_Row]:
 
 
 def stretch_of(history: RunHistory, hours: float, until: int | None = None) -> PastStretch:
-    """Choose the last steps up to `until` that have one era and one batch, of so many hours at most.
+    """Return the last steps up to `until` with one era and one batch, within `hours`.
 
-    Where these are all steps, the stretch begins with the first session. Raises `ConfigError` for too few steps.
+    All steps together begin with the first session. Raises `ConfigError` for too few steps.
     """
     steps = sorted((each for each in history.steps if until is None or each.step <= until), key=lambda each: -each.step)
     kind = [(each.era, each.target_batch_size) for each in steps]
@@ -185,7 +185,7 @@ def stretch_of(history: RunHistory, hours: float, until: int | None = None) -> P
 
 
 def past_scenario(config: RunConfig, history: RunHistory, stretch: PastStretch, values: ModelValues) -> PastScenario:
-    """Make the scenario of a stretch of a run's history, with its measured figures; names become numbers.
+    """Build the scenario of a stretch of a run's history, with measured figures and numbers as names.
 
     Raises `ConfigError` if nobody trained.
     """
@@ -269,13 +269,12 @@ def _remarks(config: RunConfig, stretch: PastStretch, rounds: int, absent: int) 
 
 
 def _times(steps: Iterable[PastStep]) -> list[float]:
-    """Return the times from one step to the next."""
     moments = sorted(each.completed_at for each in steps)
     return [round(later - sooner, 2) for sooner, later in pairwise(moments)]
 
 
 def _counted_share(reports: Iterable[PastReport]) -> float:
-    """Return the share of the reported samples that counts; samples of which no receipt tells do."""
+    """Return the fraction of reported samples that count; samples without a receipt do."""
     counted = judged = 0
     for each in reports:
         counted += each.samples if each.counted is None else min(each.counted, each.samples)
@@ -284,7 +283,7 @@ def _counted_share(reports: Iterable[PastReport]) -> float:
 
 
 def _by_device(sessions: Iterable[PastSession]) -> dict[int, list[PastSession]]:
-    """Return each device's sessions in the order of their begin, by its number."""
+    """Return each device's sessions by number, in order of their start."""
     found: dict[int, list[PastSession]] = {}
     for session in sorted(sessions, key=lambda each: (each.device, each.started_at)):
         found.setdefault(session.device, []).append(session)
@@ -292,7 +291,7 @@ def _by_device(sessions: Iterable[PastSession]) -> dict[int, list[PastSession]]:
 
 
 def _stays(sessions: Iterable[PastSession], reports: Sequence[PastReport]) -> list[tuple[float, float]]:
-    """Return a device's stays: its sessions, each until the end of the step that it was at; those that meet are one."""
+    """Return a device's sessions, each until the end of its last step, with overlapping ones merged."""
     stays: list[tuple[float, float]] = []
     for session in sessions:
         end_at = session.last_seen_at if session.ended_at is None else session.ended_at
@@ -307,7 +306,7 @@ def _stays(sessions: Iterable[PastSession], reports: Sequence[PastReport]) -> li
 
 
 def _visits(stays: Iterable[tuple[float, float]], stretch: PastStretch) -> tuple[Visit, ...]:
-    """Return the stays within the stretch; one that goes on after it has no end."""
+    """Return the sessions within the stretch; one that continues after it has no end."""
     visits = []
     for begin_at, end_at in stays:
         begin_s = round(max(0.0, begin_at - stretch.begin_at), 1)
@@ -320,7 +319,7 @@ def _visits(stays: Iterable[tuple[float, float]], stretch: PastStretch) -> tuple
 def _ready_s(
     stays: Iterable[tuple[float, float]], reports: Sequence[PastReport], stretch: PastStretch
 ) -> Iterator[float]:
-    """Return the seconds from the begin of each stay in the stretch until the device began to train."""
+    """Return the seconds from the start of each session in the stretch until training began."""
     for begin_at, end_at in stays:
         began = [each.began_at for each in reports if begin_at <= each.began_at <= end_at]
         if began and begin_at >= stretch.begin_at:
@@ -328,7 +327,7 @@ def _ready_s(
 
 
 def _whole_rounds(reports: Iterable[PastReport]) -> list[list[PastReport]]:
-    """Return the reports of each step in whose group were the keeper and all who have reported, and nobody else."""
+    """Return the reports of each step whose group consisted of the keeper and the reporting devices."""
     groups: dict[int, list[PastReport]] = {}
     for report in reports:
         groups.setdefault(report.step, []).append(report)
@@ -340,17 +339,17 @@ def _whole_rounds(reports: Iterable[PastReport]) -> list[list[PastReport]]:
 
 
 def _line_bounds(rounds: Iterable[Sequence[PastReport]], size: RoundBytes) -> defaultdict[int | None, list[float]]:
-    """Return the least rates of each device's line in bytes per second, one a round; None is the keeper.
+    """Return lower bounds of each device's bandwidth in bytes per second, one per round; None: keeper.
 
-    A rehearsed round begins when all are there, so it may take the shortest wait of its group. Only peers with samples
-    send their values; each line passes the bytes of its busier direction.
+    A rehearsed round begins when all are present, so it may take the group's shortest wait. Only
+    peers with samples send values; each connection transfers the bytes of its busier direction.
     """
     bounds: defaultdict[int | None, list[float]] = defaultdict(list)
     for group in rounds:
-        others = len(group)  # of any peer, with the keeper
+        others = len(group)  # the other peers of each, including the keeper
         senders = sum(each.samples > 0 for each in group)
         times = ON_THE_LINE * (1 + BOTH_WAYS) / min(each.averaging_s for each in group)
-        left = 1.0  # of the values: the keeper's share
+        left = 1.0  # remaining fraction of the values, finally the keeper's share
         for each in group:
             sends = each.samples > 0
             share = min(left, each.averaged_bytes / (size.sent * max(1, senders - sends)))
@@ -361,14 +360,14 @@ def _line_bounds(rounds: Iterable[Sequence[PastReport]], size: RoundBytes) -> de
 
 
 def _busier_bytes(size: RoundBytes, share: float, sends: bool, senders: int, others: int) -> float:
-    """Return the bytes in a line's busier direction; `senders`: of the other peers, those with samples."""
+    """Return the bytes in the busier direction; `senders`: number of other peers with samples."""
     up = size.sent * (1 - share) * sends + size.averages * others * share
     down = size.averages * (1 - share) + size.sent * senders * share
     return max(up, down)
 
 
 def _line(bounds: Sequence[float]) -> HomeLine:
-    """Return a line that is as fast as nearly all of these least rates demand, alike in both directions."""
+    """Return a symmetric connection that satisfies nearly all of these lower bounds."""
     ordered = sorted(bounds)
     if not ordered:
         return HomeLine(up_mbit_per_second=UNKNOWN_MBIT, down_mbit_per_second=UNKNOWN_MBIT)
@@ -377,5 +376,5 @@ def _line(bounds: Sequence[float]) -> HomeLine:
 
 
 def _rounded(value: float) -> float:
-    """Round to three digits, and never to zero."""
+    """Round to three significant digits, but not to zero."""
     return max(1e-3, float(f"{value:.3g}"))

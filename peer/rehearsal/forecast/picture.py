@@ -1,4 +1,4 @@
-"""A picture of rehearsals: steps, samples and peers over the event, and the share of each class of volunteers."""
+"""A plot of rehearsals: steps, samples and peers over time, and the share of each device class."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BLUE, ORANGE, GREY, INK = "#2563a8", "#d9822b", "#9aa3ad", "#222222"
-MOST_WINDOWS, STEPS_A_WINDOW = 24, 3  # of the event, in which samples are added up
+MOST_WINDOWS, STEPS_A_WINDOW = 24, 3  # number of bars for the samples
 SMALL = 9
 
 
 def require_matplotlib() -> None:
-    """Raise `ConfigError` without matplotlib; call it before the rehearsal, whose work would be lost."""
+    """Raise `ConfigError` without matplotlib; call it before the rehearsal."""
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
@@ -36,7 +36,7 @@ def require_matplotlib() -> None:
 
 
 def draw(report: RehearsalReport, path: Path, title: str) -> None:
-    """Write the picture as PNG, with matplotlib. Raises `StorageError` if it cannot be written."""
+    """Write the plot as a PNG file with matplotlib. Raises `StorageError` if it cannot be written."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -58,7 +58,7 @@ def draw(report: RehearsalReport, path: Path, title: str) -> None:
 
 
 def _typical(report: RehearsalReport) -> tuple[RehearsedRun, Scenario]:
-    """Return the rehearsal with the middle number of samples in steps."""
+    """Return the rehearsal with the median number of samples in steps."""
     pairs = list(zip(report.runs, report.scenarios, strict=True))
     pairs.sort(key=lambda pair: sum(each.work.counted for each in pair[0].devices))
     return pairs[(len(pairs) - 1) // 2]

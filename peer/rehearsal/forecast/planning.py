@@ -1,7 +1,7 @@
-"""A run file for an event, chosen by rehearsals: what `manyhands plan` writes, each value with its reason.
+"""Planning of a run for an event, by rehearsals: the run file of `manyhands plan`, with reasons.
 
-A batch is large enough that lines do not keep the devices waiting, and small enough that the event has some hundred
-steps. A batch beyond the recipe's is divided into local steps, unless averages are to be exact.
+The batch is large enough that communication keeps no device waiting, and small enough for some
+hundred steps. A batch above the recipe's is divided into local steps, unless averages are exact.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from peer.rehearsal.forecast.report import (
 from peer.rehearsal.population import population_tables
 
 LEAST_BATCH, MOST_BATCH = 256, 2**20
-LOCAL_BATCH = 256  # samples of a local step, as measured in docs/operators/network.md
-LOCAL_LEARNING_RATE = 4e-4  # of AdamW, likewise
+LOCAL_BATCH = 256  # samples per local step, as measured in docs/operators/network.md
+LOCAL_LEARNING_RATE = 4e-4  # AdamW's, from the same measurement
 PROVEN_BATCH, PROVEN_RATE = 4096, 1.76e-3  # sahajBERT's, for LAMB
-BUSY_SHARE = 0.5  # of the volunteers' time that ends in steps
-LEAST_STEPS = 50  # of the event
+BUSY_SHARE = 0.5  # fraction of the volunteers' time that ends in steps
+LEAST_STEPS = 50  # minimum number of steps in the event
 SEARCH_HOURS = 1.0
 TIMES_SLOWEST, LEAST_TIMEOUT_S = 3, 60
-SAFE_SHARE = 0.9  # of the steps of the slowest swarm
+SAFE_SHARE = 0.9  # fraction of the slowest swarm's steps
 WARMUP_SHARE = 0.1
 CHECKPOINT_MINUTES = 10
 
@@ -97,7 +97,7 @@ def plan_run(
     *,
     is_exact: bool = False,
 ) -> str:
-    """Return the run file's text. Raises `ConfigError` for a language or a region that there is not.
+    """Return the run file's text. Raises `ConfigError` for an unknown language or region.
 
     `is_exact`: each step waits for the mean of whole gradients.
     """
@@ -127,7 +127,7 @@ def plan_run(
 
 
 def _content(language: str, size: str, is_exact: bool) -> dict[str, Any]:
-    """Return the keys that no rehearsal chooses."""
+    """Return the keys that do not depend on rehearsals."""
     its = SIZES[size]
     averaging = {"compression": "float16", "delay": False} if is_exact else {"compression": "auto", "delay": True}
     return {
@@ -145,7 +145,7 @@ def _content(language: str, size: str, is_exact: bool) -> dict[str, Any]:
 
 
 def _with_batch(content: Mapping[str, Any], batch: int) -> dict[str, Any]:
-    """Return the content with a batch: one of common steps, or divided into local ones beyond the recipe's."""
+    """Return the content with this batch, divided into local steps if it is above the recipe's."""
     averaging: dict[str, Any] = {**content["averaging"], "target_batch_size": batch}
     if batch > PROVEN_BATCH:
         averaging["local_steps"] = batch // LOCAL_BATCH
@@ -163,13 +163,13 @@ def _choose_batch(
     most: int,
     progress: Callable[[str], None],
 ) -> tuple[int, str]:
-    """Return the smallest power of two that keeps the devices busy, or the largest with enough steps; and why.
+    """Return the smallest power of two that keeps devices busy, or the largest with enough steps; and why.
 
-    The search begins with a batch that common steps take, if one may be enough in the way that they would choose.
+    The search starts with a batch for common steps, if one may suffice in its mode.
     """
 
     def first(batch: int) -> int:
-        """Return a batch that is rather too small, by the way that this batch would choose: the search goes up."""
+        """Return a starting point below the likely result, in the mode that this batch would choose."""
         config, _ = with_chosen_way(RunConfig.from_mapping(_with_batch(content, batch)), search.scenario)
         scenario = search.scenario(config, 1)
         rate = sum(device.samples_per_second or 0.0 for device in scenario.devices)
@@ -203,7 +203,7 @@ def _reasons(
     choice: AveragingChoice | None,
     content: Mapping[str, Any],
 ) -> dict[str, str]:
-    """Return the reasons by the keys that they stand above; without a `choice`, of exact averages."""
+    """Return the reason for each key; without a `choice`, for exact averages."""
     if choice is None:
         compression = "Whole gradients, in 16 bits: `--exact`."
         delay = "Each step waits for its average: `--exact`. So the batch is at most sahajBERT's, without local steps."
@@ -248,7 +248,7 @@ PROMISED = ("step_s", "steps", "samples_per_hour", "utilisation", "sent_mb_per_h
 
 
 def _written(content: Mapping[str, Any], reasons: Mapping[str, str], report: RehearsalReport, command: str) -> str:
-    """Write the file: the promised figures at its head, and each reason above its key."""
+    """Return the file's text, with the promised figures at the top and each reason above its key."""
     lines = ["# Planned by manyhands plan. Promised by rehearsals: the median swarm (5 to 95 % of the swarms)."]
     for measure in report.measures:
         if measure.key in PROMISED:

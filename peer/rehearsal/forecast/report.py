@@ -1,7 +1,7 @@
-"""Figures of a run's rehearsals, each with its spread over the seeds, for `manyhands rehearse`.
+"""Figures of a run's rehearsals, with their spread over the seeds, for `manyhands rehearse`.
 
-Each seed is another swarm: other volunteers on other lines, who come and go at other times. The spread of a figure
-over the seeds says how much depends on who comes.
+Each seed draws other volunteers, connections and sessions. The spread of a figure over the seeds
+shows how much depends on chance.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from peer.rehearsal.swarm import RehearsedRun, rehearse
 
 LEVELS = (0.05, 0.5, 0.95)
 MEGABYTE = 1e6
-MANY_FAILURES = 0.2  # share of the rounds, above which the report says why
+MANY_FAILURES = 0.2  # fraction of failed rounds above which the report explains them
 CAUSES = {
     "late": "the step was taken before",
     "averaging failed": "their round failed",
@@ -35,7 +35,7 @@ CAUSES = {
 
 @dataclass(frozen=True)
 class SeedQuantiles:
-    """A figure at 5, 50 and 95 % of its values, mostly one for each seed; infinite for what never happens."""
+    """A figure's 5, 50 and 95 % quantiles, usually over seeds; infinite for an event that never happens."""
 
     low: float
     middle: float
@@ -43,12 +43,12 @@ class SeedQuantiles:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> SeedQuantiles:
-        """Take the values at these levels, without interpolation: of few seeds the ends are the extremes."""
+        """Return these quantiles without interpolation: for few seeds the outer ones are the extremes."""
         ordered = sorted(values)
         return cls(*(ordered[max(0, math.ceil(level * len(ordered)) - 1)] for level in LEVELS))
 
     def to_json(self) -> dict[str, float | None]:
-        """Return the three values; None for an infinite one."""
+        """Return the three values as JSON; None for an infinite one."""
         ends = {"p5": self.low, "p50": self.middle, "p95": self.high}
         return {name: round(value, 6) if math.isfinite(value) else None for name, value in ends.items()}
 
@@ -65,16 +65,16 @@ class SwarmMeasure:
 
 @dataclass(frozen=True)
 class RehearsalReport:
-    """All seeds' rehearsals of one run."""
+    """The rehearsals of one run for all seeds."""
 
-    config: RunConfig  # as rehearsed
+    config: RunConfig  # the run as rehearsed
     scenarios: tuple[Scenario, ...]
     runs: tuple[RehearsedRun, ...]
-    choice: AveragingChoice | None = None  # of a run with `averaging.compression: auto`
+    choice: AveragingChoice | None = None  # choice of a run with `averaging.compression: auto`
 
     @property
     def measures(self) -> tuple[SwarmMeasure, ...]:
-        """The figures; a cause by which no rehearsal lost samples has none."""
+        """The figures, without causes of loss that occurred in no rehearsal."""
         causes = {cause for run in self.runs for each in run.devices for cause in each.work.lost}
         losses = (
             SwarmMeasure(f"lost_{cause.replace(' ', '_')}", f"... lost: {CAUSES.get(cause, cause)}", "%", _lost(cause))
@@ -87,11 +87,11 @@ class RehearsalReport:
         return SeedQuantiles.of(measure.of(run, self.config) for run in self.runs)
 
     def figures(self) -> dict[str, SeedQuantiles]:
-        """Return all figures by their keys."""
+        """Return all figures by key."""
         return {measure.key: self.quantiles(measure) for measure in self.measures}
 
     def to_json(self) -> dict[str, Any]:
-        """Return the figures and the extent of the rehearsals, for scripts."""
+        """Return the figures and the extent of the rehearsals as JSON."""
         return {
             "seeds": len(self.runs),
             "hours": self.runs[0].duration_s / HOUR_S,
@@ -101,7 +101,7 @@ class RehearsalReport:
         }
 
     def remarks(self) -> tuple[str, ...]:
-        """Return what the operator should know of these figures, in sentences."""
+        """Return remarks for the operator as sentences."""
         found = []
         if self.choice is not None:
             found.append(f"`averaging.compression` (auto) was rehearsed as {self.choice.why}")
@@ -149,13 +149,13 @@ class RehearsalReport:
 
 
 def gradient_seconds(config: RunConfig, scenario: Scenario, rate: float) -> float:
-    """Return how long a line of this many bytes per second needs for one peer's gradients."""
+    """Return the seconds that a connection of this rate needs for one peer's gradients."""
     return ON_THE_LINE * scenario.gradient_bytes(config.averaging) / rate
 
 
 @dataclass(frozen=True)
 class ModelValues:
-    """The sizes of a run's model: its parameters, and the shapes of the tensors that a round averages."""
+    """The sizes of a run's model: its parameters, and the shapes of the averaged tensors."""
 
     parameters: int
     shapes: tuple[tuple[int, ...], ...]
@@ -166,8 +166,8 @@ class ModelValues:
 
     @classmethod
     def of(cls, config: RunConfig) -> ModelValues:
-        """Count them in the model itself, which is built without weights. Raises `ConfigError` for unfit sizes."""
-        import torch  # only now: a scenario's file says the numbers
+        """Build the model without weights and return its sizes. Raises `ConfigError` for invalid sizes."""
+        import torch  # lazy, because a scenario file states the sizes
 
         from peer.data.tokenization.special_tokens import SpecialIds
         from peer.models.build import build_model
@@ -180,7 +180,7 @@ class ModelValues:
 
 @dataclass(frozen=True)
 class DrawnVolunteers:
-    """Volunteers drawn from published figures, others for each seed."""
+    """Volunteers drawn from published figures, different for each seed."""
 
     values: ModelValues
     volunteers: int
@@ -188,7 +188,7 @@ class DrawnVolunteers:
     region: str
 
     def scenario(self, config: RunConfig, seed: int) -> Scenario:
-        """Draw the swarm of one seed. Raises `ConfigError` if there is no such region."""
+        """Draw the swarm of one seed. Raises `ConfigError` for an unknown region."""
         drawn = draw_scenario(
             config,
             parameters=self.values.parameters,
@@ -206,7 +206,7 @@ def rehearse_seeds(
     seeds: int,
     progress: Callable[[str], None] = lambda _: None,
 ) -> RehearsalReport:
-    """Rehearse a run once for each seed from 1 on; `progress` is told before each.
+    """Rehearse a run once for each seed from 1 on; `progress` is called before each.
 
     A run with `averaging.compression: auto` is rehearsed with its choice for the first swarm.
     """
@@ -224,7 +224,7 @@ def _hours(run: RehearsedRun) -> float:
 
 
 def samples_per_hour(run: RehearsedRun) -> float:
-    """Return how many samples ended in steps, per hour."""
+    """Return the samples per hour that ended in steps."""
     return sum(each.work.counted for each in run.devices) / _hours(run)
 
 
@@ -233,7 +233,7 @@ def _present_hours(run: RehearsedRun) -> float:
 
 
 def _middle_step(of: Callable[[Any], float]) -> Callable[[RehearsedRun, RunConfig], float]:
-    """Return the measure that is the median of something over a rehearsal's steps; 0 without steps."""
+    """Return a measure: the median of `of` over a rehearsal's steps; 0 without steps."""
     return lambda run, _: median(map(of, run.steps)) if run.steps else 0.0
 
 
@@ -242,13 +242,13 @@ def _step_s(run: RehearsedRun, _: RunConfig) -> float:
 
 
 def _missing_auxiliaries(run: RehearsedRun, _: RunConfig) -> float:
-    """Return what the peers of a usual step found; infinite where no step tells."""
+    """Return the median over steps; infinite if unknown."""
     known = [step.missing_auxiliaries for step in run.steps if step.missing_auxiliaries is not None]
     return median(known) if known else math.inf
 
 
 def _failed_rounds(run: RehearsedRun, _: RunConfig) -> float:
-    """Return the share of the keeper's rounds that failed."""
+    """Return the fraction of the keeper's rounds that failed."""
     failed = sum((each.who, each.what) == (KEEPER, "round failed") for each in run.trace)
     return failed / (failed + len(run.steps)) if failed else 0.0
 
@@ -323,7 +323,7 @@ TRAFFIC = (
 
 
 def shown(value: float, unit: str) -> str:
-    """Write a figure as people read it."""
+    """Format a figure for display."""
     if math.isinf(value):
         return "unknown" if unit == "peers" else "never"
     match unit:
@@ -340,7 +340,7 @@ def shown(value: float, unit: str) -> str:
 
 
 def rows(report: RehearsalReport) -> list[Sequence[str]]:
-    """Return a row for each figure: its title, and its values at 5, 50 and 95 % of the seeds."""
+    """Return a table row per figure: title, and values at 5, 50 and 95 % of the seeds."""
     made: list[Sequence[str]] = []
     for measure in report.measures:
         spread = report.quantiles(measure)
@@ -351,7 +351,7 @@ def rows(report: RehearsalReport) -> list[Sequence[str]]:
 
 
 def classes(report: RehearsalReport) -> Mapping[str, tuple[int, int]]:
-    """Return each class of devices, by their names without the last part, with devices and samples in steps."""
+    """Return the devices and samples in steps of each class (the devices' names without number)."""
     found: dict[str, tuple[int, int]] = {}
     for run in report.runs:
         for each in run.devices:
