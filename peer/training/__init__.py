@@ -1,4 +1,4 @@
-"""Training: the worker's process, its loop, and its first state.
+"""Training: the worker's process, its training loop and its initial state.
 
-The agent spawns `worker`, which imports the others. Nothing else is imported from here.
+The agent spawns `worker`, which imports the other modules. The package has no other users.
 """

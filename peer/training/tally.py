@@ -1,4 +1,4 @@
-"""A tally of a peer's losses, lost samples and time since the last global step, for its reports."""
+"""Running totals of a peer's losses, lost samples and time since the last global step."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 class Tally:
     """Losses weighted by samples, lost samples and elapsed time since `began_at`."""
 
-    began_at: float  # seconds of the loop's clock
-    data_wait_s: float  # the stream's total at `began_at`
-    lost: Counter[str] = field(default_factory=Counter)  # cause -> samples: see `peer.reporting.messages.LostCause`
+    began_at: float  # time on the loop's clock
+    data_wait_s: float  # the stream's total wait at `began_at`
+    lost: Counter[str] = field(default_factory=Counter)  # cause (a `peer.reporting.messages.LostCause`) -> samples
     lost_reason: str = ""
-    _waiting_samples: int = 0  # accumulated, and neither averaged nor lost yet
+    _waiting_samples: int = 0  # accumulated samples, neither averaged nor lost yet
     _results: list[MicrobatchResult] = field(default_factory=list)
 
     def add(self, result: MicrobatchResult) -> None:
-        """Add a microbatch; one that is not finite counts as lost samples."""
+        """Add a microbatch; if it is not finite, its samples count as lost."""
         if not result.finite:
             self.lose(result.samples, LostCause.NON_FINITE.value)
             return
@@ -33,12 +33,12 @@ class Tally:
         self._waiting_samples += result.samples
 
     def settle(self, outcome: StepOutcome, now: float, data_wait_s: float) -> StepReport | None:
-        """Add the outcome of an attempt at a step. After a step, return its report and start a new tally."""
+        """Add the outcome of an attempt at a step; after a step, return its report and start over."""
         self._waiting_samples -= outcome.samples + outcome.lost_samples
-        if not outcome.averaged:  # this peer was behind, and has caught up
+        if not outcome.averaged:  # this peer was behind and has caught up
             self.lose(outcome.lost_samples, outcome.lost_reason)
             if outcome.lost_samples:
-                self._results.clear()  # the losses are of lost microbatches
+                self._results.clear()  # the losses belong to lost microbatches
             return None
         report = self.report(outcome, now, data_wait_s)
         self.began_at, self.data_wait_s = now, data_wait_s
@@ -47,18 +47,18 @@ class Tally:
         return report
 
     def lose(self, samples: int, reason: str) -> None:
-        """Count samples that will not be averaged. People see only the last reason."""
+        """Count samples that will not be averaged; only the last reason is displayed."""
         if samples:
             self.lost[reason] += samples
         self.lost_reason = reason or self.lost_reason
 
     def leave(self) -> dict[str, int]:
-        """Return the lost samples that no report contains, by cause, including waiting ones."""
+        """Return the unreported lost samples by cause, including those still waiting."""
         self.lose(max(0, self._waiting_samples), LostCause.LEFT.value)
         return dict(self.lost)
 
     def report(self, outcome: StepOutcome, now: float, data_wait_s: float) -> StepReport:
-        """Build the report of a completed step. `now` and `data_wait_s` are on the constructor's clocks."""
+        """Build the report of a completed step; `now` and `data_wait_s` as in the constructor."""
         results = self._results if outcome.samples > 0 else []
         elapsed_s = now - self.began_at
         self.lose(outcome.lost_samples, outcome.lost_reason)
@@ -99,11 +99,11 @@ class Tally:
 
 
 def claimable(loss: float | None) -> float | None:
-    """Cap a loss at the highest valid one: a discriminator's loss has a weight of up to 50."""
+    """Limit a loss to the highest accepted value; a discriminator's loss has a weight of up to 50."""
     return None if loss is None else min(loss, CLAIM_BOUNDS["loss"].most)
 
 
 def weighted_mean(values: list[tuple[float, int]]) -> float | None:
-    """Compute the mean of values weighted by samples; None without samples."""
+    """Return the mean of values weighted by samples; None without samples."""
     samples = sum(weight for _, weight in values)
     return sum(value * weight for value, weight in values) / samples if samples else None

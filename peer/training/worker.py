@@ -1,8 +1,8 @@
-"""The worker: the process that joins the swarm, takes the keeper's state, and trains or assists.
+"""The worker: a process that joins the swarm, takes the keeper's state, and trains or assists.
 
 hivemind forks, so the order matters: the DHT node and the averagers start before the accelerator is
-used and before the data path starts threads. The process never imports gRPC; it communicates with
-its agent through a pipe.
+used and before the data pipeline starts threads. The process never imports gRPC; it communicates
+with its agent through a pipe.
 """
 
 from __future__ import annotations
@@ -86,12 +86,12 @@ SIZES_FILE = "microbatch.json"
 REMAINDERS_FILE = "remainders.safetensors"
 MAX_LOG_BYTES = 5_000_000
 TRAFFIC_EVERY_S = 2.0
-ASSIST_POLL_S = 0.03  # the longest that a full batch waits for this peer
+ASSIST_POLL_S = 0.03  # longest delay of a full batch by this peer
 ASSIST_PROGRESS_S = 1.0
 
 
 def run_worker(plan: WorkerPlan, pipe: Connection, parent_pid: int) -> None:
-    """Run the spawned process; an error that ends it becomes a `Failed` message."""
+    """Run the spawned process; a fatal error is sent as a `Failed` message."""
     lead_own_group()
     die_with_parent(parent_pid)
     kill_forks_at_end()
@@ -101,14 +101,14 @@ def run_worker(plan: WorkerPlan, pipe: Connection, parent_pid: int) -> None:
     except ManyhandsError as error:
         traceback.print_exc()
         pipe.send(Failed(error.code, error.exit_code, str(error)))
-    except Exception as error:  # noqa: BLE001 - the process's outermost boundary; the log has the trace
+    except Exception as error:  # noqa: BLE001  - the process's outermost boundary; the log has the traceback
         traceback.print_exc()
         text = f"The training process failed ({type(error).__name__}: {error}); details are in {LOG_FILE}."
         pipe.send(Failed(WorkerError.code, WorkerError.exit_code, text, is_out_of_memory(error)))
 
 
 class Worker:
-    """The worker during one stay in the swarm."""
+    """One membership of the worker in the swarm."""
 
     def __init__(self, plan: WorkerPlan, send: Callable[[WorkerMessage], None]) -> None:
         self._plan = plan
@@ -120,7 +120,7 @@ class Worker:
         self._remainders = RemainderFile(Path(plan.data_dir) / CACHE_FOLDER / REMAINDERS_FILE)
         self._events = EventLog(Path(plan.data_dir) / FOLDER, "worker", time.time)
         self._swarm: Swarm | None = None
-        self._keeper_at = plan.initial_peers  # the latest known addresses
+        self._keeper_at = plan.initial_peers  # latest known addresses of the keeper
         self._taking: StateTaking | None = None
 
     def run(self, pipe: Connection) -> None:
@@ -130,7 +130,7 @@ class Worker:
         plan, tokenizer_dir = self._plan, Path(self._plan.tokenizer_dir)
         config = RunConfig.from_json(plan.run_config_json)
         credentials = Credentials(Path(plan.credentials_dir))
-        torch.set_num_threads(1)  # a thread pool would not survive hivemind's forks; the backend starts it later
+        torch.set_num_threads(1)  # threads would not survive hivemind's forks; the backend starts them later
         vocabulary, special = load_tokenizer(tokenizer_dir).get_vocab_size(), load_special_ids(tokenizer_dir)
         model = build_model(config, vocabulary, special)
         role = credentials.access_token(swarm_time()).role
@@ -151,7 +151,7 @@ class Worker:
             on_lost=self._end_at_once,
             events=self._events,
         )
-        swarm.keeper_at(self._keeper_at)  # which may have changed while the swarm was joined
+        swarm.keeper_at(self._keeper_at)  # they may have changed while joining
         threading.Thread(target=self._tell_traffic, args=(swarm,), daemon=True).start()
         try:
             self._require_rates(swarm, model, config.averaging)
@@ -165,11 +165,11 @@ class Worker:
         self._events.add(ProcessEnded(cause=self._why_left(swarm)))
         self._tell(Stopped(self._why_left(swarm)))
         if has_state and not swarm.has_ended:
-            swarm.state.keep_remainders(self._remainders)  # last, as it may take long
+            swarm.state.keep_remainders(self._remainders)  # last, because it may take long
 
     def _end_at_once(self, lost: SwarmError) -> NoReturn:
         self._events.add(ProcessEnded(cause=str(lost)))
-        with suppress(OSError):  # the agent is gone
+        with suppress(OSError):  # the agent has exited
             self._tell(Failed(lost.code, lost.exit_code, str(lost)))
         exit_now(lost.exit_code)
 
@@ -179,12 +179,12 @@ class Worker:
         return f"the run has ended with step {swarm.step}" if swarm.has_ended else "the data has ended"
 
     def _assist(self, swarm: Swarm, peer_id: str) -> None:
-        torch.set_num_threads(pick_threads(self._plan.threads))  # the optimizer's
+        torch.set_num_threads(pick_threads(self._plan.threads))  # threads for the optimizer
         self._tell(Ready(peer_id, swarm.step, device="", microbatch_size=0))
         assist(swarm, self._tell, partial(self._is_over, swarm), time.monotonic, self._stop.wait)
 
     def _is_over(self, swarm: Swarm) -> bool:
-        """Return whether to leave: the worker was stopped or the run has ended."""
+        """Return whether to leave because the worker was stopped or the run has ended."""
         return self._stop.is_set() or swarm.has_ended
 
     def _tell_info(self, text: str) -> None:
@@ -193,7 +193,7 @@ class Worker:
     def _prepare_training(
         self, config: RunConfig, model: PreTrainedModel, vocabulary: int, special: SpecialIds
     ) -> Callable[[Swarm, str], None]:
-        """Return the function that trains after joining. Errors that prevent training are raised before."""
+        """Return the function that trains after joining; errors that prevent training are raised before."""
         plan = self._plan
         own = own_model(config, model)
         start_backend = choose_backend(find_device(plan.device), plan.precision, config, own)
@@ -229,7 +229,7 @@ class Worker:
         vocabulary: int,
         special: SpecialIds,
     ) -> None:
-        """Compile the layers if it pays, before other peers wait for this one."""
+        """Compile the layers if it pays off, before other peers wait for this one."""
         plan = self._plan
         stay = Stay(config.schedule.total_steps - step, plan.max_hours)
         compile_if_it_pays(
@@ -263,10 +263,10 @@ class Worker:
         )
 
     def _require_rates(self, swarm: Swarm, model: PreTrainedModel, usual: Averaging) -> None:
-        """Raise `ConfigError` for a rate limit of the volunteer that is too low to average.
+        """Raise `ConfigError` if a rate limit of the volunteer is too low for averaging.
 
-        The current gradient compression counts, or the run file's (`usual`) without a beacon. If
-        the keeper chooses the compression, it may switch to the one with the fewest bytes.
+        The swarm's current gradient compression applies; without a beacon, the run file's
+        (`usual`). A keeper that chooses the compression may switch to the smallest one.
         """
         if self._plan.upload_rate is None and self._plan.download_rate is None:
             return
@@ -284,8 +284,8 @@ class Worker:
             require_rate(option, rate, needed_bytes, averaging.averaging_timeout_s)
 
     def _tell_traffic(self, swarm: Swarm) -> None:
-        """Report traffic and a doubtful line to the agent every two seconds. Runs in its own thread."""
-        with suppress(OSError):  # the agent is gone
+        """Report traffic and outdated bandwidth to the agent every two seconds; runs in its own thread."""
+        with suppress(OSError):  # the agent has exited
             while True:
                 self._tell(self._transferred())
                 if swarm.line_is_due():
@@ -297,12 +297,12 @@ class Worker:
         return Transferred(self._traffic.up.total_bytes, self._traffic.down.total_bytes, awaits_state)
 
     def _tell(self, event: WorkerMessage) -> None:
-        """Send an event from any thread, one at a time."""
+        """Send an event; safe from any thread."""
         with self._sending:
             self._send(event)
 
     def _listen(self, pipe: Connection) -> None:
-        """Handle the agent's messages until `Stop` or the agent's end."""
+        """Handle the agent's messages until `Stop` or the agent's exit."""
         try:
             while not isinstance(message := pipe.recv(), Stop):
                 if isinstance(message, LineMeasured) and self._swarm is not None:
@@ -310,7 +310,7 @@ class Worker:
                 elif isinstance(message, ClockRead):
                     follow_coordinator(message.offset_s)
                 elif isinstance(message, KeeperAt):
-                    self._keeper_at = message.addresses  # before checking for the swarm; `run` does both in reverse
+                    self._keeper_at = message.addresses  # set before the check, in the reverse order of `run`
                     if self._swarm is not None:
                         self._swarm.keeper_at(message.addresses)
                 elif isinstance(message, CheckpointFetched) and self._taking is not None:
@@ -342,8 +342,8 @@ def assist(
     """Average and step together with the trainers until `should_stop`, without training.
 
     Such a peer reduces a share of the others' gradients (DeDLOC, Diskin et al. 2021, arXiv
-    2106.10207, section 3.2), for which it is credited. Its own gradient has no weight, and its
-    reports contain no samples, losses or training time.
+    2106.10207, section 3.2) and is credited for it. Its own gradient has no weight, and its reports
+    contain no samples, losses or training time.
     """
     swarm.begin_training()
     next_progress_at = clock()
@@ -359,7 +359,7 @@ def assist(
 
 
 def _write_output_to(path: Path) -> None:
-    """Redirect the output of this process and its forks, hivemind's included, to a bounded file."""
+    """Redirect the output of this process and its forks, including hivemind's, to a size-limited file."""
     write_output_to(path, MAX_LOG_BYTES)
     use_hivemind_log_handler("nowhere")
     style = "%(asctime)s %(levelname)s %(name)s: %(message)s"
