@@ -1,4 +1,4 @@
-"""Verification by anyone: check a run's published receipts without trusting its coordinator.
+"""Public verification of a run's published receipts, without trust in its coordinator.
 
-The command line imports these modules; the ledger imports the rule of credit in `receipts`.
+Used by the command line. The ledger uses only `receipts`, for its rule of credit.
 """

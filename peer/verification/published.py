@@ -1,4 +1,4 @@
-"""Receipts published by a dashboard: read page by page or from a file, and validated by schema."""
+"""Receipts published by a dashboard: downloaded page by page or read from a file, and validated."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _Samples = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 _Name = Annotated[str, Field(max_length=256)]
 MAX_FILE_BYTES = 4 * 2**30
 MAX_PAGES = 100_000
-FRESH_ATTEMPTS, FRESH_PAUSE_S = 30, 1.0  # to get an overview that is newer than the last page
+FRESH_ATTEMPTS, FRESH_PAUSE_S = 30, 1.0  # retries until an overview is newer than the last page
 Get = Callable[[str], bytes]
-_FIRST_FORMAT = b'{"format":"manyhands-receipts-v1"'  # with receipts that named libp2p identities
+_FIRST_FORMAT = b'{"format":"manyhands-receipts-v1"'  # the format whose receipts contain libp2p identities
 
 
 class _Published(BaseModel):
@@ -28,17 +28,17 @@ class _Published(BaseModel):
 
 
 class PublishedClaim(_Published):
-    """A device's claim for a step, and the samples of it that count."""
+    """A device's claim for a step, and the credited samples."""
 
-    device: _Name  # its pseudonym, or its number if it has no pseudonym yet
+    device: _Name  # its pseudonym, or its number if it has none yet
     claimed: _Samples
-    counted: _Samples | None  # None: no evidence yet
+    counted: _Samples | None  # None: not yet confirmed
 
 
 class SignedWord(_Published):
-    """A receipt: its signed bytes and the signature in base64."""
+    """A receipt: its signed bytes and the base64 signature."""
 
-    device: _Name  # the pseudonym, which is the signing key
+    device: _Name  # pseudonym, which is the signing key
     body: Annotated[str, Field(max_length=MAX_RECEIPT_CHARS)]
     signature: Annotated[str, Field(max_length=1024)]
 
@@ -48,19 +48,19 @@ class PublishedStep(_Published):
 
     step: _Samples
     claims: tuple[PublishedClaim, ...] = Field(strict=False)
-    withheld: bool  # whether it has unpublished receipts, which name libp2p identities
+    withheld: bool  # whether it has unpublished receipts, which contain libp2p identities
     receipts: tuple[SignedWord, ...] = Field(strict=False)
 
 
 class PublishedDevice(_Published):
-    """The member that a device belongs to, and whether the device is the keeper."""
+    """The member that owns a device, and whether the device is the keeper."""
 
     member: _Name
     keeper: bool
 
 
 class Page(_Published):
-    """One answer of /api/v1/receipts."""
+    """A response of /api/v1/receipts."""
 
     run: _Name
     era: _Samples
@@ -70,7 +70,7 @@ class Page(_Published):
 
 
 class PublishedContribution(_Published):
-    """One row of the leaderboard."""
+    """A row of the leaderboard."""
 
     member: _Name
     samples: _Count
@@ -90,7 +90,7 @@ class PublishedAuthority(_Published):
 
 
 class Published(_Published):
-    """The data that `manyhands verify --save` keeps: pages, and a leaderboard before and after."""
+    """The data saved by `manyhands verify --save`: pages, and a leaderboard before and after."""
 
     format: Literal["manyhands-receipts-v2"] = "manyhands-receipts-v2"
     before: PublishedOverview
@@ -102,7 +102,7 @@ _AnyPublished = TypeVar("_AnyPublished", bound=_Published)
 
 
 def parse(kind: type[_AnyPublished], content: bytes, where: str) -> _AnyPublished:
-    """Parse and validate JSON; raises `RequestError`, whose message names the source `where`."""
+    """Parse and validate JSON. Raises `RequestError`, whose message contains the source `where`."""
     try:
         return kind.model_validate_json(content)
     except ValidationError as error:
@@ -113,7 +113,7 @@ def parse(kind: type[_AnyPublished], content: bytes, where: str) -> _AnyPublishe
 
 
 def read_published(where: str, wait: Callable[[float], None], get: Get | None = None) -> Published:
-    """Read a dashboard or a file; raises `UnreachableError`, `StorageError` or `RequestError`."""
+    """Load a dashboard's data or a file. Raises `UnreachableError`, `StorageError` or `RequestError`."""
     if urlsplit(where).scheme in ("http", "https"):
         return download(where.rstrip("/"), get or fetch, wait)
     if "://" in where:
@@ -144,7 +144,7 @@ def download(base: str, get: Get, wait: Callable[[float], None]) -> Published:
 
 
 def _newer_overview(base: str, get: Get, wait: Callable[[float], None]) -> PublishedOverview:
-    """Fetch an overview begun after this call: the next one may already be in progress."""
+    """Download an overview that was started after this call; the next one may be in progress already."""
     seen = [_overview(base, get)]
     for _ in range(FRESH_ATTEMPTS):
         if len({overview.taken_at for overview in seen}) > 2:

@@ -1,7 +1,7 @@
-"""Recomputation of a leaderboard from receipts: only samples confirmed by other peers count.
+"""Recomputation of a leaderboard from receipts; only samples confirmed by other peers count.
 
-The functions are pure. The rule exists once: the coordinator applies it to count samples, and
-`manyhands verify` to check the published counts.
+The functions are pure. The coordinator credits samples with the same function that `manyhands
+verify` uses to check them.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from peer.verification.published import (
 
 @dataclass(frozen=True)
 class Confirmation:
-    """The samples of one device that one receipt confirms."""
+    """The samples of one device as confirmed by one receipt."""
 
     member: str  # owner of the device that signed the receipt
     is_keeper: bool
-    samples: int  # 0 if it does not name the device
+    samples: int  # 0 if the receipt does not contain the device
 
 
 def credited(claim: int, member: str, words: Sequence[Confirmation]) -> int | None:
-    """Return how many samples of a member's claim count; None while there is no evidence.
+    """Return the credited samples of a member's claim; None without any confirmation.
 
-    The keeper's confirmation alone suffices, since the operator runs the keeper and must trust it
-    anyway. Without it, the median of the confirmations by *other* members' devices decides, so a
-    single liar among three has no effect; of two confirmations the smaller counts. Confirmations
-    among a member's own devices are no evidence. The credit never exceeds the claim.
+    The keeper's confirmation alone suffices, because the operator runs the keeper and must trust it
+    anyway. Without it, the median of the confirmations by *other* members' devices is used, so one
+    dishonest member among three has no effect; of two confirmations the smaller one is used.
+    Confirmations among a member's own devices are ignored. The credit never exceeds the claim.
     """
     keepers = [word.samples for word in words if word.is_keeper]
     others = [word.samples for word in words if not word.is_keeper and word.member != member]
@@ -53,18 +53,16 @@ class Verification:
     """The result of the recomputation."""
 
     steps: int = 0
-    receipts: int = 0  # receipts with valid signatures
+    receipts: int = 0  # number of valid receipts
     samples: Counter[str] = field(default_factory=Counter)  # member -> confirmed samples
-    unsigned: Counter[str] = field(
-        default_factory=Counter
-    )  # the part of `samples` without any receipt, from before receipts existed
-    pending: Counter[str] = field(default_factory=Counter)  # member -> claimed and not yet confirmed samples
+    unsigned: Counter[str] = field(default_factory=Counter)  # portion of `samples` from before receipts existed
+    pending: Counter[str] = field(default_factory=Counter)  # member -> claimed but unconfirmed samples
     withheld: int = 0  # steps with unpublished receipts
     problems: list[str] = field(default_factory=list)
 
 
 def verify(published: Published) -> Verification:
-    """Check every signature, recount every claim by the ledger's rule, and compare the totals."""
+    """Verify every signature, recompute every credit with the ledger's rule, and compare the totals."""
     found = Verification()
     after = 0
     for page in published.pages:
@@ -108,7 +106,7 @@ def _verify_step(page: Page, step: PublishedStep, found: Verification) -> None:
 
 
 def _opened(page: Page, step: PublishedStep, found: Verification) -> list[tuple[PublishedDevice, ReceiptBody]]:
-    """Return the step's valid receipts and signers, one per member; the others become problems."""
+    """Return the step's valid receipts and signers, one per member; others become problems."""
     opened: dict[str, tuple[PublishedDevice, ReceiptBody]] = {}
     for word in step.receipts:
         try:
