@@ -1,5 +1,5 @@
-"""Models, objectives and optimizers; one function builds each for peers, keeper and evaluation.
+"""Models, objectives and optimizers, each built by one function for peers, keeper and evaluation.
 
-`build` makes the model from a run's configuration; `optimizer_setup` makes its optimizer, one of
-`optimizers`, and its schedule. All processes that compute import from here.
+`build` creates the model from a run's configuration. `optimizer_setup` creates its optimizer,
+defined in `optimizers`, and its schedule. All computing processes use them.
 """

@@ -1,14 +1,14 @@
 """A faster forward pass for transformers' `AlbertForPreTraining`, and linear layers with oneDNN.
 
-The module, and so its checkpoints, are transformers'. Only the forward pass differs; it computes the same
-function for a training batch with query, key and value in one product, the fused GELU, attention without a mask
-if nothing is padded, and, after the last layer's attention, only the positions that a loss needs (those with
-labels and [CLS]). `peer.models.build` lists it beside the families that run as in transformers.
+The module and its checkpoints are transformers'. The forward pass computes the same function for a
+training batch with query, key and value in one product, the fused GELU, and attention without a
+mask if nothing is padded. After the last layer's attention, only the positions needed for a loss
+are computed (those with labels, and [CLS]). `peer.models.build` lists it among the families.
 
-PyTorch uses MKL for float32 products, which does not use the AVX-512 units of AMD processors. oneDNN, also part
-of PyTorch, is about twice as fast there at the same precision. This module calls it through the operator that
-PyTorch's own compiler emits; accelerators, and builds without the operator, use the ordinary `linear`. The
-linear layers of other families can use oneDNN, too (`use_onednn`).
+PyTorch uses MKL for float32 products, which does not use AMD processors' AVX-512 units. oneDNN,
+also part of PyTorch, is about twice as fast there at the same precision. It is called through an
+operator of PyTorch's compiler; accelerators, and builds without the operator, use the ordinary
+`linear`. Other families' linear layers can use oneDNN too (`use_onednn`).
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 
 def encode(model: AlbertForPreTraining, batch: Batch, wanted: Tensor) -> Tensor:
-    """Compute the last layer's output (n, hidden) at `wanted`, (n,) flat indices into (b * l)."""
+    """Return the last layer's output (n, hidden) at `wanted`, (n,) flat indices into (b * l)."""
     albert = model.albert
     config = albert.config
     embeddings = albert.embeddings
     _, length = batch.input_ids.shape
     hidden = functional.embedding(batch.input_ids, embeddings.word_embeddings.weight, config.pad_token_id)
-    assert batch.token_type_ids is not None  # ALBERT has two kinds of segments
+    assert batch.token_type_ids is not None  # ALBERT has two segment types
     hidden = hidden + embeddings.token_type_embeddings(batch.token_type_ids)
     hidden = hidden + embeddings.position_embeddings.weight[:length]
     hidden = embeddings.dropout(embeddings.LayerNorm(hidden)).flatten(0, 1)  # (b * l, embedding)
@@ -63,18 +63,18 @@ def encode(model: AlbertForPreTraining, batch: Batch, wanted: Tensor) -> Tensor:
 
 
 def compile_layers(model: AlbertForPreTraining, compiler: str | None) -> None:
-    """Compile the layers' forward in `encode` by this backend of torch.compile. With None the layers run uncompiled."""
+    """Compile the layers used by `encode` with this backend of torch.compile; None: run uncompiled."""
     compiled = None if compiler is None else torch.compile(_SharedLayer.forward, backend=compiler)
     model.albert.encoder.compiled_forward = compiled  # type: ignore[assignment]
 
 
 @dataclass(frozen=True)
 class _SharedLayer:
-    """A layer with concatenated query, key and value weights, made once per batch for all its uses.
+    """A layer with concatenated query, key and value weights, built once per batch for all its uses.
 
-    The key's bias is detached: it adds the same to all scores of a row, which softmax ignores, so
-    its gradient is zero. If computed it would be rounding noise, from which LAMB's normalization
-    would make steps that differ between peers.
+    The key's bias is detached: it adds the same value to all scores of a row, which softmax
+    ignores. Its computed gradient would be rounding noise, which LAMB's normalization would turn
+    into steps that differ between peers.
     """
 
     layer: AlbertLayer
@@ -86,7 +86,7 @@ class _SharedLayer:
         query, key, value = layer.attention.query, layer.attention.key, layer.attention.value
         weight = torch.cat([query.weight, key.weight, value.weight])
         bias = torch.cat([query.bias, key.bias.detach(), value.bias])
-        if torch.is_autocast_enabled(weight.device.type):  # else cast again in each layer: autocast caches leaves only
+        if torch.is_autocast_enabled(weight.device.type):  # autocast caches casts of leaf tensors only
             dtype = torch.get_autocast_dtype(weight.device.type)
             weight, bias = weight.to(dtype), bias.to(dtype)
         return cls(layer, weight, bias)
@@ -104,7 +104,7 @@ class _SharedLayer:
         return output
 
     def _attend(self, hidden: Tensor, length: int, mask: Tensor | None) -> Tensor:
-        """Attend within each sample: hidden (b * l, hidden) -> context (b * l, hidden)."""
+        """Apply attention within each sample: hidden (b * l, hidden) -> context (b * l, hidden)."""
         attention: AlbertAttention = self.layer.attention
         heads, head_size = attention.num_attention_heads, attention.attention_head_size
         joint = linear(hidden, self.weight, self.bias).view(-1, length, 3, heads, head_size)
@@ -115,14 +115,14 @@ class _SharedLayer:
 
 
 def token_logits(model: AlbertForPreTraining, hidden: Tensor) -> Tensor:
-    """Compute the token logits: hidden (n, hidden) -> (n, vocabulary)."""
+    """Return the token logits: hidden (n, hidden) -> (n, vocabulary)."""
     head = model.predictions
     hidden = head.LayerNorm(functional.gelu(_apply(head.dense, hidden), approximate="tanh"))
     return _apply(head.decoder, hidden)
 
 
 def order_logits(model: AlbertForPreTraining, first_hidden: Tensor) -> Tensor:
-    """Compute the logits of the sentence order: hidden states of [CLS] (b, hidden) -> (b, 2)."""
+    """Return the sentence-order logits from the hidden states of [CLS]: (b, hidden) -> (b, 2)."""
     pooled = torch.tanh(_apply(model.albert.pooler, first_hidden))
     return _apply(model.sop_classifier.classifier, model.sop_classifier.dropout(pooled))
 
@@ -133,13 +133,13 @@ def _apply(layer: nn.Linear, inputs: Tensor) -> Tensor:
 
 @cache
 def onednn_available() -> bool:
-    """Return whether this build of PyTorch has oneDNN's product for float32 matrices."""
+    """Return whether this build of PyTorch has oneDNN's float32 matrix product."""
     built_in: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     return built_in and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Compute inputs (n, k) @ weight.T (m, k) + bias (m,) -> (n, m), with oneDNN if possible."""
+    """Return inputs (n, k) @ weight.T (m, k) + bias (m,) -> (n, m), with oneDNN if possible."""
     if torch.compiler.is_compiling():  # Inductor does not support oneDNN's operator with changing weights
         return functional.linear(inputs, weight, bias)
     suits = inputs.device.type == "cpu" and inputs.dtype == torch.float32 and inputs.shape[0] > 0
@@ -177,17 +177,17 @@ def use_onednn(model: nn.Module) -> None:
 
 class _Linear(nn.Linear):
     def forward(self, inputs: Tensor) -> Tensor:
-        """Apply the layer by `linear`: inputs (..., k) -> (..., m)."""
+        """Apply the layer with `linear`: inputs (..., k) -> (..., m)."""
         return linear(inputs.flatten(0, -2), self.weight, self.bias).view(*inputs.shape[:-1], self.out_features)
 
 
 class _TransposedLinear(Conv1D):
     def forward(self, inputs: Tensor) -> Tensor:
-        """Apply the layer by `linear`: inputs (..., k) -> (..., m)."""
+        """Apply the layer with `linear`: inputs (..., k) -> (..., m)."""
         return linear(inputs.flatten(0, -2), self.weight.t(), self.bias).view(*inputs.shape[:-1], self.nf)
 
 
 def _product(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Compute left (n, k) @ right.T (m, k) + bias -> (n, m) with oneDNN."""
+    """Return left (n, k) @ right.T (m, k) + bias -> (n, m), computed by oneDNN."""
     product: Tensor = torch.ops.mkldnn._linear_pointwise(left, right, bias, "none", [], "")
     return product

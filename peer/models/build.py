@@ -1,16 +1,16 @@
-"""The model of a run: its construction, its evaluation mode and the description in its checkpoints.
+"""Construction of a run's model, its evaluation mode, and its description in checkpoints.
 
-`FAMILIES` defines for each model family its transformers configuration and its functions for a training batch.
-Every family is transformers' own module. It runs in two parts, `encode` and `token_logits`, so that the head,
-much of the work with a large vocabulary, computes only the positions with a label. ALBERT has faster functions
-of our own (`peer/models/albert.py`). `peer/models/objectives.py` calls these functions.
+`FAMILIES` defines each model family's transformers configuration and its functions for a training
+batch. Every family is a transformers module, run in two parts, `encode` and `token_logits`: the
+head, expensive with a large vocabulary, is computed only at positions with a label. ALBERT has
+faster functions in `peer.models.albert`. `peer.models.objectives` calls these functions.
 
 Some parameters have a gradient of zero by construction. In floating point it is rounding noise,
-from which LAMB would make steps of the usual length. Peers would not drift apart, as averages are
-identical on all of them; but the steps would be random, grow during the run and affect the norms by
-which LAMB scales its steps. So such parameters are frozen: above all the bias of attention's keys,
-which adds the same to all scores of a row and is ignored by softmax. If positions are scored
-against keys (DeBERTa's p2c), that bias has an effect and is trained.
+which LAMB would turn into steps of the usual length. Peers would not diverge, because averages are
+identical on all of them. But the steps would be random, grow during the run and affect the norms by
+which LAMB scales its steps. Such parameters are therefore frozen: above all the bias of attention's
+keys, which adds the same value to all scores of a row and is ignored by softmax. If positions are
+scored against keys (DeBERTa's p2c), that bias has an effect and is trained.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from peer.models.replaced_tokens import ReplacedTokens
 if TYPE_CHECKING:
     from peer.data.batching.batches import Batch
 
-HASH_SEED = 0  # of Reformer's random hashing when a loss must be reproducible
+HASH_SEED = 0  # seed of Reformer's random hashing when a loss must be reproducible
 Settings = dict[str, Any]
 
 
 def encode(model: Any, batch: Batch, wanted: Tensor, **more: Any) -> Tensor:
-    """Compute the last layer's output (n, hidden) at `wanted`, (n,) flat indices into (b * l)."""
+    """Return the last layer's output (n, hidden) at `wanted`, (n,) flat indices into (b * l)."""
     segments = {} if batch.token_type_ids is None else {"token_type_ids": batch.token_type_ids}
     outputs = model.base_model(batch.input_ids, attention_mask=batch.attention_mask, **segments, **more)
     hidden: Tensor = outputs.last_hidden_state  # (b, l, hidden)
@@ -54,32 +54,32 @@ def encode(model: Any, batch: Batch, wanted: Tensor, **more: Any) -> Tensor:
 
 
 def compile_layers(model: Any, compiler: str | None) -> None:
-    """Compile transformers' layers at their next call by this backend; None: uncompile them."""
+    """Compile transformers' layers with this backend at their next call; None: run uncompiled."""
     for module in model.base_model.modules():
         if isinstance(module, nn.ModuleList) and len(module) == model.config.num_hidden_layers:
             for layer in module:
-                layer._compiled_call_impl = None  # undo `nn.Module.compile`, which has no inverse
+                layer._compiled_call_impl = None  # `nn.Module.compile` has no inverse
                 if compiler is not None:
                     layer.compile(backend=compiler)
 
 
 @dataclass(frozen=True)
 class Family:
-    """A model family; the models in the signatures are instances of the class `model`."""
+    """A model family; models in the signatures are instances of the class `model`."""
 
-    model: str  # name of transformers' class with the objective's head
-    settings: Callable[[Model, SpecialIds], Settings]  # keyword arguments of its transformers configuration
+    model: str  # transformers' class with the objective's head
+    settings: Callable[[Model, SpecialIds], Settings]  # keyword arguments for its transformers configuration
     token_logits: Callable[[Any, Tensor], Tensor]  # hidden (n, hidden) -> (n, vocabulary)
     encode: Callable[[Any, Batch, Tensor], Tensor] = encode
     order_logits: Callable[[Any, Tensor], Tensor] | None = None  # hidden of [CLS] (b, hidden) -> (b, 2)
-    untrained: Callable[[Model], tuple[str, ...]] = lambda _: ()  # frozen parameters, as patterns of names
+    untrained: Callable[[Model], tuple[str, ...]] = lambda _: ()  # name patterns of frozen parameters
     prepare: Callable[[Any], None] = use_onednn  # applied to the new module
     compile_layers: Callable[[Any, str | None], None] = compile_layers  # None: uncompile
     own_checkpointing: bool = False  # `encode` itself reads the encoder's `gradient_checkpointing`
 
 
 def _sizes(model: Model, special: SpecialIds) -> dict[str, Any]:
-    """Return the settings that have the same names in most families."""
+    """Return the settings with the same names in most families."""
     return {
         "hidden_size": model.hidden_size,
         "num_hidden_layers": model.num_hidden_layers,
@@ -95,7 +95,7 @@ def _sizes(model: Model, special: SpecialIds) -> dict[str, Any]:
 
 
 def _padding(special: SpecialIds) -> int | None:
-    """Return the padding's id; None if it is the separator, whose embedding must be trained."""
+    """Return the padding token's id; None if it is also the separator, whose embedding is trained."""
     return None if special.pad == special.sep else special.pad
 
 
@@ -117,7 +117,7 @@ def _roberta(model: Model, special: SpecialIds) -> Settings:
     own = {
         "type_vocab_size": 1,
         "layer_norm_eps": 1e-5,
-        # RoBERTa numbers positions from its padding id plus one; the lower ones are never used.
+        # Positions start after the padding id; lower ones are never used.
         "max_position_embeddings": model.max_position_embeddings + special.pad + 1,
         "bos_token_id": special.cls,
         "eos_token_id": special.sep,
@@ -130,7 +130,7 @@ def _electra(model: Model, special: SpecialIds) -> Settings:
 
 
 def _deberta(model: Model, special: SpecialIds) -> Settings:
-    """Return the settings of the authors' base model; transformers' defaults are a BERT."""
+    """Return the settings of the authors' base model; transformers' defaults describe a BERT."""
     own = {"relative_attention": True, "position_biased_input": False, "pos_att_type": ["c2p", "p2c"]}
     return _sizes(model, special) | own | model.options
 
@@ -158,7 +158,7 @@ def _modernbert(model: Model, special: SpecialIds) -> Settings:
 
 def _reformer(model: Model, special: SpecialIds) -> Settings:
     sizes = _sizes(model, special)
-    del sizes["attention_probs_dropout_prob"]  # Reformer has one for each kind of attention
+    del sizes["attention_probs_dropout_prob"]  # Reformer has one per kind of attention
     own = {"feed_forward_size": sizes.pop("intermediate_size"), "eos_token_id": special.sep}
     return sizes | own | reformer_settings(model)
 
@@ -181,7 +181,7 @@ def _gpt2(model: Model, special: SpecialIds) -> Settings:
 
 
 def _untrained_in_deberta_v2(model: Model) -> tuple[str, ...]:
-    """Return the biases whose gradient is noise. With p2c (positions scored against keys) they are fewer."""
+    """Return the biases whose gradient is noise; p2c (positions scored against keys) reduces them."""
     relative = model.options.get("relative_attention", True)
     scores = model.options.get("pos_att_type", ["c2p", "p2c"])
     untrained = ["*.pos_key_proj.bias"]
@@ -191,7 +191,7 @@ def _untrained_in_deberta_v2(model: Model) -> tuple[str, ...]:
 
 
 def _prepare_gpt2(model: Any) -> None:
-    """Zero the gradient of the key's bias, the middle third of the joint bias vector."""
+    """Zero the gradient of the key's bias, the middle third of the joint bias."""
     use_onednn(model)
 
     def without_key(gradient: Tensor) -> Tensor:
@@ -203,10 +203,10 @@ def _prepare_gpt2(model: Any) -> None:
 
 
 def _prepare_deberta(model: Any) -> None:
-    """Let attention compute in half precision, by casting queries to autocast's type.
+    """Enable attention in half precision, by casting queries to autocast's dtype.
 
-    transformers masks scores with the least number of the queries' type. Queries become float32 by
-    their bias, and float32's least number overflows in half precision.
+    transformers masks scores with the smallest number of the queries' dtype. Queries become float32
+    by their bias, and float32's smallest number overflows in half precision.
     """
     use_onednn(model)
     for module in model.modules():
@@ -215,7 +215,7 @@ def _prepare_deberta(model: Any) -> None:
 
 
 def _transpose_for_scores(attention: DisentangledSelfAttention, values: Tensor) -> Tensor:
-    """Return transformers' own result, cast to autocast's type if autocast is on."""
+    """Return transformers' result, cast to autocast's dtype under autocast."""
     heads: Tensor = DisentangledSelfAttention.transpose_for_scores(attention, values)  # type: ignore[no-untyped-call]
     device = heads.device.type
     return heads.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else heads
@@ -236,7 +236,7 @@ def _compile_both(model: ReplacedTokens, compiler: str | None) -> None:
 
 
 def _generated_logits(model: Any, hidden: Tensor) -> Tensor:
-    """Compute the logits of ELECTRA's masked language model: (n, hidden) -> (n, vocabulary)."""
+    """Return the logits of ELECTRA's masked language model: (n, hidden) -> (n, vocabulary)."""
     logits: Tensor = model.generator_lm_head(model.generator_predictions(hidden))
     return logits
 
@@ -251,7 +251,7 @@ FAMILIES: Mapping[str, Family] = {
         order_logits=albert.order_logits,
         compile_layers=albert.compile_layers,
         own_checkpointing=True,
-        prepare=lambda _: None,  # our forward uses oneDNN anyway
+        prepare=lambda _: None,  # our forward pass always uses oneDNN
     ),
     "bert": Family("BertForMaskedLM", _bert, lambda model, hidden: model.cls(hidden), untrained=lambda _: _KEY_BIASES),
     "roberta": Family(
@@ -289,7 +289,7 @@ FAMILIES: Mapping[str, Family] = {
         settings=_reformer,
         token_logits=lambda model, hidden: model.lm_head.decoder(hidden),
         encode=partial(encode, use_cache=False),
-        untrained=lambda _: ("lm_head.bias",),  # transformers' head has it but does not add it
+        untrained=lambda _: ("lm_head.bias",),  # transformers' head does not use it
     ),
     "gpt2": Family(
         model="GPT2LMHeadModel",
@@ -299,7 +299,7 @@ FAMILIES: Mapping[str, Family] = {
         prepare=_prepare_gpt2,
     ),
 }
-# ELECTRA with the objective `rtd`; the generator predicts the tokens.
+# ELECTRA with the objective `rtd`: the generator predicts the tokens.
 REPLACED_TOKENS = Family(
     model="ElectraForPreTraining",
     settings=_electra,
@@ -313,8 +313,8 @@ REPLACED_TOKENS = Family(
 def build_model(config: RunConfig, vocab_size: int, special: SpecialIds) -> PreTrainedModel:
     """Build the run's model in training mode, with initial weights from the run's seed.
 
-    The weights are equal on every machine. Weights that the objective does not use are frozen, so that weight
-    decay does not shrink them. Raises `ConfigError` for a configuration that transformers refuses.
+    The weights are equal on every machine. Weights that the objective does not use are frozen, to
+    protect them from weight decay. Raises `ConfigError` if transformers rejects the configuration.
     """
     replaced = config.objective.name == "rtd"
     family = REPLACED_TOKENS if replaced else FAMILIES[config.model.architecture]
@@ -331,7 +331,7 @@ def build_model(config: RunConfig, vocab_size: int, special: SpecialIds) -> PreT
                 model: PreTrainedModel = ReplacedTokens(settings_of(config.model), generator)
             else:
                 model = kind(settings_of(config.model))
-    except Exception as error:  # transformers and torch raise many types for impossible sizes
+    except Exception as error:  # many exception types, for invalid sizes
         reason = " ".join(str(error).split()).rstrip(".")
         raise ConfigError(f"This `model` cannot be built as a `{config.model.architecture}`: {reason:.300}.") from error
     _freeze(model, (*family.untrained(config.model), *_unused_heads(config)))
@@ -342,7 +342,7 @@ def build_model(config: RunConfig, vocab_size: int, special: SpecialIds) -> PreT
 
 
 def copy_model(model: PreTrainedModel) -> PreTrainedModel:
-    """Copy a model for training. The family's `prepare` is applied again, as hooks are not copied."""
+    """Copy a model for training; reapplies the family's `prepare`, because hooks are not copied."""
     copied = deepcopy(model)
     family_of(model).prepare(copied)
     return copied
@@ -354,23 +354,24 @@ def family_of(model: PreTrainedModel) -> Family:
 
 
 def checkpoint_config(model: PreTrainedModel) -> dict[str, Any]:
-    """Return the `config.json` by which transformers rebuilds this model with the same outputs."""
+    """Return the `config.json` with which transformers rebuilds this model."""
     content = model.config.to_dict() | {"architectures": [family_of(model).model]}
     return content | ({"hash_seed": HASH_SEED} if _hashing(model) else {})
 
 
 def save_memory(model: PreTrainedModel) -> bool:
-    """Switch gradient checkpointing on (Chen et al. 2016, arXiv 1604.06174).
+    """Enable gradient checkpointing (Chen et al. 2016, arXiv 1604.06174).
 
-    Activations are then recomputed instead of stored. Returns False if it is on already, or if
-    transformers does not support it for this family.
+    Activations are then recomputed instead of stored. Returns False if it is already enabled, or
+    not supported by transformers for this family.
     """
     if _saves_memory(model):
         return False
     if family_of(model).own_checkpointing:
         model.base_model.get_submodule("encoder").gradient_checkpointing = True  # type: ignore[assignment]
     elif model.supports_gradient_checkpointing:
-        # The old name is deprecated in transformers 5.23; 5.20, the last for Python 3.10, has only that.
+        # The old name is deprecated in transformers 5.23 but the only one in 5.20, the last for
+        # Python 3.10.
         enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
         enable({"use_reentrant": False})
     return _saves_memory(model)
@@ -382,7 +383,7 @@ def _saves_memory(model: PreTrainedModel) -> bool:
 
 @contextmanager
 def evaluating(model: PreTrainedModel) -> Iterator[None]:
-    """Disable dropout and gradients and fix hashing within the block, for reproducible losses."""
+    """Disable dropout and gradients and fix hashing within the context, for reproducible losses."""
     was_training, hashing = model.training, _hashing(model)
     devices = [model.device] if model.device.type == "cuda" else []
     model.train(False)
@@ -398,7 +399,7 @@ def evaluating(model: PreTrainedModel) -> Iterator[None]:
 
 
 def _hashing(model: PreTrainedModel) -> list[Any]:
-    """Return Reformer's layers with random hashing, which changes in each pass while training."""
+    """Return Reformer's layers with random hashing, which changes in each training pass."""
     return [module for module in model.modules() if hasattr(module, "hash_seed")]
 
 

@@ -1,7 +1,7 @@
-"""Loading of a checkpoint's weights and optimizer state, for a resuming keeper or a joining peer.
+"""Loading of a checkpoint's weights and optimizer state by a resuming keeper or a joining peer.
 
-`model.safetensors` holds the weights that transformers loads. If a run trains more weights,
-`optimizer.safetensors` also holds these, as "<parameter>/value".
+`model.safetensors` contains the weights that transformers loads. Weights that a run trains in
+addition are in `optimizer.safetensors`, as "<parameter>/value".
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from auth.errors import StorageError
 from peer.models.replaced_tokens import ReplacedTokens
 
 WEIGHTS, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
-VALUE = "value"  # a parameter's own value, beside its statistics
+VALUE = "value"  # a parameter's own value, next to its statistics
 
 
 def restore_optimizer(model: torch.nn.Module, optimizer: torch.optim.Optimizer, path: Path) -> None:
@@ -42,7 +42,7 @@ def restore_model(model: torch.nn.Module, path: Path) -> None:
         stored = model.joined(stored, values)
     try:
         result = model.load_state_dict(stored, strict=False)
-    except RuntimeError as error:  # from torch for different shapes
+    except RuntimeError as error:  # raised by torch for different shapes
         raise StorageError(f"The weights in {path} are not those of this run's model.") from error
     tied = {name for name, tensor in model.state_dict(keep_vars=True).items() if _is_tied(model, name, tensor)}
     if result.unexpected_keys or set(result.missing_keys) - tied:

@@ -1,12 +1,12 @@
 """Evaluation of a model on held-out text: losses and accuracies, summed over microbatches.
 
-The samples are drawn once per run from the held-out documents, and stored on disk. All checkpoints
-of a run are evaluated on the same samples with the same places masked, even after a restart or if
-its sources have grown. Each sequence length of its phases has its own set.
+The samples are drawn once per run from held-out documents, and stored on disk. All checkpoints of a
+run are evaluated on the same samples with the same masks, even after a restart or if its sources
+have grown. Each sequence length of its phases has a set of its own.
 
-The forward pass is the one of training (`peer.models.objectives`). The coordinator's validator
-evaluates each checkpoint. `unigram_loss` is the loss of predicting each token by its frequency
-alone; a model that has learned anything has a lower loss.
+The forward pass is that of training (`peer.models.objectives`). The coordinator's validator
+evaluates each checkpoint. `unigram_loss` is the loss of predicting tokens by frequency alone; a
+model that has learned anything has a lower loss.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from peer.models.build import evaluating, family_of
 from peer.models.objectives import label_rows, logits_at_once, replace_tokens
 from peer.models.replaced_tokens import ReplacedTokens, detection_loss
 
-TOKENS_AT_ONCE = 4096  # in one forward pass, whatever the run's microbatch, as it must fit beside the keeper
+TOKENS_AT_ONCE = 4096  # tokens per forward pass; independent of the microbatch, to fit in memory next to the keeper
 logger = logging.getLogger(__name__)
-MAX_DOCUMENTS_READ = 500_000  # of a huge corpus, which takes minutes and gigabytes
-DRAWING_DEVICE = 0  # documents are read in this device's order; held-out ones are never trained on
+MAX_DOCUMENTS_READ = 500_000  # limit for a huge corpus, which would take minutes and gigabytes
+DRAWING_DEVICE = 0  # device number that determines the order of documents
 FORMAT = "1"
 SMALL_TYPES = {
     "input_ids": torch.int32,
@@ -57,23 +57,23 @@ SMALL_TYPES = {
 
 @dataclass(frozen=True)
 class HeldOutMetrics:
-    """Means over all samples. The perplexity is the exponential of `mlm_loss`."""
+    """Means over all samples; the perplexity is the exponential of `mlm_loss`."""
 
     samples: int
     predicted_tokens: int
     mlm_loss: float  # over positions with a label: masked ones, or all with a next token
-    accuracy: float  # share of these positions whose likeliest token is the label
-    sop_loss: float | None  # None (also below): the objective has no sentence order
+    accuracy: float  # fraction of these positions with a correct most likely token
+    sop_loss: float | None  # None (also below): no sentence-order objective
     sop_accuracy: float | None
-    # For replaced tokens: the loss without its weight; None: the objective has none.
+    # Replaced tokens: the loss without its weight; None: no such objective.
     detection_loss: float | None = None
-    detection_accuracy: float | None = None  # share of all tokens classified correctly as replaced or not
+    detection_accuracy: float | None = None  # fraction of all tokens classified correctly
     detection_f1: float | None = None  # harmonic mean of precision and recall for replaced tokens
 
 
 @dataclass(frozen=True)
 class Sums:
-    """The sums of losses and hits over one or more microbatches."""
+    """Sums of losses and correct predictions over one or more microbatches."""
 
     samples: int = 0
     tokens: int = 0
@@ -82,18 +82,18 @@ class Sums:
     orders: int = 0  # samples with a sentence-order label
     order_loss: float = 0.0
     order_hits: int = 0
-    told: int = 0  # tokens that the discriminator has classified
+    told: int = 0  # tokens classified by the discriminator
     told_loss: float = 0.0
     told_right: int = 0
     replaced: int = 0
     called_replaced: int = 0
-    found: int = 0  # replaced tokens that are classified so
+    found: int = 0  # replaced tokens classified correctly
 
     def __add__(self, other: Sums) -> Sums:
         return Sums(*(one + another for one, another in zip(astuple(self), astuple(other), strict=True)))
 
     def means(self) -> HeldOutMetrics:
-        """Divide the sums by their counts."""
+        """Return the means of all metrics."""
         tokens = max(1, self.tokens)
         return HeldOutMetrics(
             samples=self.samples,
@@ -111,7 +111,7 @@ class Sums:
 def evaluate(
     model: PreTrainedModel, samples: Batch, should_stop: Callable[[], bool] = lambda: False
 ) -> HeldOutMetrics | None:
-    """Compute the model's means over all samples without dropout. Returns None if stopped before the end."""
+    """Return the model's metrics over all samples, without dropout; None if stopped before the end."""
     sums = Sums()
     with evaluating(model):
         for batch in parts_of(samples, max(1, TOKENS_AT_ONCE // samples.input_ids.shape[1])):
@@ -122,7 +122,7 @@ def evaluate(
 
 
 def summed(model: PreTrainedModel, batch: Batch) -> Sums:
-    """Compute one microbatch's sums. The caller disables gradients."""
+    """Return one microbatch's sums; the caller disables gradients."""
     family = family_of(model)
     firsts = 0 if batch.sop_labels is None else batch.samples
     wanted, labels = label_rows(batch, firsts)
@@ -141,7 +141,7 @@ def summed(model: PreTrainedModel, batch: Batch) -> Sums:
 
 
 def _detected(model: ReplacedTokens, batch: Batch, hidden: Tensor) -> Sums:
-    """Have the generator replace tokens and the discriminator find them; the samples have no padding."""
+    """Replace tokens with the generator, and detect them with the discriminator; expects no padding."""
     input_ids, replaced = replace_tokens(model, batch, hidden)
     logits = model.detection_logits(input_ids, batch)  # (b, l)
     called = logits > 0
@@ -156,7 +156,7 @@ def _detected(model: ReplacedTokens, batch: Batch, hidden: Tensor) -> Sums:
 
 
 def _loss_and_hits(logits: Tensor, labels: Tensor) -> tuple[float, int]:
-    """Sum the cross entropy of logits (n, classes) and labels (n,); count correct predictions."""
+    """Return the summed cross entropy of logits (n, classes) and labels (n,), and the correct predictions."""
     loss = functional.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
     return float(loss), int((logits.argmax(-1) == labels).sum())
 
@@ -164,8 +164,8 @@ def _loss_and_hits(logits: Tensor, labels: Tensor) -> tuple[float, int]:
 def unigram_loss(samples: Batch, vocab_size: int, special: SpecialIds) -> float:
     """Return the loss, in nats per token, of predicting tokens by their frequencies plus one.
 
-    The frequencies, without special tokens, are of the evaluated samples themselves, so a unigram
-    model of other text is a little worse.
+    The frequencies, without special tokens, are those of the evaluated samples themselves; those of
+    other text would give a slightly higher loss.
     """
     counts = torch.bincount(samples.input_ids.flatten(), minlength=vocab_size).double()
     counts += torch.bincount(samples.labels, minlength=vocab_size)
@@ -178,10 +178,10 @@ def unigram_loss(samples: Batch, vocab_size: int, special: SpecialIds) -> float:
 
 @dataclass(frozen=True)
 class ValidationSet:
-    """Labelled samples, at least one."""
+    """A non-empty set of labelled samples."""
 
     samples: Batch
-    sha256: str  # of samples and labels: losses on sets of equal digest are comparable
+    sha256: str  # digest of samples and labels; losses with equal digests are comparable
 
 
 class HeldOutDocuments:
@@ -191,11 +191,11 @@ class HeldOutDocuments:
         self._documents, self._limit = documents, limit
         self._held_out = PartFilter("validation", share)
         self._hashes: set[int] = set()
-        self.read = 0  # documents of all parts so far
+        self.read = 0  # number of documents read, including other parts
 
     @property
     def found(self) -> int:
-        """The number of held-out documents so far."""
+        """The number of held-out documents found."""
         return len(self._hashes)
 
     def __iter__(self) -> Iterator[str]:
@@ -210,7 +210,7 @@ class HeldOutDocuments:
 
 
 def open_validation_set(config: RunConfig, tokenizer_dir: Path, directory: Path) -> ValidationSet | None:
-    """Load the set for the sequence length of `config`, or draw it and save it.
+    """Load the set for the sequence length of `config`, or draw and save it.
 
     Returns None if the held-out documents do not fill a sample. Raises `ConfigError` for unusable
     sources and `StorageError` if the set cannot be saved.
@@ -231,7 +231,7 @@ def open_validation_set(config: RunConfig, tokenizer_dir: Path, directory: Path)
 
 
 def draw_samples(config: RunConfig, tokenizer_dir: Path, limit: int = MAX_DOCUMENTS_READ) -> Batch | None:
-    """Draw the run's number of labelled samples, or as many as the documents fill; None if they fill none."""
+    """Draw the configured number of labelled samples, or fewer if the documents end; None if none."""
     wanted = config.data.validation.samples
     maker = SampleMaker(config, tokenizer_dir, np.random.default_rng((config.run.seed, DRAWING_DEVICE)))
     samples = None
@@ -251,7 +251,7 @@ def draw_samples(config: RunConfig, tokenizer_dir: Path, limit: int = MAX_DOCUME
 
 
 def _chunks(documents: Iterable[str]) -> Iterator[list[str]]:
-    """Yield groups of documents large enough to pack well, reading no further than needed."""
+    """Yield groups of documents large enough to pack well, without reading ahead."""
     remaining = iter(documents)
     for first in remaining:
         chunk, characters = [], 0
@@ -264,7 +264,7 @@ def _chunks(documents: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _set_key(config: RunConfig, tokenizer_dir: Path) -> str:
-    """Compute a digest of all that determines the saved samples, except the sources."""
+    """Return a digest of everything that determines the saved samples, except the sources."""
     model, data, run = config.model, config.data, config.run
     drawn_by = config.objective.model_dump(include={"name", "mask_probability", "whole_words"})
     parts = [drawn_by, data.validation.model_dump(), data.sequence_length, model.architecture]
@@ -275,7 +275,7 @@ def _set_key(config: RunConfig, tokenizer_dir: Path) -> str:
 
 
 def _tensors(batch: Batch) -> dict[str, torch.Tensor]:
-    """Return the batch's tensors by name, in their small types for storage."""
+    """Return the batch's tensors by name, in compact types for storage."""
     found = {name: getattr(batch, name) for name in SMALL_TYPES}
     return {name: tensor.to(SMALL_TYPES[name]) for name, tensor in found.items() if tensor is not None}
 
@@ -285,7 +285,7 @@ def _digest(tensors: dict[str, torch.Tensor]) -> str:
 
 
 def _load(path: Path, key: str) -> ValidationSet | None:
-    """Load the saved set; None if it is missing, damaged, or of another run file."""
+    """Load the saved set; None if it is missing, damaged, or belongs to another run file."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -305,7 +305,6 @@ def _load(path: Path, key: str) -> ValidationSet | None:
 
 
 def _batch(tensors: dict[str, torch.Tensor]) -> Batch:
-    """Rebuild the batch from its `_tensors`."""
     fields: dict[str, Any] = dict.fromkeys(SMALL_TYPES)
     wide = {name: tensor if tensor.is_floating_point() else tensor.long() for name, tensor in tensors.items()}
     return Batch(attention_mask=None, **fields | wide)

@@ -1,6 +1,6 @@
 """Training objectives: masked tokens or next tokens.
 
-ALBERT also learns the order of segments; ELECTRA's discriminator finds replaced tokens.
+ALBERT also learns the order of segments; ELECTRA's discriminator detects replaced tokens.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from peer.models.replaced_tokens import ReplacedTokens, detection_loss, draw_tok
 if TYPE_CHECKING:
     from peer.data.batching.batches import Batch
 
-ROWS = 64  # numbers of rows are rounded up to a multiple of this
-MAX_LOGITS = 1 << 26  # held at once, 256 MiB; more are computed in parts, and again for the gradient
+ROWS = 64  # multiple to which numbers of rows are rounded up
+MAX_LOGITS = 1 << 26  # maximum held at once (256 MiB); more are computed in parts, and again for the gradient
 
 
 @dataclass(frozen=True)
 class Losses:
-    """The losses of a batch as scalar tensors; `total` carries the autograd graph."""
+    """The losses of a batch as scalar tensors; `total` has the autograd graph."""
 
     total: Tensor
     mlm: Tensor  # mean over positions with a label: masked ones, or all with a next token
     sop: Tensor | None  # sum over the samples with an order label, divided by all samples
-    detection: Tensor | None = None  # of replaced tokens: mean over all tokens, times its weight
+    detection: Tensor | None = None  # replaced tokens: mean over all tokens, times its weight
 
     @property
     def by_sample(self) -> Tensor | None:
-        """Return the part of the total that is a mean over samples; None if there is none."""
+        """Return the component of the total that is a mean over samples; None if there is none."""
         return self.detection if self.sop is None else self.sop
 
 
 def compute_losses(model: PreTrainedModel, batch: Batch, config: RunConfig) -> Losses:
-    """Compute the losses, equal to transformers' for the same batch and labels.
+    """Return the losses, equal to transformers' for the same batch and labels.
 
-    A batch without labels has a loss of 0 (NaN in transformers). A sample without an order label adds nothing
-    to the order loss but counts in its mean, so microbatches of any sizes add up to the same.
+    A batch without labels has a loss of 0 (NaN in transformers). A sample without an order label
+    adds 0 to the order loss and is counted in its mean, so the size of microbatches has no effect.
     """
     if config.objective.name == "mlm+sop" and batch.sop_labels is None:
         raise ValueError("the objective `mlm+sop` needs batches with `sop_labels`")
@@ -85,7 +85,7 @@ def label_rows(batch: Batch, firsts: int) -> tuple[Tensor, Tensor]:
     """Return the rows of hidden states to compute, (firsts + m + padding,), and the labels.
 
     The rows are those of [CLS], then of the labels. Their number is padded to a multiple of `ROWS`,
-    as the number of labels varies and oneDNN compiles and caches code for each shape.
+    because oneDNN compiles and caches code for each shape.
     """
     padding = -(firsts + len(batch.label_positions)) % ROWS
     first = torch.arange(firsts, device=batch.label_positions.device) * batch.input_ids.shape[1]
@@ -94,7 +94,7 @@ def label_rows(batch: Batch, firsts: int) -> tuple[Tensor, Tensor]:
 
 
 def logits_at_once(model: PreTrainedModel) -> int:
-    """Return the number of rows of logits over the vocabulary that may be in memory at once."""
+    """Return the number of rows of vocabulary logits that may be in memory at once."""
     vocabulary: int = model.config.vocab_size
     return max(1, MAX_LOGITS // vocabulary // ROWS) * ROWS
 
@@ -102,7 +102,7 @@ def logits_at_once(model: PreTrainedModel) -> int:
 def summed_cross_entropy(
     to_logits: Callable[[Tensor], Tensor], hidden: Tensor, labels: Tensor, rows_at_once: int
 ) -> Tensor:
-    """Sum the cross entropy over all rows of hidden (n, hidden) with labels (n,), except `IGNORED`.
+    """Return the cross entropy summed over all rows of hidden (n, hidden) with labels (n,), except `IGNORED`.
 
     At most `rows_at_once` rows of logits are in memory; with more rows, each part recomputes its
     logits for the gradient.

@@ -1,7 +1,7 @@
-"""Construction of a run's optimizer: the rule that the run file names, parameter groups, schedule.
+"""Construction of a run's optimizer and schedule from the run file.
 
-Peers, keeper and evaluation build their optimizers here, from the rules in `peer.models.optimizers`. The
-schedule depends only on the number of completed steps, since peers join late and return to earlier steps.
+Peers, keeper and evaluation build their optimizers here, with the rules of
+`peer.models.optimizers`. The schedule depends on completed steps only: peers join late or go back.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from peer.reduction.sizes import StateSize
 
 
 def parameter_groups(model: torch.nn.Module, config: RunConfig) -> list[ParameterGroup]:
-    """Group the trainable parameters by weight decay: vectors (biases, LayerNorms) have none.
+    """Group the trainable parameters by weight decay; vectors (biases, LayerNorms) have none.
 
-    Muon's own rule has a separate group: the matrices of hidden layers, without embeddings and
-    heads. A discriminator's embeddings, which are a difference from the generator's, also have one.
+    Matrices of hidden layers, without embeddings and heads, form a separate group for Muon's own
+    rule, as do a discriminator's embeddings, which are a difference from the generator's.
     """
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     decay = config.optimizer.weight_decay
@@ -58,7 +58,7 @@ def build_optimizer(config: RunConfig, groups: Iterable[ParameterGroup]) -> Shar
 
 
 def build_inner_optimizer(config: RunConfig, groups: Iterable[ParameterGroup]) -> torch.optim.Optimizer:
-    """Build the run's `optimizer` for a peer's local steps; the caller sets the learning rate and clips."""
+    """Build the optimizer of a peer's local steps; the caller sets the learning rate and clips."""
     if config.optimizer.name == "sgd":
         return torch.optim.SGD(groups, lr=config.optimizer.learning_rate)  # type: ignore[arg-type]
     return _build_named(config, groups)
@@ -77,7 +77,7 @@ def _build_named(config: RunConfig, groups: Iterable[ParameterGroup]) -> SharedO
 
 
 def state_size(config: RunConfig, model: torch.nn.Module) -> StateSize:
-    """Count the values of the state that peers share, without allocating the optimizer's part."""
+    """Return the numbers of values in the shared state, without allocating the optimizer's part."""
     groups: list[ParameterGroup] = [
         {**group, "params": [torch.nn.Parameter(p.to("meta")) for p in group["params"]]}
         for group in parameter_groups(model, config)
@@ -94,10 +94,10 @@ def state_size(config: RunConfig, model: torch.nn.Module) -> StateSize:
 
 
 def learning_rate_factor(step: int, schedule: Schedule, start: int = 0) -> float:
-    """Return the share of the peak learning rate for the global step after `step` completed ones.
+    """Return the fraction of the peak learning rate for the global step after `step` completed ones.
 
-    Warm-up counts from `start` and includes the current step, so that the first step has a rate above zero.
-    transformers' schedules begin at zero and have no start, and its cosine rises again after the last step.
+    Warm-up is counted from `start` and includes the current step, so the first rate is above zero.
+    transformers' schedules begin at zero, have no start, and its cosine rises after the last step.
     """
     if step - start < schedule.warmup_steps:
         return (step - start + 1) / schedule.warmup_steps
@@ -120,8 +120,8 @@ def rate_in_phase(step: int, config: RunConfig) -> float:
 def build_scheduler(config: RunConfig, optimizer: torch.optim.Optimizer) -> LambdaLR:
     """Build the run's schedule with its phases.
 
-    Its step is the global step, never a count of local calls. If peers take local steps, those
-    follow the schedule, and the outer learning rate is constant.
+    Its step is the global step, never a number of local calls. With local steps, the schedule
+    applies to these, and the outer learning rate is constant.
     """
     if config.averaging.local_steps > 1:
         return LambdaLR(optimizer, lambda _step: 1.0)

@@ -30,11 +30,12 @@ from torch.optim.adamw import adamw
 from peer.reduction.sizes import BLOCK
 
 logger = logging.getLogger(__name__)
-# Muon's iteration (Jordan et al. 2024): a quintic polynomial, five times, on a matrix whose norm is at most 1.
+# Muon's iteration (Jordan et al. 2024): a quintic polynomial, five times, from a norm of 1 or less.
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 NEWTON_SCHULZ_STEPS = 5
 LEAST_NORM = 1e-7
-# Gives updates the size of AdamW's, so AdamW's learning rates apply (Liu et al. 2025, arXiv 2502.16982).
+# Scales updates to the size of AdamW's, for equal learning rates (Liu et al. 2025, arXiv
+# 2502.16982).
 MUON_RMS = 0.2
 
 
@@ -47,18 +48,19 @@ class ParameterGroup(_Group, total=False):
     """Parameters with a common weight decay, and a common rule if the optimizer has several."""
 
     is_hidden: bool  # matrices of hidden layers, for Muon's own rule
-    is_difference: bool  # a difference from other parameters: its norm must not scale LAMB's update
+    is_difference: bool  # a difference from other parameters, whose norm must not scale LAMB's update
 
 
 class SharedOptimizer(torch.optim.Optimizer):
-    """An optimizer whose state all peers share; a step clips the gradients' global norm to `max_grad_norm`.
+    """An optimizer whose state all peers share; clips the gradients' global norm to `max_grad_norm`.
 
-    A gradient whose norm is not finite changes nothing. Gradients, perhaps in shared memory, are not modified.
+    A gradient whose norm is not finite changes nothing. Gradients, which may be in shared memory,
+    are not modified.
     """
 
-    # Statistics that a joiner may receive in 16 bits. Adam divides each value by its own second
-    # moment, and Muon makes all directions of its momentum equally long; if those were rounded, a
-    # joiner would drift from its donor (`tests/peer/swarm/test_state.py`).
+    # Statistics sent to a joiner in 16 bits. Others must be exact: Adam divides each value by its
+    # own second moment, and Muon makes all directions of its momentum equally long. If those were
+    # rounded, a joiner would drift from its donor (`tests/peer/swarm/test_state.py`).
     rounded = frozenset({"exp_avg"})
 
     def __init__(
@@ -73,7 +75,7 @@ class SharedOptimizer(torch.optim.Optimizer):
         super().__init__(params, dict(defaults))  # type: ignore[arg-type]  # torch's annotation has no TypedDict
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Register a group (the constructor does so for each) and create its state."""
+        """Register a group (called by the constructor for each) and create its state."""
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         for parameter in group["params"]:
@@ -84,7 +86,7 @@ class SharedOptimizer(torch.optim.Optimizer):
     @overload
     def step(self, closure: Callable[[], float]) -> float: ...
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Update the parameters by `.grad`. A gradient whose norm is not finite is logged and ignored."""
+        """Update the parameters from `.grad`; a non-finite gradient is logged and ignored."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -94,27 +96,27 @@ class SharedOptimizer(torch.optim.Optimizer):
         return loss
 
     def reset_statistics(self) -> None:
-        """Reset all moments and step counts to zero; the parameters stay."""
+        """Reset all moments and step counts to zero; the parameters do not change."""
         for state in self.state.values():
             for statistic in state.values():
                 statistic.zero_()
 
     def rounds(self, name: str, statistic: Tensor) -> bool:
-        """Return whether a joiner receives this statistic in 16 bits by blocks. Step counts stay exact."""
+        """Return whether a joiner receives this statistic in 16 bits; step counts are sent exactly."""
         return name in self.rounded and statistic.numel() >= BLOCK
 
     def _new_state(self, group: Mapping[str, Any], parameter: Tensor) -> dict[str, Tensor]:
         """Return a parameter's state before the first step."""
         del group
         return {
-            "step": torch.zeros((), dtype=torch.float32),  # on the CPU: reading it must not wait for an accelerator
+            "step": torch.zeros((), dtype=torch.float32),  # on the CPU, to avoid waiting for an accelerator
             "exp_avg": torch.zeros_like(parameter, requires_grad=False),
             "exp_avg_sq": torch.zeros_like(parameter, requires_grad=False),
         }
 
     @abstractmethod
     def _update_group(self, group: dict[str, Any], parameters: list[Tensor], scale: float) -> None:
-        """Change these parameters of a group by their gradients times `scale`."""
+        """Update these parameters of a group with their gradients times `scale`."""
 
     def _update(self) -> None:
         scale = self._clip_factor()
@@ -127,7 +129,7 @@ class SharedOptimizer(torch.optim.Optimizer):
                 self._update_group(group, parameters, scale)
 
     def _clip_factor(self) -> float:
-        """Return the factor that limits the global norm to `max_grad_norm`. It is NaN if the norm is not finite."""
+        """Return the factor that limits the global norm to `max_grad_norm`; NaN if it is not finite."""
         grads = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
         norm = float(gradient_norm(grads))
         if not math.isfinite(norm):
@@ -144,7 +146,7 @@ class Lamb(SharedOptimizer):
     p -= lr * sqrt(1 - b2^t) / (1 - b1^t) * min(|p|, clamp) / |r| * r, where the ratio of norms is 1 if either is 0.
     """
 
-    rounded = frozenset({"exp_avg", "exp_avg_sq"})  # the weights' norm sets a step's length, so rounded moments do not
+    rounded = frozenset({"exp_avg", "exp_avg_sq"})  # a step's length depends on the weights' norm only
 
     def __init__(
         self,
@@ -189,7 +191,7 @@ class Lamb(SharedOptimizer):
         torch._foreach_add_(parameters, updates)
 
     def _trust_ratios(self, parameters: list[Tensor], updates: tuple[Tensor, ...]) -> list[float]:
-        """Compute each parameter's ratio of (clamped) weight norm to update norm; 1 if either is 0."""
+        """Return each parameter's ratio of (clamped) weight norm to update norm; 1 if either is 0."""
         weights = torch.stack(torch._foreach_norm(parameters)).clamp_(max=self.clamp_value)
         lengths = torch.stack(torch._foreach_norm(updates))
         usable = (weights > 0) & (lengths > 0)
@@ -198,7 +200,7 @@ class Lamb(SharedOptimizer):
 
 
 class AdamW(SharedOptimizer):
-    """PyTorch's AdamW."""
+    """AdamW as implemented by PyTorch."""
 
     def __init__(
         self,
@@ -256,10 +258,10 @@ class StableAdamW(AdamW):
 
 
 class Muon(AdamW):
-    """Muon for the groups with `is_hidden`, matrices of hidden layers; AdamW for all others.
+    """Muon for groups with `is_hidden` (matrices of hidden layers), AdamW for all others.
 
-    B = momentum * B + (1 - momentum) * g, the update is the matrix next to U V^T of g + momentum * (B - g) = U S V^T,
-    and p -= lr * (weight_decay * p + 0.2 * sqrt(max(rows, columns)) * update).
+    B = momentum * B + (1 - momentum) * g; the update is the matrix closest to U V^T of g + momentum
+    * (B - g) = U S V^T, and p -= lr * (weight_decay * p + 0.2 * sqrt(max(rows, columns)) * update).
     """
 
     def __init__(
@@ -296,7 +298,7 @@ class Muon(AdamW):
 
 
 def orthogonalized(matrix: Tensor) -> Tensor:
-    """Return a matrix near U V^T of `matrix` = U S V^T. Its singular values are about 0.7 to 1.2."""
+    """Return a matrix near U V^T of `matrix` = U S V^T, with singular values of about 0.7 to 1.2."""
     is_tall = matrix.shape[0] > matrix.shape[1]
     wide = matrix.T if is_tall else matrix  # the smaller of the two Gram matrices
     wide = wide / torch.linalg.vector_norm(wide).clamp(min=LEAST_NORM)
@@ -323,7 +325,7 @@ class OuterNesterov(SharedOptimizer):
         return {"momentum": torch.zeros_like(parameter, requires_grad=False)}
 
     def _update_group(self, group: dict[str, Any], parameters: list[Tensor], scale: float) -> None:
-        del scale  # nothing is clipped
+        del scale  # no clipping
         lr, momentum = float(group["lr"]), float(group["momentum"])
         grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
         momenta = [self.state[parameter]["momentum"] for parameter in parameters]
@@ -334,7 +336,7 @@ class OuterNesterov(SharedOptimizer):
 
     @torch.no_grad()
     def foresee(self, gradients: Mapping[torch.nn.Parameter, Tensor]) -> dict[torch.nn.Parameter, Tensor]:
-        """Compute the parameters after a step with these gradients, without changing anything."""
+        """Return the parameters after a step with these gradients, without changing anything."""
         foreseen = {}
         for group in self.param_groups:
             lr, momentum = float(group["lr"]), float(group["momentum"])
@@ -346,12 +348,12 @@ class OuterNesterov(SharedOptimizer):
 
 
 def gradient_norm(grads: list[Tensor]) -> Tensor:
-    """Compute the global L2 norm, (), on the gradients' device. It is not finite if a gradient is not."""
+    """Return the global L2 norm, (), on the gradients' device; not finite if any gradient is not."""
     return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads))) if grads else torch.zeros(())
 
 
 def _adam_defaults(lr: float, betas: tuple[float, float], eps: float, weight_decay: float) -> dict[str, Any]:
-    """Return the hyperparameters that LAMB and AdamW share. Raises `ValueError` for impossible ones."""
+    """Return the hyperparameters common to LAMB and AdamW. Raises `ValueError` for invalid ones."""
     _require("lr", lr, lr >= 0, "at least 0")
     for beta in betas:
         _require("betas", beta, 0 <= beta < 1, "in [0, 1)")
@@ -366,7 +368,7 @@ def _scaled_gradients(parameters: list[Tensor], scale: float) -> list[Tensor]:
 
 
 def _debiased(beta: float, step: int) -> float:
-    """Return the decay that corrects a moving average for its start at zero."""
+    """Return the decay corrected for the moving average's start at zero."""
     return beta * (1 - beta ** (step - 1)) / (1 - beta**step)
 
 

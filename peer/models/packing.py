@@ -1,9 +1,9 @@
 """Separation of the documents in one sample: block-diagonal attention, and restarting positions.
 
-Each document of a sample begins with [CLS], the sample's first token. ModernBERT's own forward accepts masks
-and positions. With flash-attn on a GPU the samples become one row of documents of various lengths, without a
-mask; elsewhere a mask (b, 1, l, l) marks the tokens of the same document. PyTorch's attention computes the
-masked scores, too, which saves no time but gives the same result.
+Each document of a sample begins with [CLS], the sample's first token. ModernBERT's own forward pass
+accepts masks and positions. With flash-attn on a GPU the samples become one row of documents of
+different lengths, without a mask. Elsewhere a mask (b, 1, l, l) marks the tokens of the same
+document; PyTorch's attention computes the masked scores too, which saves no time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def document_places(input_ids: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def encode_apart(model: Any, batch: Batch, wanted: Tensor) -> Tensor:
-    """Compute the last layer's output (n, hidden) at `wanted`, (n,) flat indices, documents separately."""
+    """Return the last layer's output (n, hidden) at `wanted`, (n,) flat indices, documents separately."""
     documents, places = document_places(batch.input_ids)
     if model.config._attn_implementation == FLASH:
         hidden = model.base_model(batch.input_ids.view(1, -1), position_ids=places.view(1, -1), **_lengths(places))
@@ -45,7 +45,7 @@ def encode_apart(model: Any, batch: Batch, wanted: Tensor) -> Tensor:
 
 
 def _lengths(places: Tensor) -> dict[str, Any]:
-    """Return the arguments of flash-attn's function for various lengths, by transformers' names."""
+    """Return flash-attn's arguments for variable lengths, as named by transformers."""
     begins = (places.flatten() == 0).nonzero().flatten()
     ends = torch.cat([begins, begins.new_tensor([places.numel()])]).to(torch.int32)
     longest = int(places.max()) + 1
@@ -70,7 +70,7 @@ def use_flash_attention(model: PreTrainedModel, device: torch.device, precision:
 
 
 def unpacked(batch: Batch) -> Batch:
-    """Return the batch with one document per sample, padded with 0; the losses stay the same."""
+    """Return the batch with one document per sample, padded with 0; the losses do not change."""
     documents, places = document_places(batch.input_ids)
     counts = documents[:, -1:] + 1  # (b, 1)
     rows = (documents + counts.cumsum(0) - counts).flatten()

@@ -42,16 +42,16 @@ class ReplacedTokens(ElectraPreTrainedModel):  # type: ignore[no-untyped-call]
 
     @property
     def difference(self) -> torch.nn.Parameter:
-        """The discriminator's token embeddings, as their difference from the generator's."""
+        """The discriminator's token embeddings, stored as their difference from the generator's."""
         return self.discriminator.get_parameter(EMBEDDINGS)
 
     def get_input_embeddings(self) -> torch.nn.Module:
-        """Return the token embeddings that both models read."""
+        """Return the token embeddings used by both models."""
         found: torch.nn.Module = self.generator.get_input_embeddings()
         return found
 
     def detection_logits(self, input_ids: Tensor, batch: Batch) -> Tensor:
-        """Compute the logits that each token was replaced: input_ids (b, l) -> (b, l)."""
+        """Return the logits of each token having been replaced: input_ids (b, l) -> (b, l)."""
         shared, own = self.generator.electra.embeddings, self.discriminator.electra.embeddings
         embedded = functional.embedding(input_ids, shared.word_embeddings.weight.detach())
         hidden = self.discriminator.electra(
@@ -63,24 +63,24 @@ class ReplacedTokens(ElectraPreTrainedModel):  # type: ignore[no-untyped-call]
         return logits.float()
 
     def published(self) -> dict[str, Tensor]:
-        """Return the discriminator's weights by their names in plain transformers."""
+        """Return the discriminator's weights, with their names in transformers."""
         weights: dict[str, Tensor] = self.discriminator.state_dict()
         shared = self.generator.state_dict()[EMBEDDINGS]
         return {**weights, EMBEDDINGS: shared + weights[EMBEDDINGS]}
 
     def unpublished(self) -> dict[str, Tensor]:
-        """Return the weights that `published` omits, by their names in this module."""
+        """Return the weights that `published` omits, with their names in this module."""
         weights = self.state_dict()
         own = {DISCRIMINATOR + EMBEDDINGS}
         return {name: value for name, value in weights.items() if name.startswith(GENERATOR) or name in own}
 
     def joined(self, published: Mapping[str, Tensor], unpublished: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Rebuild this module's weights from those of `published` and `unpublished`."""
+        """Combine the weights of `published` and `unpublished` into this module's state."""
         return {**{DISCRIMINATOR + name: value for name, value in published.items()}, **unpublished}
 
 
 def detection_loss(logits: Tensor, replaced: Tensor, batch: Batch) -> Tensor:
-    """Compute the mean loss over all tokens except padding, a scalar. `logits` and `replaced` are (b, l)."""
+    """Return the mean loss over all tokens except padding; `logits` and `replaced` are (b, l)."""
     losses = functional.binary_cross_entropy_with_logits(logits, replaced.to(logits.dtype), reduction="none")
     if batch.attention_mask is None:
         return losses.mean()
@@ -88,7 +88,7 @@ def detection_loss(logits: Tensor, replaced: Tensor, batch: Batch) -> Tensor:
 
 
 def put_in_place(batch: Batch, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """Put tokens (m,) at the masked places; return the text and whether each token differs, (b, l) each."""
+    """Insert tokens (m,) at the masked places; return the text and whether each token differs, (b, l) each."""
     input_ids = batch.input_ids.flatten().index_copy(0, batch.label_positions, tokens)
     replaced = torch.zeros_like(input_ids, dtype=torch.bool)
     replaced.index_copy_(0, batch.label_positions, tokens != batch.labels)
@@ -99,13 +99,13 @@ def put_in_place(batch: Batch, tokens: Tensor) -> tuple[Tensor, Tensor]:
 def draw_tokens(to_logits: Callable[[Tensor], Tensor], hidden: Tensor, draws: Tensor, rows_at_once: int) -> Tensor:
     """Draw a token for each row of hidden (m, hidden) by its softmax and `draws` (m,) in [0, 1).
 
-    The batch contains the draws, so the tokens do not depend on the division of a batch among
-    devices, and computing a batch again gives the same tokens.
+    The draws are part of the batch. The tokens therefore do not depend on the batch's division
+    among devices, and are reproducible.
     """
     drawn = []
     for rows, numbers in zip(torch.split(hidden, rows_at_once), torch.split(draws, rows_at_once), strict=True):
         reached = torch.softmax(to_logits(rows).float(), -1).cumsum(-1)  # (rows, vocabulary)
-        wanted = numbers[:, None] * reached[:, -1:]  # by rounding the last one is not exactly 1
+        wanted = numbers[:, None] * reached[:, -1:]  # the last value may differ from 1 by rounding
         drawn.append(torch.searchsorted(reached, wanted, right=True)[:, 0].clamp_(max=reached.shape[1] - 1))
     return torch.cat(drawn)
 
@@ -113,6 +113,6 @@ def draw_tokens(to_logits: Callable[[Tensor], Tensor], hidden: Tensor, draws: Te
 def shuffled(batch: Batch) -> tuple[Tensor, Tensor]:
     """Replace each masked token by the next masked one; returns the tensors of `put_in_place`.
 
-    It serves to probe checkpoints: without a generator, the losses of successive ones are comparable.
+    Used to probe checkpoints: without a generator, the losses of successive ones are comparable.
     """
     return put_in_place(batch, batch.labels.roll(-1))
