@@ -1,7 +1,7 @@
-"""Backends compute gradients: one interface for PyTorch and for JAX.
+"""Backends that compute gradients, with one interface for PyTorch and JAX.
 
-The devices of a backend keep copies of the parameters and sums of gradients. The worker and the doctor's helper
-open a backend by `devices`; the agent spawns `device_trial`. Only processes that compute import these modules.
+A backend's devices hold copies of the parameters and sums of gradients. The worker and the doctor's
+helper use `devices`; the agent spawns `device_trial`. Imported by computing processes only.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ class MicrobatchResult:
     """The result of one microbatch; losses are means over its samples."""
 
     samples: int
-    loss: float  # the objective's total
+    loss: float  # total loss of the objective
     mlm_loss: float
-    sop_loss: float | None  # None where the objective has no sentence order
-    finite: bool  # false: loss or gradient was not finite, and nothing was added
+    sop_loss: float | None  # None without sentence order
+    finite: bool  # False: loss or gradient was not finite, and nothing was added
 
 
 class Backend(Protocol):
@@ -30,25 +30,25 @@ class Backend(Protocol):
 
     @property
     def description(self) -> str:
-        """A short description of the computing devices, for people."""
+        """A short description of the computing devices for users."""
         ...
 
     def microbatch_size(self, usual: int, limit: int, make_batch: Callable[[int], Batch]) -> int:
         """Return the number of samples per microbatch, up to `limit`.
 
-        It is the largest that fits, or `usual` if more is no faster. `make_batch` makes a batch of
+        The largest that fits, or `usual` if more would be no faster. `make_batch` builds a batch of
         a given size for trials.
         """
         ...
 
     def stage(self, batch: Batch) -> Batch:
-        """Prepare a batch for fast transfer to the device. Called in the data thread, during `accumulate`."""
+        """Prepare a batch for fast transfer to the device; called in the data thread during `accumulate`."""
         ...
 
     def accumulate(self, batch: Batch) -> MicrobatchResult:
-        """Add the gradient of (mean loss * samples), a sum over samples.
+        """Add the gradient of (mean loss * samples), a sum over samples, completely or not at all.
 
-        Either all of it or nothing. Raises `MemoryLimitError` if not even one sample fits.
+        Raises `MemoryLimitError` if not even one sample fits.
         """
         ...
 
@@ -57,5 +57,5 @@ class Backend(Protocol):
         ...
 
     def synchronize(self) -> None:
-        """Continue with the current parameters and no gradients: the swarm used or dropped them."""
+        """Reload the parameters and clear the gradients, after the swarm has used or dropped them."""
         ...

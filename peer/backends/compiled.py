@@ -1,8 +1,8 @@
-"""Compilation of layers by torch.compile; after any failure they run uncompiled.
+"""Compilation of layers with torch.compile, with uncompiled layers as a fallback after any failure.
 
-Only a model's repeated layers are compiled, once for all of them, so more layers do not take
-longer. New lengths and sizes (the last part of a microbatch, the next phase) cause one more
-compilation, for any size. After `VARIANTS` compilations PyTorch itself runs the layer uncompiled.
+Only a model's repeated layers are compiled, once for all of them, so the time does not depend on
+their number. New lengths and sizes (the last part of a microbatch, the next phase) cause one more
+compilation, for any size. After `VARIANTS` compilations PyTorch runs the layer uncompiled.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from peer.runtime.devices import Trial
 
 logger = logging.getLogger(__name__)
 VARIANTS = 8  # compilations of one layer on one device, for different input shapes
-REPEATS = 3  # of each timed microbatch; the fastest counts
+REPEATS = 3  # repetitions of each timed microbatch; the fastest is used
 CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 
 
@@ -28,19 +28,19 @@ class CompiledLayers:
     """A switch between compiled and uncompiled layers for all copies of a model; thread-safe."""
 
     def __init__(self, models: Sequence[PreTrainedModel], compiler: str = "inductor") -> None:
-        """`compiler` is one of torch.compile's backends."""
+        """Set up the switch; `compiler` is a backend of torch.compile."""
         self._models, self._compiler = models, compiler
         self._lock = threading.Lock()
         self._report: Callable[[str], None] = logger.warning
         self.on = False
 
     def switch_on(self, cache: Path, report: Callable[[str], None]) -> None:
-        """Compile the layers at their next use; `cache` keeps compiled code for later processes."""
-        os.environ.setdefault(CACHE_VARIABLE, str(cache))  # the default folder is shared by all users of the machine
+        """Compile the layers at their next use; `cache` stores compiled code for later processes."""
+        os.environ.setdefault(CACHE_VARIABLE, str(cache))  # the default folder is shared by all users
         import torch._dynamo.config
         import torch._inductor.config
 
-        torch._inductor.config.compile_threads = 1  # in this process: a process pool would outlive a killed worker
+        torch._inductor.config.compile_threads = 1  # a process pool would outlive a killed worker
         torch._dynamo.config.recompile_limit = VARIANTS * len(self._models)
         self._report = report
         with self._lock:
@@ -52,7 +52,7 @@ class CompiledLayers:
             self._switch(on=False)
 
     def give_up(self, error: Exception) -> bool:
-        """Run uncompiled after an error and report it once; return False if nothing was compiled."""
+        """Switch to uncompiled layers after an error and report it once; return False if none were compiled."""
         with self._lock:
             if not self.on:
                 return False
@@ -69,7 +69,7 @@ class CompiledLayers:
 
 
 def try_compiled(switch_on: Callable[[], None], rehearse: Callable[[], object], clock: Callable[[], float]) -> Trial:
-    """Time `rehearse` without and with compiled layers, and leave them switched on."""
+    """Time `rehearse` without and with compiled layers, which remain switched on."""
     rehearse()  # warm-up: loads kernels, allocates memory
     plain_s = _fastest(rehearse, clock)
     began = clock()

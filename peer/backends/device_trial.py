@@ -1,9 +1,9 @@
-"""A trial of the devices that `--device` names: each must compute a product and its gradient.
+"""A trial of the devices selected by `--device`: each must compute a product and its gradient.
 
-A driver's count does not show whether a device works: PyTorch's build may lack the card's kernels,
-another program may occupy its memory, or a container may show it without access. The trial runs in
-a separate process, which a faulty device may hang or kill; the agent spawns it before joining
-(`peer.agent.worker_process`). The doctor's helper runs the same trial.
+A driver's device count does not show whether a device works: PyTorch's build may lack the card's
+kernels, another program may occupy its memory, or a container may show it without access. The trial
+runs in a separate process, because a faulty device may hang or kill it. The agent spawns it before
+joining (`peer.agent.worker_process`), and the doctor's helper runs it too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from peer.runtime.devices import JAX_DEVICES, pick_device
 from peer.runtime.processes import die_with_parent, lead_own_group, write_output_to
 
 MAX_LOG_BYTES = 1_000_000
-SIDE = 64  # of the square matrices
+SIDE = 64  # side length of the square matrices
 WRONG = "it computes wrong results"
 UNSEEN = "PyTorch cannot use the NVIDIA card here, perhaps because it is a build without CUDA"
 
@@ -43,8 +43,8 @@ def run_trial(plan: TrialPlan, pipe: Connection, parent_pid: int) -> None:
 def working_device(name: str) -> tuple[str, str]:
     """Return the device to train on, and the faults of devices that `auto` prefers to it.
 
-    Without faults the text is empty. Raises `ConfigError` if a device chosen by name is missing or
-    does not work.
+    The second text is empty if there are none. Raises `ConfigError` if an explicitly selected
+    device is missing or faulty.
     """
     tpu, gpus, mps = has_tpu(), count_gpus(), has_mps()
     faults: list[str] = []
@@ -62,7 +62,7 @@ def working_device(name: str) -> tuple[str, str]:
 
 
 def _faults_of(device: str) -> dict[str, str]:
-    """Try each device; return faults by device name, "" for a device that works."""
+    """Try each device; return its fault by name, "" for a working device."""
     if device in JAX_DEVICES:
         require_jax(device)
         return {device: _fault(partial(_jax_gradients, device))}
@@ -70,23 +70,23 @@ def _faults_of(device: str) -> dict[str, str]:
 
 
 def _fault(compute: Callable[[], list[float]]) -> str:
-    """Compute, and return the first line of the error, or "" if the result is correct."""
+    """Return the first line of the error in `compute`, or "" if its result is correct."""
     try:
         sums = compute()
-    except Exception as error:  # noqa: BLE001 - drivers and builds raise all types
+    except Exception as error:  # noqa: BLE001  - drivers and builds raise arbitrary types
         return (str(error) or type(error).__name__).strip().partition("\n")[0][:200].rstrip(".")
     return "" if sums and set(sums) == {2.0 * SIDE**3} else WRONG
 
 
 def _torch_gradients(device: torch.device) -> list[float]:
-    """Compute the sum of the gradient of sum(A @ A) for a matrix A of ones."""
+    """Return the sum of the gradient of sum(A @ A) for a matrix A of ones."""
     ones = torch.ones(SIDE, SIDE, device=device, requires_grad=True)
     (gradient,) = torch.autograd.grad((ones @ ones).sum(), [ones])
     return [float(gradient.sum())]  # waits for the device
 
 
 def _jax_gradients(device: str) -> list[float]:
-    """Compute the sum of `_torch_gradients` on each of JAX's devices."""
+    """Return the sum of `_torch_gradients` on each of JAX's devices."""
     import jax  # an optional extra
 
     gradient = jax.jit(jax.grad(lambda ones: (ones @ ones).sum()))

@@ -1,8 +1,8 @@
-"""Choice of the backend for a device, and of compiled layers if they pay.
+"""Selection of the backend for a device, and of compiled layers if they pay off.
 
-The device is checked before joining the swarm, and the backend starts after hivemind's forks. Compilation is
-tried before training begins, when no other peer waits for this one yet, and the outcome is stored. If the
-process dies during the trial, compilation is not tried again with this device, model and version of PyTorch.
+The device is checked before joining the swarm, and the backend starts after hivemind's forks.
+Compilation is tried before training, when no other peer waits, and the outcome is stored. If the
+process dies meanwhile, it is not retried with this device, model and version of PyTorch.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CACHE_FOLDER = "compiled"
 def choose_backend(device: str, precision: Wanted, config: RunConfig, model: PreTrainedModel) -> StartBackend:
     """Return a function that starts the backend for a device of `find_device`.
 
-    Raises `ConfigError` if JAX is needed but not installed, or does not support the model family.
+    Raises `ConfigError` if JAX is required but not installed, or does not support the model family.
     """
     if device not in JAX_DEVICES:
         return partial(_start_torch, torch_devices(device), precision, config, model)
@@ -54,7 +54,7 @@ def choose_backend(device: str, precision: Wanted, config: RunConfig, model: Pre
 def _start_torch(
     devices: Sequence[torch.device], wanted: Wanted, config: RunConfig, model: PreTrainedModel, threads: int
 ) -> Backend:
-    """Start PyTorch: on the CPU with the swarm's own parameters, on accelerators with replicas."""
+    """Start PyTorch: with the swarm's own parameters on the CPU, with replicas on accelerators."""
     torch.set_num_threads(threads)
     precision = pick_precision(wanted, devices)
     if devices == (torch.device("cpu"),):
@@ -63,12 +63,12 @@ def _start_torch(
 
 
 def _start_jax(device: str, wanted: Wanted, config: RunConfig, model: PreTrainedModel, threads: int) -> Backend:
-    """Start JAX, which starts threads as soon as its devices are queried."""
-    import jax  # an extra: only who asked for it has it
+    """Start JAX, whose threads start as soon as its devices are queried."""
+    import jax  # an optional extra
 
     from peer.backends.jax_backend import JaxBackend
 
-    torch.set_num_threads(threads)  # the optimizer's
+    torch.set_num_threads(threads)  # threads for the optimizer
     precision = {"auto": None, "bf16": jax.numpy.bfloat16, "fp32": jax.numpy.float32}[wanted]
     return JaxBackend(config, model, _jax_devices(jax, device), precision)
 
@@ -89,7 +89,7 @@ class TrialOutcome(IntEnum):
 
     SLOWER = 0
     FASTER = 1
-    BEGUN = 2  # but not completed
+    BEGUN = 2  # not completed
     FAILED = 3
 
 
@@ -103,7 +103,7 @@ def compile_if_it_pays(
     tell: Callable[[str], None],
     clock: Callable[[], float],
 ) -> None:
-    """Try compilation by `mode`, and keep it if it is faster (`on`: if it works).
+    """Try compilation according to `mode`, and keep it if it is faster (`on`: if it works).
 
     `tell` receives one sentence. `name` identifies the device, the model and the microbatch.
     """

@@ -1,4 +1,4 @@
-"""The hardware of this machine: devices, number of threads, precision, and a description."""
+"""The hardware of this machine: devices, number of threads, precision, and descriptions."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from peer.runtime.software import how_to_add
 
 
 def count_gpus() -> int:
-    """Count PyTorch's GPUs by the driver's management library, after which the process can fork."""
+    """Return the number of GPUs from the driver's management library, which allows forking afterwards."""
     return torch.cuda.device_count()
 
 
 def has_tpu(devices: Path = Path("/dev")) -> bool:
-    """Return whether this is a TPU host, by its files, because querying JAX starts threads."""
+    """Return whether this is a TPU host, judged by device files, because querying JAX starts threads."""
     cores = any(any(devices.glob(pattern)) for pattern in TPU_CORES)
     return cores and importlib.util.find_spec("libtpu") is not None
 
@@ -39,7 +39,7 @@ def require_jax(device: str) -> None:
 
 
 def find_device(name: str) -> str:
-    """Return the device that `--device` selects here, by `peer.runtime.devices.pick_device`."""
+    """Return the device selected by `--device` (see `peer.runtime.devices.pick_device`)."""
     return pick_device(name, count_gpus(), has_tpu(), has_mps())
 
 
@@ -60,16 +60,16 @@ def pick_threads(wanted: int | None) -> int:
 
 
 def pick_precision(wanted: Wanted, devices: Sequence[torch.device]) -> Precision:
-    """Return the wanted precision. `auto` is bfloat16 if all GPUs support it, else float16; without GPUs float32."""
+    """Return the precision; `auto`: float32 without GPUs, bfloat16 if all support it, else float16."""
     if wanted != "auto":
         return wanted
-    if any(device.type != "cuda" for device in devices):  # half precision has not been measured on Apple GPUs
+    if any(device.type != "cuda" for device in devices):  # half precision is untested on Apple GPUs
         return "fp32"
     return "bf16" if all(map(_has_bf16, devices)) else "fp16"
 
 
 def describe_device(device: torch.device, threads: int) -> str:
-    """Describe a device: `cpu (2 threads)`, `cuda:0 (Tesla T4, 15 GiB)`. Initializes the accelerator."""
+    """Return a description such as `cuda:0 (Tesla T4, 15 GiB)`. Initializes the accelerator."""
     if device.type == "mps":
         return "mps (Apple GPU)"
     if device.type != "cuda":
@@ -78,7 +78,7 @@ def describe_device(device: torch.device, threads: int) -> str:
 
 
 def describe_devices(devices: Sequence[torch.device], threads: int) -> str:
-    """Describe several devices by the number of each kind: `2 × cuda (Tesla T4, 15 GiB)`."""
+    """Return a description of several devices, such as `2 × cuda (Tesla T4, 15 GiB)`."""
     if len(devices) == 1:
         return describe_device(devices[0], threads)
     kinds = Counter(

@@ -1,13 +1,13 @@
-"""Gradients with JAX: on all cores of a TPU host, or on CPUs and GPUs by the same code.
+"""Gradients with JAX: on all cores of a TPU host, and with the same code on CPUs and GPUs.
 
-A microbatch is divided among the devices. Each device accumulates its own gradients. They are
-summed over devices and copied to the host once per averaging (`collect`), and the swarm's new
-parameters are copied to the devices once per global step (`synchronize`). The master copy of the
-parameters is in the PyTorch module, so swarm, checkpoints and state download do not depend on JAX.
+A microbatch is divided among the devices, which accumulate their own gradients. They are summed
+over devices and copied to the host once per averaging (`collect`), and the swarm's new parameters
+are copied to the devices once per global step (`synchronize`). The master copy of the parameters is
+in the PyTorch module, so swarm, checkpoints and state download do not depend on JAX.
 
-The forward pass and the losses of an encoder equal transformers' in PyTorch. They are pure functions over a
-dictionary of weights, with the names of `peer.backends.jax_layout`. Products are computed in `precision`
-(bfloat16 on TPUs) and summed in float32; normalization, softmax and losses are in float32.
+The forward pass and the losses of an encoder equal transformers' in PyTorch. They are pure
+functions of a dictionary of weights, with the names of `peer.backends.jax_layout`. Products use
+`precision` (bfloat16 on TPUs), their sums, normalization, softmax and losses float32.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ from peer.config.run import RunConfig
 if TYPE_CHECKING:
     from peer.data.batching.batches import Batch
 
-PLACES = 16  # numbers of labels are padded to a multiple of this, so that few shapes are compiled
+PLACES = 16  # multiple to which numbers of labels are padded, to limit the number of compiled shapes
 AXIS = "data"
 EVERYWHERE, DIVIDED = PartitionSpec(), PartitionSpec(AXIS)  # type: ignore[no-untyped-call]
 Gradients = dict[str, Array]
 Weights = Mapping[str, Array]
-FARTHEST = -3.0e38  # the score of padding
+FARTHEST = -3.0e38  # score of padding
 
 
 @dataclass(frozen=True)
 class DeviceBatch:
-    """One device's part of a microbatch: b samples of length l, with p labelled places in each."""
+    """One device's part of a microbatch: b samples of length l, with p labelled places each."""
 
     input_ids: Array  # (b, l) int32
     token_type_ids: Array  # (b, l) int32
     attention_mask: Array  # (b, l) bool
     positions: Array  # (b, p) int32, within the sample
     labels: Array  # (b, p) int32
-    counted: Array  # (b, p) float32; 0 for places that only fill the shape
+    counted: Array  # (b, p) float32; 0 for padding
     sop_labels: Array  # (b,) int32; negative without a label, zeros without sentence order
-    real: Array  # (b,) float32; 0 for samples that only fill the shape
+    real: Array  # (b,) float32; 0 for padding
 
 
 jax.tree_util.register_dataclass(
@@ -73,7 +73,7 @@ jax.tree_util.register_dataclass(
 def loss_sums(
     weights: Weights, shard: DeviceBatch, layout: EncoderLayout, precision: Any, key: Array
 ) -> tuple[Array, Array]:
-    """Sum the masked-LM cross entropy over places, and the order's over samples, in float32."""
+    """Return the summed masked-LM cross entropy and the summed order cross entropy, in float32."""
     hidden = _encode(weights, shard, layout, precision, key)  # (b, l, hidden)
     masked = jnp.take_along_axis(hidden, shard.positions[..., None], axis=1)  # (b, p, hidden)
     entropies = _cross_entropy(_masked_logits(weights, masked, layout, precision), shard.labels)  # (b, p)
@@ -126,7 +126,7 @@ def _layer(
 def _attend(
     weights: Weights, names: LayerNames, hidden: Array, mask: Array, layout: EncoderLayout, precision: Any, key: Array
 ) -> Array:
-    """Attend within samples, (b, l, hidden); the key bias has no gradient (see `peer.models.albert`)."""
+    """Apply attention within samples, (b, l, hidden); the key bias has no gradient (`peer.models.albert`)."""
     batch, length, width = hidden.shape
     shape = (batch, length, layout.heads, width // layout.heads)
     query = _linear(weights, names.query, hidden, precision).reshape(shape)
@@ -141,7 +141,7 @@ def _attend(
 
 
 def _masked_logits(weights: Weights, hidden: Array, layout: EncoderLayout, precision: Any) -> Array:
-    """Compute token logits, (b, p, hidden) -> (b, p, vocabulary), by the word embeddings."""
+    """Return token logits, (b, p, hidden) -> (b, p, vocabulary), using the word embeddings."""
     hidden = jax.nn.gelu(_linear(weights, layout.head_dense, hidden, precision), approximate=layout.gelu_is_approximate)
     hidden = _norm(weights, layout.head_norm, hidden, layout)
     words = weights[f"{layout.embeddings}.word_embeddings.weight"]
@@ -149,7 +149,7 @@ def _masked_logits(weights: Weights, hidden: Array, layout: EncoderLayout, preci
 
 
 def _cross_entropy(logits: Array, labels: Array) -> Array:
-    """Compute the cross entropy over the last axis: logits (..., n), labels (...) -> (...)."""
+    """Return the cross entropy over the last axis: logits (..., n), labels (...) -> (...)."""
     chosen = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
     return jax.nn.logsumexp(logits, axis=-1) - chosen
 
@@ -159,12 +159,12 @@ def _linear(weights: Weights, name: str, inputs: Array, precision: Any) -> Array
 
 
 def _product(inputs: Array, matrix: Array, precision: Any) -> Array:
-    """Multiply inputs (..., k) by a matrix (m, k), as PyTorch stores it -> (..., m) float32."""
+    """Return inputs (..., k) times a matrix (m, k), as stored by PyTorch -> (..., m) float32."""
     return _einsum("...k,mk->...m", inputs, matrix, precision)
 
 
 def _einsum(subscripts: str, left: Array, right: Array, precision: Any) -> Array:
-    """Multiply in `precision`, sum in float32; float32 is not truncated to bfloat16, the TPUs' default."""
+    """Multiply in `precision` and sum in float32; prevents the TPUs' default truncation to bfloat16."""
     exact = jax.lax.Precision.HIGHEST if precision == jnp.float32 else jax.lax.Precision.DEFAULT
     return jnp.einsum(
         subscripts,
@@ -208,7 +208,7 @@ class JaxBackend:
         self._accumulate = _compile(self._mesh, layout, precision)
         self._sum = jax.jit(lambda sums: {name: value.sum(0) for name, value in sums.items()})
         self._key = jax.random.key(config.run.seed)
-        self._microbatches = 0  # so far; part of each one's dropout seed
+        self._microbatches = 0  # number so far; part of each microbatch's dropout seed
         self._sums: Gradients
         self._holds_sums = False
         self.synchronize()
@@ -224,16 +224,16 @@ class JaxBackend:
         return len(self._devices)
 
     def microbatch_size(self, usual: int, limit: int, make_batch: Callable[[int], Batch]) -> int:
-        """Return the usual number for each device, as each trial of another would compile it."""
+        """Return the usual number per device; each trial of another size would require a compilation."""
         del make_batch
         return max(1, min(limit, usual * self.replicas))
 
     def stage(self, batch: Batch) -> Batch:
-        """Return the batch unchanged; JAX copies it in one transfer once it is divided."""
+        """Return the batch unchanged; JAX copies it in one transfer after the division."""
         return batch
 
     def accumulate(self, batch: Batch) -> MicrobatchResult:
-        """Add the gradient of (mean loss * samples). A microbatch that is not finite adds nothing."""
+        """Add the gradient of (mean loss * samples); a non-finite microbatch adds nothing."""
         masked = max(1, len(batch.labels))
         shard = jax.device_put(divide(batch, self.replicas), NamedSharding(self._mesh, DIVIDED))
         self._microbatches += 1
@@ -300,7 +300,7 @@ def divide(batch: Batch, replicas: int) -> DeviceBatch:
         table[:samples] = default if values is None else values.numpy()
         return table
 
-    return DeviceBatch(  # NumPy arrays, which are copied to the devices in one transfer
+    return DeviceBatch(  # NumPy arrays, copied to the devices in one transfer
         input_ids=fill(batch.input_ids, np.int32),
         token_type_ids=fill(batch.token_type_ids, np.int32),
         attention_mask=fill(batch.attention_mask, np.bool_, default=1),
@@ -337,6 +337,6 @@ def _compile(mesh: Mesh, layout: EncoderLayout, precision: Any) -> Any:
         mesh=mesh,
         in_specs=(EVERYWHERE, EVERYWHERE, DIVIDED, DIVIDED, EVERYWHERE, EVERYWHERE),
         out_specs=(DIVIDED, EVERYWHERE, EVERYWHERE),
-        check_vma=False,  # each device's gradient is its own: nothing is summed before `collect`
+        check_vma=False,  # gradients differ per device until `collect`
     )
     return jax.jit(divided, donate_argnums=2)

@@ -1,8 +1,8 @@
 """The names of an encoder's weights in transformers and the order of its layers, for JAX.
 
-ALBERT, BERT and RoBERTa are one architecture with different names: embeddings, layers that normalize after each
-residual sum, and a head. Weights keep their names in the PyTorch module, so nothing is converted. This module
-is separate from `peer.backends.jax_backend` because machines without JAX import it, too.
+ALBERT, BERT and RoBERTa are one architecture with different names: embeddings, layers that
+normalize after each residual sum, and a head. Weights keep their names, so nothing is converted.
+This module is separate because machines without JAX import it too.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from auth.errors import ConfigError
 
-POSITIONS_AFTER_PADDING = {"roberta"}  # the first position has the number after the padding token's id
+POSITIONS_AFTER_PADDING = {"roberta"}  # families whose positions start after the padding token's id
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class EncoderLayout:
 
     embeddings: str
     projection: str | None  # from the embeddings' width to the hidden width (ALBERT)
-    layers: tuple[tuple[LayerNames, int], ...]  # layers in order, each with its number of successive repeats
+    layers: tuple[tuple[LayerNames, int], ...]  # layers in order, with their number of successive repeats
     head_dense: str
     head_norm: str
     head_bias: str
@@ -85,7 +85,7 @@ def layout_of(config: Any, *, sentence_order: bool) -> EncoderLayout:
 
 
 def _albert_layers(config: Any) -> tuple[tuple[LayerNames, int], ...]:
-    """Return ALBERT's layers in order; a group of one layer is repeated many times in a row."""
+    """Return ALBERT's layers in order, with successive repeats of a layer merged."""
     groups = [index * config.num_hidden_groups // config.num_hidden_layers for index in range(config.num_hidden_layers)]
     order = [(group, inner) for group in groups for inner in range(config.inner_group_num)]
     runs: list[tuple[LayerNames, int]] = []

@@ -77,7 +77,7 @@ class OuterSteps(Protocol):
 def with_local_steps(
     config: RunConfig, backend: Backend, own: torch.nn.Module, common: torch.nn.Module, swarm: OuterSteps
 ) -> Backend:
-    """Return the trainer's backend: the backend of `own`, wrapped if it takes local steps."""
+    """Return the trainer's backend: the backend of `own`, wrapped for local steps if there are any."""
     return backend if own is common else LocalSteps(config, backend, own, common, swarm)
 
 
@@ -99,9 +99,9 @@ class LocalSteps:
         self._bases: list[torch.Tensor] = [shared for _, shared in self._pairs]  # b of (1)
         if config.averaging.delay:
             self._bases = [base.detach().clone() for base in self._bases]
-        self._guesses = self._bases  # e of (5), while a round runs beside local steps
+        self._guesses = self._bases  # e of (5), during a background round
         self._began_at = swarm.step
-        self._samples = self._pending = 0  # since the base; those in no local step yet
+        self._samples = self._pending = 0  # samples since the base; samples not yet in a local step
         self._set_aside = 0  # samples before the guess
         self.synchronize()
 
@@ -132,10 +132,10 @@ class LocalSteps:
 
     @torch.no_grad()
     def collect(self) -> None:
-        """Put (base - own parameters) * samples into the common parameters' `.grad`.
+        """Store (base - own parameters) * samples in the common parameters' `.grad`.
 
-        It takes the place of a sum of gradients. Pending samples get a local step first; samples
-        set aside for a running round are left out. A repeated round gets the same values.
+        It replaces a sum of gradients. Pending samples first get a local step; samples set aside
+        for a running round are excluded. A repeated round gets the same values.
         """
         if self._pending:
             self._take_step()
@@ -149,7 +149,7 @@ class LocalSteps:
     def synchronize(self) -> None:
         """Continue from the common parameters, after an outer step or being out of sync.
 
-        The progress of samples that are still to be averaged is kept: (6), (7).
+        The progress of samples still to be averaged is kept: (6), (7).
         """
         kept = self._swarm.own_samples
         for (mine, shared), origin in zip(self._pairs, self._origins(kept), strict=True):
@@ -166,7 +166,7 @@ class LocalSteps:
 
     @torch.no_grad()
     def _go_ahead(self) -> None:
-        """Continue from a guess of the next common parameters, (5), while a round averages all samples so far."""
+        """Continue from a guess of the next common parameters, (5), during a round of all samples so far."""
         outer = self._swarm.optimizer
         assert isinstance(outer, OuterNesterov)
         progress = [base - mine for (mine, _), base in zip(self._pairs, self._bases, strict=True)]
@@ -179,7 +179,7 @@ class LocalSteps:
         self._clear()
 
     def _origins(self, samples: int) -> list[torch.Tensor]:
-        """Return the parameters at which the local steps on the newest `samples` samples began."""
+        """Return the parameters at the start of the local steps on the newest `samples` samples."""
         return self._bases if samples == self._samples else self._guesses
 
     def _enter(self, step: int) -> None:
@@ -192,7 +192,7 @@ class LocalSteps:
 
     @torch.no_grad()
     def _take_step(self) -> None:
-        """Take a local step by the pending samples' mean gradient. The rate is lower for a partial batch."""
+        """Take a local step with the pending samples' mean gradient; a partial batch lowers the rate."""
         self._backend.collect()
         grads = [mine.grad for mine, _ in self._pairs if mine.grad is not None]
         torch._foreach_div_(grads, self._pending)

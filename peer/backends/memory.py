@@ -1,7 +1,7 @@
-"""The largest microbatch that fits into memory, and the recognition of out-of-memory errors.
+"""The largest microbatch that fits into memory, and detection of out-of-memory errors.
 
-The person may set the size; otherwise the backend finds it by trials. Found sizes are stored in a
-file, for each device, model and sequence length, so that the next start needs no trials.
+The user may set the size; otherwise the backend finds it by trials. Results are stored in a file
+per device, model and sequence length, so the next start needs no trials.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from peer.data.batching.synthetic import random_batch
 from peer.data.tokenization.special_tokens import SpecialIds
 
 logger = logging.getLogger(__name__)
-# Parts of RuntimeErrors' texts in lower case: from allocators and drivers (PyTorch, CUDA, ROCm, Apple, JAX), and from
-# libraries without memory for handles and workspaces (cuBLAS, cuDNN, oneDNN). "Not initialized" and "internal error"
-# also have other causes; then a smaller microbatch is tried in vain.
+# Lower-case parts of error messages from allocators and drivers (PyTorch, CUDA, ROCm, Apple, JAX),
+# and from libraries without memory for handles and workspaces (cuBLAS, cuDNN, oneDNN). "Not
+# initialized" and "internal error" also have other causes; a smaller microbatch then does not help.
 PHRASES = (
     "out of memory",
     "out_of_memory",
@@ -41,7 +41,7 @@ PHRASES = (
     "cudnn_status_internal_error",
     "could not create a primitive",
 )
-MICROBATCHES_A_STEP = 16  # at least, from a single peer, as a step waits for whole microbatches
+MICROBATCHES_A_STEP = 16  # minimum per step from a single peer, because a step waits for whole microbatches
 
 
 def fitting_microbatch_size(
@@ -68,7 +68,7 @@ def most_samples(config: RunConfig) -> int:
 
 
 def describe_work(device: str, config: RunConfig, vocab_size: int, limit: int) -> str:
-    """Return a key for a device, model, length and number of samples, for stored results."""
+    """Return a key for stored results: a device, model, length and number of samples."""
     facts = [config.model.model_dump(mode="json"), config.objective.model_dump(mode="json")]
     sizes = [vocab_size, config.data.sequence_length, config.data.microbatch_size, limit]
     return f"{device}: {sha256(json.dumps([facts, sizes]).encode()).hexdigest()}"
@@ -86,7 +86,7 @@ class FoundSizes:
         return size if isinstance(size, int) and size >= 0 else None
 
     def put(self, key: str, size: int) -> None:
-        """Store a size. If the disk is full, log a warning; it will be found again."""
+        """Store a size; a failed write is logged, and the size is determined again later."""
         try:
             write_private(self._path, json.dumps(self._read() | {key: size}, indent=1).encode())
         except StorageError as error:
@@ -108,7 +108,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def largest_fitting(fits: Callable[[int], bool], limit: int) -> int:
-    """Find the largest fitting size up to `limit`: double from 1, then try 1.5 times; 0 if 1 does not fit."""
+    """Return the largest fitting size up to `limit`, by doubling from 1, then trying 1.5 times; 0: none."""
     size = 0
     while (following := max(1, 2 * size)) <= limit and fits(following):
         size = following

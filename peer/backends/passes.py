@@ -1,8 +1,8 @@
 """Forward and backward passes on one device without loss of samples, for all PyTorch backends.
 
-The gradients of a microbatch are returned separately, and only if all are complete. So a microbatch
-that runs out of memory, or overflows in half precision, changes nothing and is computed again, in
-smaller parts or with a smaller loss scale.
+The gradients of a microbatch are returned separately, and only if all are complete. A microbatch
+that runs out of memory, or overflows in half precision, therefore changes nothing and is repeated
+in smaller parts or with a smaller loss scale.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from peer.data.batching.batches import Batch
 
 DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-PROBED_SHARE = 0.9  # of an accelerator's memory; training needs the rest beside the microbatch
+PROBED_SHARE = 0.9  # fraction of an accelerator's memory; training needs the rest
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Counts:
 
     @classmethod
     def of(cls, batch: Batch) -> Counts:
-        """Count a batch's samples and labels."""
+        """Return the numbers of a batch's samples and labels."""
         return cls(batch.samples, len(batch.labels))
 
 
@@ -55,7 +55,7 @@ class MicrobatchShare:
     total: float
     mlm_loss: float
     sop_loss: float | None
-    gradients: list[Tensor | None]  # one for each trained parameter
+    gradients: list[Tensor | None]  # one per trained parameter
     finite: bool
 
 
@@ -70,7 +70,7 @@ class Passes:
         precision: Precision,
         layers: CompiledLayers | None = None,
     ) -> None:
-        """`layers` are those of `model` and its copies on other devices, if any."""
+        """Set up the passes; `layers`: those of `model` and its copies on other devices, if any."""
         self.device = device
         self._layers = layers or CompiledLayers([model])
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -78,15 +78,15 @@ class Passes:
         self._config = config
         self._model = model
         self._precision: Precision = precision
-        self._at_once: int | None = None  # samples in one pass after memory ran out; None: no limit
+        self._at_once: int | None = None  # samples per pass after memory ran out; None: no limit
         self._shortage = ""  # message of the last out-of-memory error
 
     def compute(self, batch: Batch, whole: Counts) -> MicrobatchShare:
-        """Compute the batch's share of the microbatch `whole`.
+        """Return the batch's contribution to the microbatch `whole`.
 
-        It is retried while smaller parts or loss scales may help. A loss that is not finite, or
-        such a gradient at a scale of 1, is not an overflow by the loss scale, which then stays.
-        Raises `MemoryLimitError` if not even one sample fits.
+        Retries while smaller parts or loss scales may help. A loss that is not finite, or a
+        gradient at a scale of 1, is not an overflow caused by the loss scale, which then does not
+        change. Raises `MemoryLimitError` if not even one sample fits.
         """
         batch = to_device(batch, self.device)
         scale = self.scale.value
@@ -106,7 +106,7 @@ class Passes:
                 scale = max(1.0, scale / 2)
 
     def fitting_size(self, usual: int, limit: int, make_batch: Callable[[int], Batch]) -> int:
-        """Return as many samples as fit on a GPU; elsewhere `usual`, as more would be no faster."""
+        """Return the largest size that fits on a GPU; elsewhere `usual`, because more would be no faster."""
         if self.device.type != "cuda":
             return usual
         torch.cuda.set_per_process_memory_fraction(PROBED_SHARE, self.device)
@@ -116,7 +116,7 @@ class Passes:
             torch.cuda.set_per_process_memory_fraction(1.0, self.device)
 
     def find_fitting_size(self, limit: int, make_batch: Callable[[int], Batch]) -> int:
-        """Find the largest number of samples that fits. Use gradient checkpointing if not even one does."""
+        """Return the largest size that fits; enables gradient checkpointing if not even one sample does."""
 
         def fits(samples: int) -> bool:
             batch = to_device(make_batch(samples), self.device)
@@ -130,26 +130,27 @@ class Passes:
         return size
 
     def _try(self, batch: Batch, whole: Counts, scale: float) -> MicrobatchShare | None:
-        """Compute the batch, or release its memory and return None if memory runs out."""
+        """Compute the batch; if memory runs out, release it and return None."""
         while True:
             compiled = self._layers.on
             try:
                 return self._in_parts(batch, whole, scale)
-            except Exception as error:  # compilers and allocators raise all types; other errors are raised again
+            except Exception as error:  # compilers and allocators raise arbitrary types; other errors are raised again
                 if is_out_of_memory(error):
                     self._shortage = str(error).partition("\n")[0]
                     break
-                # retry after a compiler's error; another copy may have given up meanwhile
+                # retry after a compiler's error; another copy may have switched compilation off
+                # meanwhile
                 if not (self._layers.give_up(error) or compiled):
                     raise
-        gc.collect()  # outside the handler, whose traceback holds intermediate results
+        gc.collect()  # outside the handler, whose traceback references intermediate results
         _release_cached_memory(self.device)
         return None
 
     def _in_parts(self, batch: Batch, whole: Counts, scale: float) -> MicrobatchShare:
         """Compute in parts, each weighted by its share of all labels and samples, and sum up."""
         sums: list[Tensor | None] = [None] * len(self.parameters)
-        mlm: list[Tensor] = []  # the losses' shares, on the device
+        mlm: list[Tensor] = []  # weighted losses, on the device
         by_sample: list[Tensor] = []
         ordered = False
         for part in parts_of(batch, self._at_once or batch.samples):
@@ -171,13 +172,13 @@ class Passes:
             torch._foreach_mul_(present, 1 / scale)
         facts = torch.stack(
             [*mlm, *by_sample, gradient_norm(present).to(self.device)]
-        ).tolist()  # the only wait for the device
+        ).tolist()  # the only synchronization with the device
         mlm_loss, rest = sum(facts[: len(mlm)]), sum(facts[len(mlm) : -1])
         finite = math.isfinite(mlm_loss + rest) and math.isfinite(facts[-1])
         return MicrobatchShare(mlm_loss + rest, mlm_loss, rest if ordered else None, sums, finite)
 
     def _take_less(self, samples: int) -> None:
-        """Halve the samples per pass, then use gradient checkpointing. Then raises `MemoryLimitError`."""
+        """Halve the samples per pass, then enable gradient checkpointing, then raise `MemoryLimitError`."""
         at_once = min(samples, self._at_once or samples)
         if at_once > 1:
             self._at_once = at_once // 2
@@ -192,7 +193,7 @@ class Passes:
 
 
 def add_gradients(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
-    """Add gradients to the parameters' `.grad` in place, as the swarm may hold these buffers."""
+    """Add gradients to the parameters' `.grad` in place, because the swarm may hold these buffers."""
     buffers, additions = [], []
     for parameter, gradient in zip(parameters, gradients, strict=True):
         if gradient is None:
@@ -206,7 +207,7 @@ def add_gradients(parameters: Sequence[Tensor], gradients: Sequence[Tensor | Non
 
 
 def result_of(batch: Batch, shares: list[MicrobatchShare]) -> MicrobatchResult:
-    """Sum the shares of a microbatch into its result."""
+    """Return a microbatch's result from its parts."""
     orders = [share.sop_loss for share in shares if share.sop_loss is not None]
     return MicrobatchResult(
         samples=batch.samples,
@@ -221,7 +222,7 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
     """Copy a batch to `device`; from pinned memory the copy overlaps with computation."""
     if device.type == "cpu":
         return batch
-    beside = device.type == "cuda"  # Apple's GPUs have no pinned memory
+    beside = device.type == "cuda"  # Apple GPUs have no pinned memory
     return _with_tensors(batch, lambda tensor: tensor.to(device, non_blocking=beside))
 
 

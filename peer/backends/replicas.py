@@ -1,10 +1,10 @@
-"""Gradients with PyTorch on accelerators: all GPUs of a machine are one peer.
+"""Gradients with PyTorch on accelerators; all GPUs of a machine form one peer.
 
-The swarm's own parameters stay on the host, where hivemind averages and the optimizer steps; each accelerator
-has a replica. A microbatch is divided among the replicas by samples. They compute in parallel threads, as most
-of the time is spent outside Python (processes and NCCL groups are avoided because hivemind forks). Each replica
-accumulates its own gradients. They are summed on the host once per averaging (`collect`), and the swarm's new
-parameters are copied to the replicas once per global step (`synchronize`).
+The swarm's own parameters are on the host, where hivemind averages and the optimizer steps; each
+accelerator has a replica. A microbatch is divided among the replicas by samples. They compute in
+threads, mostly outside Python (hivemind forks, which rules out processes and NCCL groups). Each
+replica accumulates its own gradients. They are summed on the host once per averaging (`collect`),
+and the swarm's new parameters are copied to the replicas once per global step (`synchronize`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from peer.runtime.devices import Precision
 if TYPE_CHECKING:
     from peer.data.batching.batches import Batch
 
-Pin = Callable[[Tensor], Tensor]  # tensor -> the same in pinned memory
+Pin = Callable[[Tensor], Tensor]  # copies a tensor to pinned memory
 T = TypeVar("T")
 
 
@@ -49,7 +49,7 @@ class ReplicaBackend:
         precision: Precision = "fp32",
         pin: Pin | None = None,
     ) -> None:
-        """`pin` is for tests; by default host memory is pinned if there is a CUDA device."""
+        """Set up the replicas; by default host memory is pinned if there is a CUDA device."""
         self._devices = tuple(devices)
         self._precision = precision
         if pin is None and self.on_gpus:
@@ -60,7 +60,7 @@ class ReplicaBackend:
         copies: list[PreTrainedModel] = []
         self.layers = CompiledLayers(copies)
         self._replicas = []
-        for device in self._devices:  # one by one, so that main memory need not hold all copies
+        for device in self._devices:  # one by one, because main memory may not hold all copies
             copies.append(copy_model(model))
             self._replicas.append(_place(config, copies[-1], device, precision, self.layers))
         self._threads = ThreadPoolExecutor(len(self._replicas), thread_name_prefix="replica")
@@ -73,7 +73,7 @@ class ReplicaBackend:
         return devices if self._precision == "fp32" else f"{devices}, {self._precision}"
 
     def microbatch_size(self, usual: int, limit: int, make_batch: Callable[[int], Batch]) -> int:
-        """Return the replicas' number times the least fitting size. A device without CUDA takes `usual`."""
+        """Return the number of replicas times the smallest fitting size (`usual` without CUDA)."""
         replicas = len(self._replicas)
         most = max(1, limit // replicas)
         calls = [partial(replica.fitting_size, min(usual, most), most, make_batch) for replica in self._replicas]
@@ -85,11 +85,11 @@ class ReplicaBackend:
         return batch if self._pin is None else pin_batch(batch, self._pin)
 
     def accumulate(self, batch: Batch) -> MicrobatchResult:
-        """Add the gradient of (mean loss * samples): either all replicas' shares or nothing.
+        """Add the gradient of (mean loss * samples), completely or not at all.
 
-        A replica that runs out of memory, or overflows, computes its part again. A result that is
-        still not finite, and a `MemoryLimitError` if not even one sample fits, are detected before
-        any replica adds its share.
+        A replica that runs out of memory, or overflows, repeats its part. A result that is still
+        not finite, and a `MemoryLimitError` if not even one sample fits, are detected before any
+        replica adds its part.
         """
         busy = self._divide(batch)
         shares = self._side_by_side([partial(replica.compute, part, Counts.of(batch)) for replica, part in busy])
@@ -102,11 +102,11 @@ class ReplicaBackend:
 
     @property
     def on_gpus(self) -> bool:
-        """Return whether replicas are on GPUs, where compilation is tried without a request."""
+        """Return whether replicas are on GPUs, where compilation is tried by default."""
         return any(device.type == "cuda" for device in self._devices)
 
     def rehearse(self, batch: Batch) -> None:
-        """Compute a microbatch and discard it. Parts run one by one, as PyTorch compiles in one thread."""
+        """Compute a microbatch and discard it; one part at a time, because PyTorch compiles in one thread."""
         for replica, part in self._divide(batch):
             replica.compute(part, Counts.of(batch))
 
@@ -130,7 +130,7 @@ class ReplicaBackend:
         for replica in self._replicas:
             replica.take_parameters(self._staging)
         for replica in self._replicas:
-            replica.wait()  # for the copies, before the buffers are reused
+            replica.wait()  # until the copies are complete, before the buffers are reused
         self._clear()
 
     def _clear(self) -> None:
@@ -163,11 +163,11 @@ class _Replica:
         use_flash_attention(model, device, precision)
         self._passes = Passes(config, model, device, precision, layers)
         self._parameters: list[Tensor] = [*self._passes.parameters]
-        for parameter in self._parameters:  # now, while there is memory for them
+        for parameter in self._parameters:  # allocated early, while there is memory
             parameter.grad = torch.zeros_like(parameter)
         if device.type == "cuda":
             with self._here():
-                torch.cuda.seed()  # else all GPUs draw the same dropout
+                torch.cuda.seed()  # otherwise all GPUs draw the same dropout
 
     def fitting_size(self, usual: int, limit: int, make_batch: Callable[[int], Batch]) -> int:
         with self._here():
@@ -211,7 +211,7 @@ def _place(
 ) -> _Replica:
     try:
         return _Replica(config, model, device, precision, layers)
-    except Exception as error:  # allocators raise all types; other errors are raised again
+    except Exception as error:  # allocators raise arbitrary types; other errors are raised again
         if not is_out_of_memory(error):
             raise
         raise MemoryLimitError(
@@ -221,7 +221,7 @@ def _place(
 
 
 def _copy(into: Sequence[Tensor], values: Sequence[Tensor], *, beside: bool = False) -> None:
-    """Copy one by one, as devices differ. With `beside` asynchronously, so the caller has to wait."""
+    """Copy tensor by tensor, because devices differ; asynchronously with `beside`."""
     for tensor, value in zip(into, values, strict=True):
         tensor.copy_(value, non_blocking=beside)
 

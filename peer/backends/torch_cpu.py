@@ -1,6 +1,6 @@
 """Gradients with PyTorch on the CPU, computed with the swarm's own parameters.
 
-`peer.backends.passes` implements the passes; `peer.backends.replicas` serves accelerators.
+`peer.backends.passes` implements the passes; `peer.backends.replicas` supports accelerators.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CPU = torch.device("cpu")
 
 
 class TorchBackend:
-    """Runs forward and backward passes; gradients are added in place to the parameters' `.grad`."""
+    """Runs forward and backward passes; adds gradients in place to the parameters' `.grad`."""
 
     def __init__(self, config: RunConfig, model: PreTrainedModel, precision: Precision = "fp32") -> None:
         self._precision = precision
@@ -34,12 +34,12 @@ class TorchBackend:
 
     @property
     def description(self) -> str:
-        """The threads, and the precision unless it is fp32."""
+        """The number of threads, and the precision unless it is fp32."""
         device = describe_device(CPU, torch.get_num_threads())
         return device if self._precision == "fp32" else f"{device}, {self._precision}"
 
     def microbatch_size(self, usual: int, limit: int, make_batch: Callable[[int], Batch]) -> int:
-        """Return the usual number, as more would be no faster."""
+        """Return the usual number, because more would be no faster."""
         return self._passes.fitting_size(usual, limit, make_batch)
 
     def stage(self, batch: Batch) -> Batch:
@@ -48,7 +48,7 @@ class TorchBackend:
 
     @property
     def on_gpus(self) -> bool:
-        """Return False: compilation is tried without a request only on GPUs."""
+        """Return False; compilation is tried by default only on GPUs."""
         return False
 
     def rehearse(self, batch: Batch) -> None:
@@ -56,14 +56,14 @@ class TorchBackend:
         self._passes.compute(batch, Counts.of(batch))
 
     def accumulate(self, batch: Batch) -> MicrobatchResult:
-        """Add the gradient of (mean loss * samples), either completely or not at all."""
+        """Add the gradient of (mean loss * samples), completely or not at all."""
         computed = self._passes.compute(batch, Counts.of(batch))
         if computed.finite:
             add_gradients(self._passes.parameters, computed.gradients)
         return result_of(batch, [computed])
 
     def collect(self) -> None:
-        """Do nothing: gradients are in `.grad` already."""
+        """Do nothing: gradients are already in `.grad`."""
 
     def synchronize(self) -> None:
         """Do nothing: the swarm changes the same parameters and gradients."""
