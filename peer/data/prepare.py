@@ -1,4 +1,4 @@
-"""The preparation of a run's tokenizer before the run begins: trained on its text, or imported."""
+"""Preparation of a run's tokenizer before the run begins: trained on the run's text, or imported."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from peer.data.tokenization.tokenizers import (
 from peer.data.tokenization.training import train_tokenizer
 
 logger = logging.getLogger(__name__)
-ORDER_DOCUMENTS, MOST_SINGLE = 500, 0.1  # documents examined, and the share of single sentences that causes a warning
+ORDER_DOCUMENTS, MOST_SINGLE = 500, 0.1  # sample size, and share of single sentences above which to warn
 
 
 def prepare_tokenizer(config: RunConfig, out_dir: Path) -> None:
-    """Make the run's tokenizer folder: import the one that the run names, or train one on the run's documents.
+    """Create the run's tokenizer folder, by import or by training on the run's documents.
 
     Raises `ConfigError` if it lacks a token that the run's objective or model family needs.
     """
     if config.tokenizer.path is not None:
         import_tokenizer(config, Path(config.tokenizer.path), out_dir)
-        with suppress(ConfigError, UnreachableError):  # the text need not be available for an imported tokenizer
+        with suppress(ConfigError, UnreachableError):  # an imported tokenizer does not need the text
             _warn_of_single_sentences(config, order_sample(config))
     else:
         save_tokenizer(train_tokenizer(config, training_sample(config)), config, out_dir)
@@ -47,7 +47,7 @@ def prepare_tokenizer(config: RunConfig, out_dir: Path) -> None:
 
 
 def training_sample(config: RunConfig) -> Iterator[str]:
-    """Yield the documents to train the run's tokenizer on, without those held out for validation.
+    """Yield documents for training the run's tokenizer, without those held out for validation.
 
     Logs a warning if an objective with sentence order has too many documents of one sentence.
     """
@@ -62,16 +62,16 @@ def training_sample(config: RunConfig) -> Iterator[str]:
 
 def order_sample(config: RunConfig) -> list[str]:
     """Return a sample of each source for `single_sentences`; empty without sentence order."""
-    known = all(source.kind == "builtin" for source in config.data.sources)  # its documents are long
+    known = all(source.kind == "builtin" for source in config.data.sources)  # built-in documents are long
     return [] if known or config.objective.name != "mlm+sop" else list(sample_documents(config, ORDER_DOCUMENTS))
 
 
 @dataclass(frozen=True)
 class SingleSentences:
-    """The share of a sample's documents that are one sentence, which teaches no sentence order."""
+    """The share of a sample's documents that are one sentence and teach no sentence order."""
 
     share: float
-    documents: int  # in the sample
+    documents: int  # number of documents in the sample
 
     @property
     def found(self) -> str:
@@ -95,7 +95,7 @@ class SingleSentences:
 
 
 def single_sentences(config: RunConfig, documents: Iterable[str]) -> SingleSentences | None:
-    """Count a sample's documents of one sentence; None without sentence order or documents."""
+    """Return the share of single-sentence documents; None without sentence order or documents."""
     are_single = [len(split_sentences(document, config.run.language)) < 2 for document in documents]
     if config.objective.name != "mlm+sop" or not are_single:
         return None
@@ -111,8 +111,8 @@ def _warn_of_single_sentences(config: RunConfig, documents: Iterable[str]) -> No
 def import_tokenizer(config: RunConfig, path: Path, out_dir: Path) -> None:
     """Save an existing tokenizer as the run's. Raises `ConfigError` if it has no end-of-text token.
 
-    A sentencepiece model is only a vocabulary, so the special tokens and the frame of a masked
-    objective are added to it. Any other tokenizer stays unchanged.
+    A sentencepiece model is only a vocabulary, so the special tokens and template of a masked
+    objective are added. Any other tokenizer is not changed.
     """
     masked = config.objective.masks
     tokenizer, given = read_tokenizer(path), read_tokenizer_config(path)

@@ -1,8 +1,8 @@
-"""The whole data path: `open_batches` turns a run's documents into an endless stream of masked batches.
+"""The complete data pipeline: `open_batches` turns a run's documents into endless masked batches.
 
-`BatchStream` makes batches ahead in a thread, so that training does not wait for text. `PhasedBatches` opens
-the stream of the swarm's current phase, so that the training loop need not handle phases. `parts_of` divides a
-batch into smaller ones, for evaluation and when memory is short.
+`BatchStream` prepares batches in a thread, so that training does not wait for text. `PhasedBatches`
+opens the stream of the swarm's current phase, so that the training loop need not handle phases.
+`parts_of` divides a batch for evaluation, or when memory is short.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from peer.data.tokenization.tokenizers import load_special_ids, load_tokenizer
 from peer.data.tokenization.words import WordStarts
 
 logger = logging.getLogger(__name__)
-FIRST_CHUNK_CHARACTERS = 20_000  # small, as the trainer waits for it; each next chunk may be twice as large
+FIRST_CHUNK_CHARACTERS = 20_000  # small, because the trainer waits for it; each following chunk may be twice as large
 CHUNK_CHARACTERS = 200_000  # enough to keep every core's tokenizer busy
 PREFETCHED_BATCHES = 16
 STATE_FILE = "stream.json"
@@ -55,12 +55,12 @@ class Batch:
     """The model's input for one microbatch of b samples of length l, with m labels."""
 
     input_ids: torch.Tensor  # (b, l) int64
-    token_type_ids: torch.Tensor | None  # (b, l) int64; 0 = first segment, 1 = second; None: one kind of segment only
-    attention_mask: torch.Tensor | None  # (b, l) int64; None when nothing is padded, as always in this stream
-    label_positions: torch.Tensor  # (m,) int64, ascending; index into the flattened b * l
+    token_type_ids: torch.Tensor | None  # (b, l) int64; 0 = first segment, 1 = second; None: no segments
+    attention_mask: torch.Tensor | None  # (b, l) int64; None without padding, as always in this stream
+    label_positions: torch.Tensor  # (m,) int64, ascending; indices into the flattened b * l
     labels: torch.Tensor  # (m,) int64, the ids to predict there
     sop_labels: torch.Tensor | None  # (b,) int64, as in `Samples`; None without sentence order
-    draws: torch.Tensor | None = None  # (m,) float32 in [0, 1), to draw replaced tokens by; None without them
+    draws: torch.Tensor | None = None  # (m,) float32 in [0, 1), for drawing replaced tokens; None without them
 
     @property
     def samples(self) -> int:
@@ -69,19 +69,19 @@ class Batch:
 
 @dataclass(frozen=True)
 class StreamState:
-    """A device's place in the run's data."""
+    """A device's position in the run's data."""
 
     documents: Position
-    batches: int  # made so far, in all sessions; part of the seed of each session
+    batches: int  # number of batches in all sessions; part of each session's seed
 
 
 class BatchStream:
-    """An endless iterator over batches made ahead in a thread.
+    """An endless iterator over batches prepared in a thread; close it, or use it as a context manager.
 
-    Close it, or use it as a context manager. The position is saved at the start of each chunk of
-    documents, and on closing. A device that returns, even after `kill -9`, continues at the start
-    of the chunk that it was reading, so no earlier document is repeated. A device that is killed
-    during a chunk's first microbatch loses the samples in it from the previous chunk.
+    The position is saved at the start of each chunk of documents, and on closing. A device that
+    returns, even after `kill -9`, continues at the start of its last chunk, so no earlier document
+    is repeated. A device that is killed during a chunk's first microbatch loses that microbatch's
+    samples from the previous chunk.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class BatchStream:
     ) -> None:
         self._prefetched = Prefetched(batches, PREFETCHED_BATCHES, "prefetch")
         self._save, self._clock, self._stop_reading = save, clock, stop_reading
-        self.wait_s = 0.0  # that the consumer has waited for batches so far
+        self.wait_s = 0.0  # total time that the consumer has waited
         self._state: StreamState | None = None
 
     def __iter__(self) -> Iterator[Batch]:
@@ -102,7 +102,7 @@ class BatchStream:
     def __next__(self) -> Batch:
         started = self._clock()
         made = self._prefetched.take()
-        assert made is not None  # `take` without a timeout never returns None
+        assert made is not None  # only a `take` with a timeout returns None
         self.wait_s += self._clock() - started
         batch, state = made
         moved_on = self._state is None or state.documents is not self._state.documents
@@ -112,12 +112,12 @@ class BatchStream:
         return batch
 
     def save_state(self) -> None:
-        """Save the position of the batch that was returned last."""
+        """Save the position of the batch returned last."""
         if self._state is not None:
             self._save(self._state)
 
     def close(self) -> None:
-        self._stop_reading()  # else the thread might keep waiting for documents
+        self._stop_reading()  # otherwise the thread might keep waiting for documents
         self._prefetched.close()
         self.save_state()
 
@@ -141,8 +141,8 @@ def open_batches(
 ) -> BatchStream:
     """Open the run's batches in this device's order, from its saved position.
 
-    `stage` is applied to each batch in the thread. `reserve` takes the number of bytes of text that
-    were downloaded, and returns the seconds to wait before the next read. The first batch raises
+    `stage` is applied to each batch in the thread. `reserve` is called with the number of bytes of
+    text downloaded, and returns the seconds to wait before the next read. The first batch raises
     `ConfigError` if the run's sources are unusable. The stream and the tokenizer start threads, so
     open it only after all forks of the process.
     """
@@ -180,7 +180,7 @@ class SampleMaker:
         return len(self._packer.carried)
 
     def samples(self, documents: list[str], count: Callable[[Sequence[int]], None] = lambda _: None) -> Samples:
-        """Return all samples that the documents and carried tokens fill; `count` gets each one's tokens."""
+        """Return all samples filled by the documents and carried tokens; `count` gets token counts."""
         chunk = self._encoder.encode(documents)
         if chunk.document_tokens is not None:
             count(chunk.document_tokens.tolist())
@@ -210,7 +210,7 @@ def labelled_batch(config: RunConfig, samples: Samples, labelled: Labelled, rng:
 def _open_labelling(
     config: RunConfig, tokenizer: Tokenizer, special: SpecialIds, special_places: int, rng: np.random.Generator
 ) -> Callable[[NDArray[np.int32]], Labelled]:
-    """Return the objective's labelling function, which takes ids (samples, length)."""
+    """Return the objective's labelling function for ids (samples, length)."""
     objective = config.objective
     if not objective.masks:
         return next_tokens
@@ -222,7 +222,7 @@ def _open_labelling(
 def make_batches(
     documents: MixedDocuments, maker: SampleMaker, microbatch_size: int, batches_before: int = 0
 ) -> Iterator[tuple[Batch, StreamState]]:
-    """Yield batches without end, each with the position at which its newest chunk begins."""
+    """Yield batches endlessly, each with the position at which its newest chunk begins."""
     made = batches_before
     rest: Samples | None = None
     last_fruitful_epoch = documents.epoch
@@ -237,7 +237,7 @@ def make_batches(
         for start in range(0, full, microbatch_size):
             yield maker.batch(samples[start : start + microbatch_size]), StreamState(position, made)
             made += 1
-        rest = samples[full:]  # all of it goes into the next chunk's first batch
+        rest = samples[full:]  # these samples go into the next chunk's first batch
         if full:
             last_fruitful_epoch = documents.epoch
         elif maker.carried_tokens == 0 and not len(rest) and documents.epoch > last_fruitful_epoch + 1:
@@ -248,7 +248,7 @@ def make_batches(
 
 
 def take_documents(documents: MixedDocuments, characters: int) -> list[str]:
-    """Take documents until they have that many characters. Stop early once all sources have been read once more."""
+    """Return documents with at least this many characters; fewer once all sources have been read again."""
     taken: list[str] = []
     epoch = documents.epoch
     while characters > 0 and documents.epoch <= epoch + 1:
@@ -260,8 +260,8 @@ def take_documents(documents: MixedDocuments, characters: int) -> list[str]:
 class SavedPlaces:
     """A file with a device's position in each of the run's sources.
 
-    A phase may change the sources and their weights. A device continues at its position in a source
-    that it has read in any phase before. The tokens of a new mixture are counted from zero.
+    A phase may change the sources and their weights. A device continues at its position in every
+    source that it has read in an earlier phase. The tokens of a new mixture are counted from zero.
     """
 
     def __init__(self, path: Path, config: RunConfig, device_number: int) -> None:
@@ -273,7 +273,7 @@ class SavedPlaces:
         self._elsewhere: dict[str, Any] = {}  # positions in sources of other phases
 
     def load(self, report: Report) -> StreamState | None:
-        """Return the saved position, or None; report one that is damaged or of another order."""
+        """Return the saved position; None, with a report, if it is damaged or for another order."""
         try:
             content = json.loads(self._path.read_text(encoding="utf-8"))
             if (content["version"], content["key"]) == (STATE_VERSION, self._key):
@@ -289,7 +289,7 @@ class SavedPlaces:
         return None
 
     def save(self, state: StreamState) -> None:
-        """Replace the file atomically. A full disk is logged and does not stop training."""
+        """Replace the file atomically; a full disk is logged and does not stop training."""
         content = {
             "version": STATE_VERSION,
             "key": self._key,
@@ -308,7 +308,7 @@ class SavedPlaces:
             logger.warning("Cannot save the place in the data to %s: %s.", self._path, error.strerror)
 
     def _position_in(self, content: Mapping[str, Any]) -> Position:
-        """Return the position in the current sources, and keep those in all others."""
+        """Return the position in the current sources, and remember those in all others."""
         places = dict(zip(content["sources"], content["documents"]["streams"], strict=True))
         known: dict[str, Any] = {**content["elsewhere"], **places}
         self._elsewhere = {name: place for name, place in known.items() if name not in self._names}
@@ -345,10 +345,10 @@ def _rows(tensor: Tensor | None, rows: slice) -> Tensor | None:
 
 
 class PhasedBatches:
-    """An endless iterator that opens a new stream for each phase of the swarm.
+    """An endless iterator that opens a new stream for each phase of the swarm; close it after use.
 
-    Close it, or use a `with` block. It checks the step before each batch, so no batch of one phase is computed
-    in another. A stream saves its position in the data when it is closed, and the next stream continues there.
+    It checks the step before each batch, so no batch of one phase is computed in another. A stream
+    saves its position in the data when it is closed, and the next stream continues there.
     """
 
     def __init__(
@@ -358,13 +358,13 @@ class PhasedBatches:
         enter: Callable[[int], BatchStream],
         at_once: Callable[[int], int] = lambda samples: samples,
     ) -> None:
-        """`at_once` returns how many of a microbatch's samples to yield at once. The others follow."""
+        """Set up the iterator; `at_once` returns how many of a microbatch's samples to yield together."""
         self._at_once = at_once
         self._parts: Iterator[Batch] = iter(())
         self._config = config
         self._step = step
         self._enter = enter
-        self._waited_s = 0.0  # for streams closed so far
+        self._waited_s = 0.0  # total for closed streams
         self._open_at(step())
 
     def __iter__(self) -> Iterator[Batch]:

@@ -1,12 +1,13 @@
-"""Labels, the tokens to predict: tokens masked anew for each use of a sample, or each next token.
+"""Labels, the tokens to predict: randomly masked tokens, or the next token of each position.
 
-Dynamic masking: the same number of tokens, `mask_probability` of the places (at least one), is chosen in each
-sample at random without replacement. An exact number instead of a coin toss for each token gives the head the
-same work in every batch, as compiled backends need, and makes the loss less noisy. Of the chosen tokens 80 %
-become [MASK], 10 % a random token, and 10 % stay (Devlin et al. 2019).
+Dynamic masking: in each use of a sample, `mask_probability` of the places (at least one) are drawn
+without replacement. A fixed number instead of a coin toss per token gives the head the same work in
+every batch, as compiled backends need, and reduces the noise of the loss. Of the chosen tokens 80 %
+become [MASK], 10 % a random token, and 10 % do not change (Devlin et al. 2019).
 
-With whole words, either all tokens of a word are chosen or none. Words are taken in random order while they fit
-into the same number of tokens; a word longer than this number is treated as single tokens.
+With whole words, either all tokens of a word are chosen or none. Words are taken in random order
+while they fit into the number of tokens; a word longer than this number is treated as single
+tokens.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from peer.data.tokenization.special_tokens import SpecialIds
 from peer.data.tokenization.words import WordStarts
 
 REPLACED = 0.8  # share of the chosen tokens that become [MASK]
-RANDOM = 0.1  # share that become a random token; the rest stay
-UNKNOWN = 1.0  # reluctance to choose the unknown token, which teaches nothing: only if there is no other
-MOST_RELUCTANT = 1.0 + UNKNOWN  # above all keys, which are a random number in [0, 1) plus the reluctance
+RANDOM = 0.1  # share of the chosen tokens that become a random token
+UNKNOWN = 1.0  # reluctance to choose the unknown token, which teaches nothing
+MOST_RELUCTANT = 1.0 + UNKNOWN  # above all keys, each a random number in [0, 1) plus the reluctance
 Ints = NDArray[np.int64]
 
 
@@ -32,30 +33,30 @@ class Labelled:
 
     input_ids: NDArray[np.int64]  # (samples, length)
     positions: NDArray[np.int64]  # (labels,)
-    labels: NDArray[np.int64]  # (labels,) the ids to predict at those positions
+    labels: NDArray[np.int64]  # (labels,) ids to predict at those positions
 
 
 def next_tokens(input_ids: NDArray[np.int32]) -> Labelled:
-    """Label for causal language modelling: the next token of each place but a sample's last."""
+    """Label each position except a sample's last with the next token, for causal language modelling."""
     ids = input_ids.astype(np.int64)
     places = np.arange(ids.size).reshape(ids.shape)
     return Labelled(ids, places[:, :-1].reshape(-1), ids[:, 1:].reshape(-1))
 
 
 class Masker:
-    """Masks samples of one vocabulary. Special tokens are neither chosen nor used as random tokens."""
+    """Masks samples; special tokens are neither chosen nor used as random tokens."""
 
     def __init__(
         self, vocab_size: int, special: SpecialIds, probability: float, word_starts: WordStarts | None = None
     ) -> None:
         self._mask_id, self._probability, self._word_starts = special.mask_id, probability, word_starts
-        self._reluctance = np.zeros(vocab_size, np.float32)  # of each id
+        self._reluctance = np.zeros(vocab_size, np.float32)  # reluctance per token id
         self._reluctance[special.unk] = UNKNOWN
         self._reluctance[[special.pad, special.cls, special.sep, special.mask_id]] = np.inf
         self._ordinary_ids = np.flatnonzero(self._reluctance == 0.0)
 
     def mask(self, input_ids: NDArray[np.int32], special_places: int, rng: np.random.Generator) -> Labelled:
-        """Mask ids (samples, length). `special_places` is the number of [CLS] and [SEP] in each sample."""
+        """Mask ids (samples, length); `special_places`: number of [CLS] and [SEP] per sample."""
         per_sample = max(1, round(self._probability * (input_ids.shape[1] - special_places)))
         reluctance = self._reluctance[input_ids]
         if self._word_starts is None:
@@ -87,35 +88,34 @@ def choose_tokens(reluctance: NDArray[np.float32], per_sample: int, rng: np.rand
 def choose_words(
     reluctance: NDArray[np.float32], starts: NDArray[np.bool_], per_sample: int, rng: np.random.Generator
 ) -> Ints:
-    """Choose whole words of up to `per_sample` tokens of each sample.
+    """Choose whole words of up to `per_sample` tokens per sample; return ascending flat positions.
 
-    Return ascending flat positions. `reluctance` and `starts` are (samples, l). A word has the
-    largest reluctance of its tokens.
+    `reluctance` and `starts` are (samples, l). A word has the largest reluctance of its tokens.
     """
     samples, length = starts.shape
     first = np.flatnonzero(_shorter_words(starts.reshape(-1), per_sample))  # (words,) flat start of each
     lengths = np.diff(first, append=starts.size)
-    owner = first // length  # (words,) the sample of each
+    owner = first // length  # (words,) sample of each word
     keys = rng.random(len(first)) + np.maximum.reduceat(reluctance.reshape(-1), first)
     least = np.minimum.reduceat(keys, np.searchsorted(owner, np.arange(samples)))  # (samples,)
     order = np.flatnonzero(np.isfinite(keys) & (keys <= np.maximum(1.0, least)[owner]))
     order = order[np.argsort(keys[order] + MOST_RELUCTANT * owner[order])]  # words ordered by sample
     chosen = take_while_they_fit(order, lengths, owner, np.full(samples, per_sample))
-    word = np.cumsum(np.bincount(first, minlength=starts.size)) - 1  # (samples * l,) the word of each token
+    word = np.cumsum(np.bincount(first, minlength=starts.size)) - 1  # (samples * l,) word of each token
     return np.flatnonzero(chosen[word])
 
 
 def take_while_they_fit(order: Ints, lengths: Ints, owner: Ints, room: Ints) -> NDArray[np.bool_]:
     """Choose words in this order for each sample, skipping those that exceed its remaining room.
 
-    `order` lists the words sample by sample; `lengths` and `owner` are (words,), `room` is
-    (samples,). Returns a mask (words,).
+    `order` lists the words by sample; `lengths` and `owner` are (words,), `room` is (samples,).
+    Returns a mask (words,).
     """
     taken = np.zeros(len(lengths), np.bool_)
     room = room.copy()
     while len(order := order[lengths[order] <= room[owner[order]]]):
         total = np.cumsum(lengths[order])
-        before = np.searchsorted(owner[order], owner[order])  # the first word of the same sample
+        before = np.searchsorted(owner[order], owner[order])  # first word of the same sample
         within = total - (total[before] - lengths[order[before]])
         fits = within <= room[owner[order]]
         taken[order[fits]] = True
@@ -125,7 +125,7 @@ def take_while_they_fit(order: Ints, lengths: Ints, owner: Ints, room: Ints) -> 
 
 
 def _shorter_words(starts: NDArray[np.bool_], longest: int) -> NDArray[np.bool_]:
-    """Return the word starts, with each token of a word longer than `longest` as a start."""
+    """Return the word starts; every token of a word longer than `longest` is a start."""
     first = np.flatnonzero(starts)
     too_long = np.diff(first, append=starts.size) > longest
     return starts | np.repeat(too_long, np.diff(first, append=starts.size))

@@ -1,28 +1,29 @@
 """Packing of encoded text into a model's input arrays: special tokens, segments and their order.
 
-`open_packer` picks the packer for the run's objective and model family. Tokens are packed into
+`open_packer` returns the packer for the run's objective and model family. Tokens are packed into
 samples of exactly the sequence length, without loss, padding or another tokenization.
 
-For sentence order (`PairPacker`), documents are cut into *pieces*: as many whole sentences of one document as
-fit into a sample. The first piece of a long document has a random size, so that each pass over a text cuts
-other pieces; if they were always the same, a model would soon memorize their order. The best pieces become
-*anchors*, one for each sample. All others are *filler*, a run of tokens that fills the samples and is cut
-wherever a sample is full. The rest of it starts the next chunk's samples.
+For sentence order (`PairPacker`), documents are cut into *pieces*: as many whole sentences of one
+document as fit into a sample. The first piece of a long document has a random size, so that each
+pass over a text yields different pieces; a model would soon memorize the order of constant ones.
+The best pieces become *anchors*, one per sample. All others are *filler*, a run of tokens that
+fills the samples and is cut wherever a sample is full; the remainder starts the next chunk's
+samples.
 
     [CLS] first part of the anchor [SEP] second part of the anchor, filler [SEP]     in order
     [CLS] second part of the anchor [SEP] first part of the anchor, filler [SEP]     swapped
 
-So the label concerns two consecutive passages of whole sentences of one document, and nothing else
-reveals it: both orders begin at the start of a sentence, break at the end of one, and have the
-filler in the same place. An anchor of a single sentence (a document of one sentence, or a sentence
-longer than a sample) has no order to learn, and no label.
+The label therefore concerns two consecutive passages of whole sentences of one document, and
+nothing else reveals it: both orders begin at the start of a sentence, break at the end of one, and
+have the filler in the same place. An anchor of a single sentence has no order and no label.
 
-`n` tokens fill `n // capacity` samples, and there are never fewer pieces than that, because a piece is at most
-one capacity long and the carried filler is shorter. So any pieces can become the anchors.
+`n` tokens fill `n // capacity` samples, and there are at least as many pieces, because a piece is
+at most one capacity long and the carried filler is shorter. Any pieces can become the anchors.
 
-Without sentence order (`ContiguousPacker`), samples are cut from one plain run of text, as RoBERTa's full
-sentences (Liu et al. 2019, arXiv 1907.11692, section 4.2): documents follow each other, each followed by a
-separator, and the run is cut wherever a sample is full. So nearly all context comes from the same text.
+Without sentence order (`ContiguousPacker`), samples are cut from one continuous text, like
+RoBERTa's full sentences (Liu et al. 2019, arXiv 1907.11692, section 4.2): each document is followed
+by a separator and the next one, and a sample ends wherever it is full. Nearly all context then
+comes from the same text.
 """
 
 from __future__ import annotations
@@ -43,18 +44,18 @@ SWAP_PROBABILITY = 0.5
 Number = TypeVar("Number", np.int8, np.int64)
 Ints = NDArray[np.int64]
 Tokens = NDArray[np.int32]
-MIDDLE = (0.25, 0.75)  # shares of an anchor's length between which its break is wanted
+MIDDLE = (0.25, 0.75)  # range of an anchor's break, as fractions of its length
 IGNORED = -100  # the label that cross entropy ignores
 SINGLE_SENTENCE_WORTH = 0.5  # worth of an anchor without an inner sentence end, per token
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Unmasked samples without padding; those without `token_type_ids` have one segment."""
+    """Unmasked samples without padding; without `token_type_ids` they have one segment."""
 
     input_ids: NDArray[np.int32]  # (samples, length)
     token_type_ids: NDArray[np.int8] | None = None  # (samples, length); 0 = first segment, 1 = second
-    sop_labels: NDArray[np.int64] | None = None  # (samples,); 0 = in order, 1 = swapped, `IGNORED` = of one sentence
+    sop_labels: NDArray[np.int64] | None = None  # (samples,); 0 = in order, 1 = swapped, `IGNORED` = single sentence
 
     def __len__(self) -> int:
         return len(self.input_ids)
@@ -81,7 +82,7 @@ def _joined(first: NDArray[Number] | None, second: NDArray[Number] | None) -> ND
 class SamplePacker(Protocol):
     """Packs successive chunks of encoded text into samples."""
 
-    special_places: int  # places of each sample for [CLS] and [SEP]
+    special_places: int  # positions per sample for [CLS] and [SEP]
     carried: Tokens  # tokens carried over to the next chunk
 
     def pack(self, chunk: EncodedChunk) -> Samples:
@@ -99,7 +100,7 @@ def open_packer(config: RunConfig, special: SpecialIds, rng: np.random.Generator
 
 
 def _framed(rows: Tokens, special: SpecialIds) -> Tokens:
-    """Put [CLS] and [SEP] around each row: (samples, capacity) -> (samples, capacity + 2)."""
+    """Add [CLS] and [SEP] to each row: (samples, capacity) -> (samples, capacity + 2)."""
     return np.pad(rows, ((0, 0), (1, 1)), constant_values=((0, 0), (special.cls, special.sep)))
 
 
@@ -146,9 +147,9 @@ class PairPacker:
         return self._pairs(rows[order], first_lengths[order], labels[order])
 
     def _pairs(self, tokens: Tokens, first_lengths: Ints, labels: Ints) -> Samples:
-        """Put special tokens around both segments of each sample. Tokens are (samples, capacity)."""
+        """Add special tokens around both segments of each sample; tokens are (samples, capacity)."""
         first, sep = first_lengths[:, None], self._special.sep  # (samples, 1)
-        # A token stands one place after its index in the first segment and two places after it in the second.
+        # Tokens move by one position in the first segment and by two in the second.
         by_one = np.pad(tokens, ((0, 0), (0, 1)), constant_values=sep)
         by_two = np.pad(tokens, ((0, 0), (1, 0)), constant_values=sep)
         inner = np.where(np.arange(1, self._capacity + 2) <= first, by_one, by_two)
@@ -157,19 +158,19 @@ class PairPacker:
         return Samples(_framed(inner, self._special), types, labels)
 
     def _draw_first_limits(self, document_ends: Ints) -> Ints:
-        """Draw the size limit of each document's first piece; a short document is not limited."""
+        """Draw the size limit of each document's first piece; short documents are not limited."""
         lengths = np.diff(document_ends, prepend=0)
         drawn = self._rng.integers(1, self._capacity, len(lengths), endpoint=True)
         return np.where(lengths > self._capacity, drawn, self._capacity)
 
     def _choose_anchors(self, starts: Ints, ends: Ints, sentence_ends: Ints, samples: int) -> _Anchors:
-        """Choose the pieces of most worth as anchors, their breaks, and those to swap."""
+        """Choose the most valuable pieces as anchors, their breaks, and those to swap."""
         inner = np.searchsorted(sentence_ends, ends, "left") > np.searchsorted(sentence_ends, starts, "right")
         worth = (ends - starts) * np.where(inner, 1.0, SINGLE_SENTENCE_WORTH)
         chosen = np.sort(np.argsort(-worth, kind="stable")[:samples])
         starts, lengths, has_order = starts[chosen], (ends - starts)[chosen], inner[chosen]
         breaks = self._choose_breaks(starts, lengths, sentence_ends)
-        # Capital and full stop would reveal the order of one sentence's halves, so it gets no label.
+        # Capital and full stop would reveal the order of one sentence's halves.
         swapped = (self._rng.random(len(chosen)) < self._swap_probability) & has_order
         return _Anchors(starts, lengths, breaks, swapped, has_order)
 
@@ -225,7 +226,7 @@ def _covered(tokens: int, anchors: _Anchors) -> NDArray[np.bool_]:
 
 
 def _arrange(tokens: Tokens, filler: Tokens, anchors: _Anchors, filler_starts: Ints, capacity: int) -> Tokens:
-    """Join each sample's anchor, rotated at its break if swapped, and its filler. Returns (samples, capacity)."""
+    """Join each sample's anchor (rotated at its break if swapped) and filler, (samples, capacity)."""
     column = np.arange(capacity)  # (capacity,)
     length = anchors.lengths[:, None]  # (samples, 1)
     turned = column + np.where(anchors.swapped, anchors.breaks, 0)[:, None]  # (samples, capacity)
@@ -235,9 +236,9 @@ def _arrange(tokens: Tokens, filler: Tokens, anchors: _Anchors, filler_starts: I
 
 
 class ContiguousPacker:
-    """Cuts plain text from one run; encoders get it between [CLS] and [SEP].
+    """Cuts samples from continuous text, for encoders between [CLS] and [SEP].
 
-    `between` holds the tokens after each document: a separator and optionally the next document's first token.
+    `between`: the tokens after each document, a separator and optionally the next document's first.
     """
 
     def __init__(

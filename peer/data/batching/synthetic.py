@@ -1,4 +1,4 @@
-"""Batches of random tokens in a run's shape, to measure a machine before there is any data."""
+"""Random batches in a run's shape, for measuring a machine before there is any data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from peer.data.tokenization.special_tokens import SpecialIds
 def random_batch(
     config: RunConfig, vocab_size: int, special: SpecialIds, samples: int, rng: np.random.Generator
 ) -> Batch:
-    """Make a random microbatch for the run's objective and model family, without padding."""
+    """Generate a random microbatch for the run's objective and model family, without padding."""
     length = config.data.sequence_length
     words = np.setdiff1d(np.arange(vocab_size, dtype=np.int32), [id_ for id_ in astuple(special) if id_ is not None])
     ids = words[rng.integers(len(words), size=(samples, length))]

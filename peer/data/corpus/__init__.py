@@ -1,4 +1,4 @@
-"""Preparation of a corpus for a run: sampling by perplexity without duplicates, and a report.
+"""Preparation of a corpus for a run: sampling by perplexity, deduplication, and a report.
 
-Only the command line imports these modules.
+Used only by the command line.
 """

@@ -1,9 +1,9 @@
-"""Sampling of a corpus by `manyhands corpus sample`: one pass to survey it, one to select.
+"""Sampling of a corpus for `manyhands corpus sample`, in two passes: survey and selection.
 
-The first pass surveys the corpus: it counts documents, drops duplicates and takes a uniform sample,
-from which scorer, quartiles and scale are computed. The second pass scores every document, decides,
-and writes the kept ones as JSON Lines. Memory does not grow with the corpus, except for one bit for
-each document, which marks duplicates.
+The first pass counts documents, drops duplicates and takes a uniform sample, from which scorer,
+quartiles and scale are computed. The second pass scores every document, decides, and writes the
+kept ones as JSON Lines. Memory does not grow with the corpus, except for one bit per document,
+which marks duplicates.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from peer.network.remote_files import PACKED_ENDINGS
 Packing = Literal["none", "gz", "zst"]
 NAMES = {"none": "documents.jsonl", "gz": "documents.jsonl.gz", "zst": "documents.jsonl.zst"}
 GZIP_LEVEL = 6
-BLOCK = 1_000  # documents
+BLOCK = 1_000  # number of documents
 RUN_FILES = (".yaml", ".yml")
 JSON_ENDINGS = (".jsonl", ".ndjson", ".json")
 Blocks = Iterable[list[str]]
 Write = Callable[[Sequence[str]], None]
 SAMPLE_CHARACTERS = 100_000_000
-SCORER_CHARACTERS = 10_000_000  # of the sample, enough to train a scorer's tokenizer
+SCORER_CHARACTERS = 10_000_000  # sample size sufficient to train a scorer's tokenizer
 SCORER_PIECES = 16_000
-_NUMBER = re.compile(r"\d+|\d{1,3}(,\d{3})+|\d{1,3}(_\d{3})+")  # with or without separators of thousands
+_NUMBER = re.compile(r"\d+|\d{1,3}(,\d{3})+|\d{1,3}(_\d{3})+")  # optional thousands separators
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Target:
 
     @classmethod
     def parse(cls, text: str) -> Target:
-        """Read `250000`, `250,000`, `250_000`, `10%` or `0.1`. Raises `ConfigError` for any other text."""
+        """Parse `250000`, `250,000`, `250_000`, `10%` or `0.1`. Raises `ConfigError` for any other text."""
         if _NUMBER.fullmatch(text) and (number := int(text.replace(",", "").replace("_", ""))):
             return cls(number=number)
         try:
@@ -71,7 +71,7 @@ class Target:
         raise ConfigError(f"--target ({text}) must be a whole number of documents, or a share such as 10% or 0.1.")
 
     def share_of(self, documents: int) -> float:
-        """Return the target as a share of that many documents. Raises `ConfigError` if there are too few."""
+        """Return the target as a share of this many documents. Raises `ConfigError` if there are too few."""
         if self.number is None:
             assert self.share is not None
             return self.share
@@ -85,9 +85,9 @@ class Survey:
     """The result of the first pass."""
 
     read: int
-    documents: int  # without duplicates
+    documents: int  # number of documents without duplicates
     sample: Sequence[str]
-    is_new: Sequence[NDArray[np.uint8]]  # for each block a bit per document; empty if duplicates are kept
+    is_new: Sequence[NDArray[np.uint8]]  # one bit per document and block; empty if duplicates are kept
 
 
 def survey(blocks: Blocks, duplicates: Duplicates, max_documents: int, rng: np.random.Generator) -> Survey:
@@ -108,12 +108,12 @@ def survey(blocks: Blocks, duplicates: Duplicates, max_documents: int, rng: np.r
 
 
 def train_scorer(sample: Sequence[str], config: RunConfig, path: Path) -> None:
-    """Train a scorer's tokenizer on documents and save it; raises `ConfigError`."""
+    """Train a scorer's tokenizer on documents and save it. Raises `ConfigError` if that fails."""
     run = config.tokenizer
     preset = run.preset if run.path is None and run.chosen_algorithm == "unigram" else "albert"
     wanted = {"run": {"language": config.run.language}, "tokenizer": {"preset": preset, "vocab_size": SCORER_PIECES}}
-    ends = list(accumulate(map(len, sample)))  # in characters
-    enough = bisect_left(ends, SCORER_CHARACTERS) + 1  # including the document that reaches the limit
+    ends = list(accumulate(map(len, sample)))  # cumulative characters
+    enough = bisect_left(ends, SCORER_CHARACTERS) + 1  # includes the document that reaches the limit
     train_tokenizer(RunConfig.from_mapping(wanted), sample[:enough]).save(str(path))
 
 
@@ -126,7 +126,7 @@ def plan(
     factors: Sequence[float] | None,
     width: float | None,
 ) -> tuple[Sampling, PerplexityTally]:
-    """Plan the sampling from the sample's perplexities. Return it with an empty tally for its results."""
+    """Plan the sampling from the sample's perplexities; return it with an empty tally for its results."""
     perplexities: Floats = scorer.perplexities(found.sample)
     perplexities = perplexities[np.isfinite(perplexities)]
     if not len(perplexities):
@@ -162,13 +162,13 @@ def _without_duplicates(blocks: Blocks, found: Survey) -> Iterator[list[str]]:
 class CorpusSample:
     """A uniform sample of a stream of documents, limited in documents and in characters.
 
-    Every document draws a random key, and those with the smallest keys stay, so the number of
-    documents need not be known.
+    Every document draws a random key, and those with the smallest keys are kept. The total number
+    of documents need not be known.
     """
 
     def __init__(self, max_documents: int, max_characters: int, rng: np.random.Generator) -> None:
         self._max_documents, self._max_characters, self._rng = max_documents, max_characters, rng
-        self._kept: list[tuple[float, str]] = []  # a heap by negative keys: the largest key is popped first
+        self._kept: list[tuple[float, str]] = []  # a heap by negative keys: pops the largest key
         self._characters = 0
         self._border = 1.0  # keys from here on are rejected
 
@@ -176,12 +176,12 @@ class CorpusSample:
         """Offer more documents to the sample."""
         keys = self._rng.random(len(documents))
         for index in np.flatnonzero(keys < self._border).tolist():
-            if keys[index] < self._border:  # earlier ones may have lowered it
+            if keys[index] < self._border:  # earlier documents may have lowered it
                 self._take(float(keys[index]), documents[index])
 
     @property
     def documents(self) -> list[str]:
-        """The documents of the sample, in random order."""
+        """The sampled documents, in random order."""
         return [document for _, document in sorted(self._kept)]
 
     def _take(self, key: float, document: str) -> None:
@@ -200,8 +200,7 @@ class CorpusSample:
 def open_writer(folder: Path, packing: Packing) -> Iterator[Write]:
     """Yield a function that appends documents to the file `NAMES[packing]` in the folder.
 
-    The file holds JSON Lines, objects with a `text` as sources read them, and is complete when the
-    context ends.
+    The file contains JSON Lines, objects with a `text`, and is complete when the context ends.
     """
     path = folder / NAMES[packing]
     openers: Mapping[Packing, Callable[[], Any]] = {
@@ -219,7 +218,7 @@ def open_writer(folder: Path, packing: Packing) -> Iterator[Write]:
 
 
 def sources_of(names: Sequence[str], text_field: str) -> RunConfig:
-    """Read a run file, or make a run whose sources are these files of documents. Raises `ConfigError`."""
+    """Load a run file, or create a run with these files as sources. Raises `ConfigError` if invalid."""
     if any(Path(name).suffix in RUN_FILES for name in names):
         if len(names) > 1:
             raise ConfigError("Give one run file, or files of documents, not both.")
@@ -232,14 +231,14 @@ def sources_of(names: Sequence[str], text_field: str) -> RunConfig:
 
 
 def read_blocks(config: RunConfig) -> Iterator[list[str]]:
-    """Yield all documents of all sources in blocks of `BLOCK`; raises `ConfigError`."""
+    """Yield all documents of all sources in blocks of `BLOCK`. Raises `ConfigError` on failure."""
     documents = (document for source in config.data.sources for document in _read(source))
     while block := list(islice(documents, BLOCK)):
         yield block
 
 
 def _read(source: Source) -> Iterator[str]:
-    """Yield a source's documents that pass its filters of length and language."""
+    """Yield a source's documents that pass its length and language filters."""
     name, least, most = source.name, source.filters.min_characters, source.filters.max_characters
     try:
         units = open_units(source, whole=True)
@@ -251,7 +250,7 @@ def _read(source: Source) -> Iterator[str]:
                         yield document
     except ConfigError:
         raise
-    except Exception as error:  # a fault boundary: file systems and formats raise all types
+    except Exception as error:  # fault boundary: file systems and formats raise arbitrary types
         raise ConfigError(f"Cannot read {name} ({describe(error)}): mend it, or leave it out.") from error
 
 

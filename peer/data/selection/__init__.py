@@ -1,5 +1,5 @@
 """Selection of documents: filters, held-out documents, duplicates, perplexity.
 
-`peer.data.sources` imports `filters`; modules that deal with held-out documents import `hashing`;
-the preparation of a corpus imports the others.
+`peer.data.sources` uses `filters`, and modules that handle held-out documents use `hashing`; the
+other modules serve the preparation of a corpus.
 """

@@ -1,7 +1,7 @@
 """Removal of duplicate documents: exact copies, or near ones by MinHash (Broder 1997; datasketch).
 
-Memory is bounded: when it is full, older documents are forgotten, so that a copy may pass but no
-new document is dropped. The first of several copies is kept.
+Memory is bounded: when it is full, older documents are forgotten, so a copy may pass but no new
+document is dropped. The first of several copies is kept.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from peer.runtime.software import how_to_add
 
 Hashes = NDArray[np.uint64]
 SALT = "duplicates"
-WAYS = 8  # documents in one row of the exact memory: a cache line
+WAYS = 8  # documents per row of the exact memory: one cache line
 EXACT_REMEMBERED = 1 << 24  # documents in 128 MB, allocated as needed
 NEAR_REMEMBERED = 200_000  # documents in about half a gigabyte
 PERMUTATIONS = 64
-SIMILAR = 0.8  # share of common shingles that makes two documents near duplicates
+SIMILAR = 0.8  # Jaccard similarity above which two documents are near duplicates
 SHINGLE_WORDS, SHINGLE_CHARACTERS = 5, 8
-UNSPACED = 16  # characters per word, more than in any script that separates words
+UNSPACED = 16  # characters per word; more than in any script that separates words
 WORD = re.compile(r"\w+")
 MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 def open_duplicates(kind: Duplicates) -> DocumentFilter | None:
-    """Return a fresh filter that drops copies of earlier documents, or None. Raises `ConfigError`."""
+    """Return a new filter that drops copies of earlier documents, or None. Raises `ConfigError`."""
     if kind == "none":
         return None
     return ExactDuplicates().keep if kind == "exact" else NearDuplicates().keep
 
 
 class ExactDuplicates:
-    """A filter by 64-bit hashes, with hardly one wrong match in a hundred million documents.
+    """A filter by 64-bit hashes, with hardly one false match in a hundred million documents.
 
-    The memory is a table of rows; a full row drops one of its documents, chosen by the new one's hash.
+    A table of rows is its memory; a full row drops a document chosen by the new one's hash.
     """
 
     def __init__(self, remembered: int = EXACT_REMEMBERED) -> None:
-        self._table = np.zeros((max(1, remembered // WAYS), WAYS), np.uint64)  # 0 is an empty place
+        self._table = np.zeros((max(1, remembered // WAYS), WAYS), np.uint64)  # 0: empty
 
     def keep(self, documents: Sequence[str]) -> Mask:
         """Return a mask of the documents that are not copies of earlier ones."""
@@ -67,7 +67,7 @@ class ExactDuplicates:
 
 
 class NearDuplicates:
-    """A filter by MinHashes of the texts' shingles, found through locality-sensitive hashing.
+    """A filter by MinHashes of the texts' shingles, looked up with locality-sensitive hashing.
 
     It stores two generations of documents; when the younger is full, the older is dropped.
     """
@@ -83,7 +83,7 @@ class NearDuplicates:
         self._new_minhash: Callable[[], Any] = MinHash(PERMUTATIONS, seed=1, hashfunc=int).copy
         self._new_index: Callable[[], Any] = lambda: MinHashLSH(threshold=SIMILAR, num_perm=PERMUTATIONS)
         self._young = self._old = self._new_index()
-        self._signatures: dict[int, NDArray[np.uint64]] = {}  # (PERMUTATIONS,) of each remembered document
+        self._signatures: dict[int, NDArray[np.uint64]] = {}  # (PERMUTATIONS,) per remembered document
         self._number = self._first_young = self._first_old = 0
 
     def keep(self, documents: Sequence[str]) -> Mask:
@@ -112,9 +112,9 @@ class NearDuplicates:
 
 
 def shingle_hashes(text: str) -> NDArray[np.uint64]:
-    """Hash a text's runs of words, or of characters if the script does not separate words.
+    """Return hashes of a text's runs of words, or of characters if the script has no spaces.
 
-    Returns at least one 32-bit hash. Case, punctuation and white space do not matter.
+    There is at least one 32-bit hash. Case, punctuation and white space are ignored.
     """
     words = WORD.findall(text.casefold())
     letters = "".join(words)
@@ -123,11 +123,11 @@ def shingle_hashes(text: str) -> NDArray[np.uint64]:
     else:
         hashed = (crc32(word.encode("utf-8", "surrogatepass")) for word in words)
         units, length = np.fromiter(hashed, np.uint32, len(words)), SHINGLE_WORDS
-    if not words:  # punctuation only: the text itself
+    if not words:  # only punctuation: use the text itself
         units = np.array([crc32(text.encode("utf-8", "surrogatepass"))], np.uint32)
     length = min(length, len(units))
     hashes = np.zeros(len(units) - length + 1, np.uint64)
-    for place in range(length):  # wraps around, as it should
+    for place in range(length):  # intended to wrap around
         hashes = (hashes ^ units[place : len(units) - length + 1 + place]) * MIX
         hashes ^= hashes >> np.uint64(29)
     return np.unique(hashes >> np.uint64(32))

@@ -1,7 +1,7 @@
 """Filters that select a source's documents, block by block, before they are shuffled.
 
-All peers must decide alike, so a filter depends only on the documents and the run's configuration; only
-duplicates depend on what a device has read. `peer.data.sources.reader` applies the filters of `build_filters`.
+All peers must decide alike, so a filter depends only on the documents and the configuration; only
+duplicates depend on what a device has read. `peer.data.sources.reader` applies them.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ OpenFilters = Callable[[], Sequence[DocumentFilter]]
 def build_filters(source: Source, first: Sequence[DocumentFilter], tokenizer_dir: Path | None) -> OpenFilters:
     """Build a source's filters: the `first` ones, then cheap tests before costly ones.
 
-    Filters are opened anew for each epoch, so duplicates are found among the documents read since
+    Filters are reopened for each epoch, so duplicates are detected among the documents read since
     the epoch or the process began. `tokenizer_dir` holds the run's tokenizer. Raises `ConfigError`
-    if the scorer of documents is unavailable.
+    if the scorer is unavailable.
     """
     before, limits = list(first), source.filters
     if limits.min_characters > 0 or limits.max_characters is not None:
@@ -36,7 +36,7 @@ def build_filters(source: Source, first: Sequence[DocumentFilter], tokenizer_dir
 
 
 def have_wanted_length(limits: Filters, documents: Sequence[str]) -> Mask:
-    """Return which documents are neither too short to learn from nor too long."""
+    """Return a mask of the documents that are neither too short to learn from nor too long."""
     lengths = np.fromiter(map(len, documents), np.int64, len(documents))
     kept = lengths >= limits.min_characters
     return kept if limits.max_characters is None else kept & (lengths <= limits.max_characters)
@@ -51,14 +51,14 @@ def open_sampling(source: Source, tokenizer_dir: Path | None) -> DocumentFilter 
     sampling = source.sampling
     if sampling is None:
         return None
-    if sampling.method == "random":  # needs no scores
+    if sampling.method == "random":  # no scorer needed
         return lambda documents: decide(documents, np.full(len(documents), min(1.0, sampling.scale)))
     scorer = open_scorer(sampling.scorer, tokenizer_dir)
     return lambda documents: decide(documents, probabilities(sampling, scorer.perplexities(documents)))
 
 
 def keep_all(filters: Sequence[DocumentFilter], documents: Sequence[str]) -> Mask:
-    """Return a mask (documents,) of those that pass all filters, each applied to what passed before."""
+    """Return a mask (documents,) of those that pass all filters; each filter sees only what passed before."""
     kept = np.arange(len(documents))
     for test in filters:
         if len(kept):

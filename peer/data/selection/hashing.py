@@ -1,7 +1,7 @@
-"""A document's hash, and a number in [0, 1) drawn from it, so that all peers decide alike.
+"""A document's hash, and a pseudo-random number in [0, 1) derived from it, so that all peers decide alike.
 
-Documents are held out for validation by this number. It depends neither on the reader, the time nor
-the source, so a copy of a held-out document is always held out, on every peer.
+Documents are held out for validation according to this number. It depends neither on the reader,
+the time nor the source, so a copy of a held-out document is always held out, on every peer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def document_hash(text: str, salt: str = "") -> int:
 
 
 def uniform(text: str, salt: str) -> float:
-    """Draw a document's uniform number in [0, 1). It is equal on all machines, and independent for each salt."""
+    """Return a document's uniform number in [0, 1): equal on all machines, independent for each salt."""
     return document_hash(text, salt) / (1 << BITS)
 
 
@@ -37,7 +37,7 @@ class PartFilter:
         self._wanted, self._share = part == "validation", share
 
     def keep(self, documents: Sequence[str]) -> Mask:
-        """Return which of the documents belong to the part."""
+        """Return a mask of the documents that belong to the part."""
         return np.fromiter((self.keeps(document) for document in documents), np.bool_, len(documents))
 
     def keeps(self, document: str) -> bool:

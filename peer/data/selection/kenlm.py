@@ -1,6 +1,6 @@
-"""Scoring by a KenLM n-gram model, as CCNet and BERTIN do, and training one with KenLM's own `lmplz`.
+"""Scoring with a KenLM n-gram model, as in CCNet and BERTIN, and training with KenLM's `lmplz`.
 
-Only this module imports `kenlm`, which must be compiled and is therefore an optional extra.
+Only this module imports `kenlm`, an optional extra because it must be compiled.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from peer.runtime.software import how_to_add
 REMEMBERED_WORDS = 500_000
 LONGEST_REMEMBERED = 40  # characters
 _MARK, _DIGIT = regex.compile(r"[\p{P}\p{S}]"), regex.compile(r"\p{Nd}")
-SMALL_CORPUS = "--discount_fallback"  # else a small text has too few counts to estimate the discounts
+SMALL_CORPUS = "--discount_fallback"  # a small text has too few counts to estimate the discounts
 
 
 class KenlmScorer:
-    """A scorer by the perplexity per word of a document's lines; line ends count as words."""
+    """A scorer by the perplexity per word of a document's lines; line ends are counted as words."""
 
     def __init__(self, path: Path, text: str) -> None:
         try:
@@ -74,11 +74,11 @@ def _normalized(text: str) -> str:
     return " ".join(_DIGIT.sub("0", _MARK.sub(r" \g<0> ", text)).split())
 
 
-_remembered = lru_cache(REMEMBERED_WORDS)(_normalized)  # normalizing takes far longer than KenLM's scoring
+_remembered = lru_cache(REMEMBERED_WORDS)(_normalized)  # normalization takes far longer than KenLM's scoring
 
 
 def train_kenlm(documents: Iterable[str], out: Path, order: int = 5, program: str = "lmplz") -> None:
-    """Write an ARPA model of the documents' lines. Raises `ConfigError` if KenLM's program is missing or fails."""
+    """Train an ARPA model on the documents' lines. Raises `ConfigError` if KenLM is missing or fails."""
     found = shutil.which(program)
     if found is None:
         raise ConfigError(
@@ -96,7 +96,7 @@ def train_kenlm(documents: Iterable[str], out: Path, order: int = 5, program: st
             process.stdin.close()
         except BrokenPipeError:
             pass  # the program ended early; its exit status is checked below
-        except BaseException:  # also when interrupted: else the program would train on half of the documents
+        except BaseException:  # on interruption too: else the program would train on part of the documents
             process.kill()
             raise
         finally:

@@ -1,4 +1,4 @@
-"""The type of all document filters: by hashes, copies, lengths or perplexities."""
+"""The common type of all document filters: by hashes, copies, lengths or perplexities."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-Mask = NDArray[np.bool_]  # (documents,), true for those that are kept
+Mask = NDArray[np.bool_]  # (documents,), True for kept documents
 DocumentFilter = Callable[[Sequence[str]], Mask]

@@ -1,9 +1,9 @@
-"""BERTIN's perplexity sampling as pure functions, which choose documents by their perplexities.
+"""BERTIN's perplexity sampling as pure functions, which select documents by their perplexities.
 
 De la Rosa et al. 2022, "BERTIN: Efficient Pre-Training of a Spanish Language Model using Perplexity
-Sampling", section 2: text of the lowest perplexity is repetitive, of the highest noise; so
+Sampling", section 2: text of the lowest perplexity is repetitive, of the highest noisy, so
 documents of the middle quartiles are preferred. A method gives each perplexity a weight, and one
-common scale turns weights into probabilities. Unlike BERTIN, this module solves for the scale at
+common scale turns weights into probabilities. Unlike BERTIN, this module computes the scale for
 which the expected number of kept documents is the requested one.
 """
 
@@ -20,27 +20,27 @@ from peer.data.selection.hashing import uniform
 
 Floats = NDArray[np.float64]
 SALT = "sampling"
-LAST_WIDTHS = 10  # BERTIN's width of the unbounded last quartile, in units of the third quartile
-LEAST_WEIGHT = 1e-300  # so that even a target of all documents can be met
-LEAST_WIDTH = 1e-6  # of a quartile, relative to the first bound, for corpora of very similar documents
-DIGITS = 6  # of the numbers in the run file
-BINS = 120  # of the histogram
-SHOWN = 0.97  # share of the documents; the long tail of the rest would compress the histogram
+LAST_WIDTHS = 10  # BERTIN's width of the unbounded last quartile, in multiples of the third quartile
+LEAST_WEIGHT = 1e-300  # positive, so that even a target of all documents can be met
+LEAST_WIDTH = 1e-6  # smallest relative width of a quartile, for corpora of very similar documents
+DIGITS = 6  # significant digits of the numbers in the run file
+BINS = 120  # number of histogram bins
+SHOWN = 0.97  # share of the documents in the histogram, without the long tail
 
 
 def quartiles_of(perplexities: Floats) -> tuple[float, float, float]:
-    """Compute the three quartiles of perplexities (documents,), rounded to `DIGITS` digits."""
+    """Return the three quartiles of perplexities (documents,), rounded to `DIGITS` digits."""
     first, second, third = (_rounded(value) for value in np.quantile(perplexities, (0.25, 0.5, 0.75)))
     return first, second, third
 
 
 def quartile_numbers(perplexities: Floats, quartiles: Sequence[float]) -> NDArray[np.int64]:
-    """Return each document's quartile, 0 to 3, as (documents,). A bound belongs to the lower part."""
+    """Return each document's quartile, 0 to 3, as (documents,); bounds belong to the lower quartile."""
     return np.searchsorted(np.asarray(quartiles), perplexities, side="left").astype(np.int64)
 
 
 def default_factors(quartiles: Sequence[float]) -> tuple[float, float, float, float]:
-    """Compute BERTIN's weights of the quartiles: narrower ones weigh more. The largest weight is 1."""
+    """Return BERTIN's weights of the quartiles: narrower ones have more; the largest weight is 1."""
     first, second, third = quartiles
     widths = np.maximum([first, second - first, third - second, LAST_WIDTHS * third], LEAST_WIDTH * first)
     one, two, three, four = (_rounded(value) for value in widths.min() / widths)
@@ -48,9 +48,9 @@ def default_factors(quartiles: Sequence[float]) -> tuple[float, float, float, fl
 
 
 def default_width(quartiles: Sequence[float]) -> float:
-    """Compute a width by which the quartiles have about half of the median's weight.
+    """Return a width for which the quartiles have about half of the median's weight.
 
-    BERTIN's 4.5 fits the perplexities of Spanish by its own model; others spread differently.
+    BERTIN's 4.5 fits the perplexities of Spanish under its own model; others spread differently.
     """
     first, second, third = quartiles
     distance = (third - first) / 2 / second
@@ -63,7 +63,7 @@ def probabilities(sampling: Sampling, perplexities: Floats) -> Floats:
 
 
 def decide(documents: Sequence[str], chances: Floats) -> NDArray[np.bool_]:
-    """Decide which documents are kept, (documents,). Each decision depends only on the text, so all machines agree."""
+    """Return a mask (documents,) of kept documents; it depends on the text only, so all machines agree."""
     kept = chances >= 1
     for index in np.flatnonzero((chances > 0) & ~kept).tolist():
         kept[index] = uniform(documents[index], SALT) < chances[index]
@@ -78,7 +78,7 @@ def plan_sampling(
     factors: Sequence[float] | None = None,
     width: float | None = None,
 ) -> Sampling:
-    """Plan the sampling that keeps `share` of a corpus with perplexities like these. Raises `ConfigError`."""
+    """Plan the sampling that keeps `share` of a corpus with such perplexities. Raises `ConfigError`."""
     quartiles = quartiles_of(perplexities)
     shapes: Mapping[Method, Mapping[str, object]] = {
         "random": {},
@@ -91,7 +91,7 @@ def plan_sampling(
 
 
 def solve_scale(weights: Floats, share: float) -> float:
-    """Solve for the scale at which min(1, scale * weight) averages `share`.
+    """Return the scale for which the mean of min(1, scale * weight) is `share`.
 
     Raises `ConfigError` if there is none. If the k largest products are cut off at 1, the mean is
     linear in the scale, so all k are tried at once.
@@ -103,14 +103,14 @@ def solve_scale(weights: Floats, share: float) -> float:
             f"The target is {share:.1%} of the documents, but only {len(positive) / len(weights):.1%} of them have a "
             "weight above 0: lower --target, or raise the factors or the width."
         )
-    rest = positive[::-1].cumsum()[::-1]  # the sum of all weights from the k-th on
+    rest = positive[::-1].cumsum()[::-1]  # suffix sums of the weights
     scales = (share * len(weights) - np.arange(len(positive))) / rest
     fitting = np.flatnonzero(scales * positive <= 1 + 1e-12)
     return float(scales[fitting[0]]) if len(fitting) else float(1 / positive[-1])
 
 
 def _weights(sampling: Sampling, perplexities: Floats) -> Floats:
-    """Compute the method's weight of each document, (documents,).
+    """Return the method's weight of each document, (documents,).
 
     The Gaussian weight is exp(-distance² / width), with the distance from the median in medians.
     """
@@ -132,18 +132,18 @@ def _rounded(value: float) -> float:
 class PerplexityTally:
     """Numbers of documents before and after sampling, by quartile and histogram bin.
 
-    `manyhands corpus sample` shows them. Only counts are stored, so memory does not grow with the corpus.
+    Displayed by `manyhands corpus sample`. The memory does not grow with the corpus.
     """
 
     def __init__(self, sample: Floats, quartiles: tuple[float, float, float]) -> None:
         self.quartiles = quartiles
         low, high = np.quantile(sample, (0.0, SHOWN))
         self.edges: Floats = np.linspace(low, max(high, low * (1 + 1e-6)), BINS + 1)
-        self.bins = {name: np.zeros(BINS) for name in ("before", "expected", "kept")}  # the last bin has no end
+        self.bins = {name: np.zeros(BINS) for name in ("before", "expected", "kept")}  # the last bin is unbounded
         self.parts = {name: np.zeros(4) for name in ("before", "expected", "kept")}
 
     def add(self, perplexities: Floats, chances: Floats, kept: NDArray[np.bool_]) -> None:
-        """Count documents by their perplexities, chances and decisions, (documents,) each."""
+        """Count documents by their perplexities, probabilities and decisions, (documents,) each."""
         parts = quartile_numbers(perplexities, self.quartiles)
         inner = (perplexities >= self.edges[0]) & (perplexities <= self.edges[-1])
         bins = np.clip(np.searchsorted(self.edges, perplexities, side="right") - 1, 0, BINS - 1)
@@ -152,7 +152,7 @@ class PerplexityTally:
             self.bins[name] += np.bincount(bins[inner], weights[inner], BINS)
 
     def density(self, name: str) -> Floats:
-        """Compute the density of these documents in each bin, for a plot."""
+        """Return the density of these documents in each bin, for a plot."""
         total = self.parts[name].sum()
         density: Floats = self.bins[name] / max(total, 1e-12) / np.diff(self.edges)
         return density

@@ -1,4 +1,4 @@
-"""Scorers, which compute the perplexity of documents by a language model.
+"""Scorers, which compute the perplexity of documents under a language model.
 
 A Unigram scorer needs only the run's tokenizer, whose pieces have probabilities. It is weaker than
 a model of word order, but it recognizes the language: foreign scripts, codes, tables and lists of
@@ -23,8 +23,8 @@ from peer.config.data import ScorerConfig, Source, is_remote
 from peer.data.tokenization.words import WordMemory, sums
 from peer.network.remote_files import storage_options
 
-SLICE_CHARACTERS = 1_000_000  # in documents that are scored together
-UNKNOWN_PENALTY = 10.0  # in nats, beyond the rarest piece, as in sentencepiece
+SLICE_CHARACTERS = 1_000_000  # characters of documents scored together
+UNKNOWN_PENALTY = 10.0  # nats beyond the rarest piece, as in sentencepiece
 
 
 class Scorer(Protocol):
@@ -36,9 +36,9 @@ class Scorer(Protocol):
 
 
 def open_scorer(config: ScorerConfig, tokenizer_dir: Path | None) -> Scorer:
-    """Open the scorer that `config` describes; raises `ConfigError`.
+    """Open the scorer that `config` describes. Raises `ConfigError` if it is unusable.
 
-    `tokenizer_dir` holds the run's tokenizer, the scorer if no model is named.
+    `tokenizer_dir` holds the run's tokenizer, which is the scorer if no model is named.
     """
     if config.kind == "kenlm":
         from peer.data.selection.kenlm import KenlmScorer
@@ -54,7 +54,7 @@ def open_scorer(config: ScorerConfig, tokenizer_dir: Path | None) -> Scorer:
 
 
 def _checked_copy(config: ScorerConfig, address: str) -> Path:
-    """Return the model's file, or download a copy that is kept while this process runs.
+    """Return the model's file, or download a copy for the lifetime of this process.
 
     Raises `ConfigError` if the download fails or the digest differs from the run file's.
     """
@@ -65,7 +65,7 @@ def _checked_copy(config: ScorerConfig, address: str) -> Path:
         try:
             options = {address.partition("://")[0]: storage_options(Source(kind="text", path=(address,)))}
             path = Path(fsspec.open_local(f"simplecache::{address}", **options))
-        except Exception as error:  # of any file system
+        except Exception as error:  # raised by any file system
             raise ConfigError(f"Cannot fetch the scorer's model {address} ({error}): check its `model`.") from error
     if config.sha256 is not None and not (path.is_file() and sha256_of(path).hex() == config.sha256):
         raise ConfigError(f"The scorer's model {address} is not the one that the run names: its SHA-256 differs.")
@@ -101,7 +101,7 @@ class UnigramScorer:
         words = [document.split() for document in documents]
         ids, lengths = self._memory.encode(list(chain.from_iterable(words)))
         pieces = sums(lengths, words)  # (documents,)
-        # Each document is summed independently of its neighbours, so that all peers get the same sums.
+        # Each document is summed on its own, so that all peers get equal sums.
         filled, mean = pieces > 0, np.full(len(words), np.inf)
         mean[filled] = np.add.reduceat(self._surprise[ids], (pieces.cumsum() - pieces)[filled]) / pieces[filled]
         perplexities: NDArray[np.float64] = np.exp(mean)

@@ -1,6 +1,6 @@
 """Hugging Face datasets, streamed by `datasets`; a shard is a Parquet row group or another file.
 
-Only this module imports `datasets`, and only if a run names such a source, as the import takes a second.
+Only this module imports `datasets`, which takes a second, and only if a run has such a source.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from peer.network.http import asking, reaching
 
 HUB_TIMEOUT_S = 4.0  # the hub's own client retries for minutes
 REPOSITORY = re.compile(r"[A-Za-z0-9_-][\w.-]*(/[\w.-]+)?")  # NAME or OWNER/NAME; anything else is a folder
-MANY_SHARDS = 64  # so many shards are not divided, as that requests the row groups of each file
-BATCH_ROWS = 1000  # decoded at a time
+MANY_SHARDS = 64  # number of shards that are not divided further, which would read the row groups of each file
+BATCH_ROWS = 1000  # rows decoded at a time
 TEXT_TYPES = ("string", "large_string", "string_view")
 
 
 def dataset_shards(source: Source) -> list[Shard]:
-    """Open a dataset and list its shards; raises `ConfigError`."""
+    """Open a dataset and list its shards. Raises `ConfigError` if that fails."""
     dataset = _open(source)
     numbers = range(int(dataset.num_shards))
     return [Shard(f"shard {n} of {source.name}", partial(RowReader, source, dataset, n)) for n in numbers]
@@ -39,10 +39,10 @@ class RowReader(UnitReader):
     def __init__(self, source: Source, dataset: Any, shard: int, part: int, parts: int, state: State | None) -> None:
         from datasets.distributed import split_dataset_by_node
 
-        # Resharded so that row groups before `state` are not read again.
+        # Resharded to skip row groups before `state`.
         rows = dataset.shard(dataset.num_shards, shard).reshard()
         self._rows = split_dataset_by_node(rows, part, parts)
-        self._begun_at = state  # kept here, as the rows report it only after the first one
+        self._begun_at = state  # stored here, because the rows report it only after the first one
         if state is not None:
             self._rows.load_state_dict(state)
         self._records = self._read(source)
@@ -58,10 +58,10 @@ class RowReader(UnitReader):
 
 
 def _open(source: Source) -> Any:
-    """Open the dataset as a stream of the wanted columns; raises `ConfigError`."""
+    """Open the dataset as a stream of the wanted columns. Raises `ConfigError` if that fails."""
     import datasets
 
-    datasets.logging.set_verbosity(logging.CRITICAL)  # the reader reports errors
+    datasets.logging.set_verbosity(logging.CRITICAL)  # errors are reported by the reader
     datasets.disable_progress_bars()
     # Its own retries would take minutes and could not be interrupted.
     datasets.config.STREAMING_OPEN_MAX_RETRIES = datasets.config.STREAMING_READ_MAX_RETRIES = 1
@@ -72,14 +72,14 @@ def _open(source: Source) -> Any:
         return dataset
     try:
         return dataset.reshard()
-    except Exception:  # noqa: BLE001 - a bad file among good ones: its reader reports the error
+    except Exception:  # noqa: BLE001  - one bad file: its reader reports the error
         return dataset
 
 
 def require_hub(source: Source) -> None:
     """Raise `UnreachableError` if the dataset is on the hub and the hub does not respond at all.
 
-    A dataset in a local folder needs no hub. `HF_HUB_OFFLINE` and `HF_DATASETS_OFFLINE` disable the check.
+    Local folders need no hub. `HF_HUB_OFFLINE` and `HF_DATASETS_OFFLINE` disable the check.
     """
     name = source.paths[0]
     if source.kind != "hub" or Path(name).exists() or REPOSITORY.fullmatch(name) is None:
@@ -100,7 +100,7 @@ def require_hub(source: Source) -> None:
 
 
 def _open_hub(source: Source) -> Any:
-    """Open a dataset of the hub or a folder. Only the wanted columns of Parquet files are fetched."""
+    """Open a dataset of the hub or a folder; only the wanted columns of Parquet files are downloaded."""
     from datasets import load_dataset_builder
 
     require_hub(source)
@@ -127,7 +127,7 @@ def _open_hub(source: Source) -> Any:
 
 
 def _require_own_files(data_files: Any, source: Source) -> None:
-    """Raise `ConfigError` if a dataset of the hub names files elsewhere, such as local ones."""
+    """Raise `ConfigError` if a dataset of the hub refers to files elsewhere, such as local ones."""
     files = [str(file) for names in (data_files or {}).values() for file in names]
     foreign = [file for file in files if not file.startswith("hf://")]
     if foreign and not Path(source.paths[0]).exists():

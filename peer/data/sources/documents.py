@@ -1,9 +1,8 @@
 """Endless streams of documents: the next document of a device, and its position.
 
-The order depends on the device's number, so that peers read different parts of the run's sources.
-The position is a small JSON value, with which a returning volunteer continues instead of starting
-again at the first document. A thread reads each source ahead (`SourceStream`), so that training
-does not wait for a failing source.
+The order depends on the device's number, so peers read different parts of the run's sources. The
+position is a small JSON value with which a returning volunteer continues. A thread reads each
+source ahead (`SourceStream`), so training does not wait for a failing source.
 """
 
 from __future__ import annotations
@@ -34,21 +33,21 @@ logger = logging.getLogger(__name__)
 Position = Mapping[str, Any]  # JSON values only
 Report = Callable[[str], None]  # called with one sentence on why documents are missing
 
-CLOSING_S = 1.0  # a thread that waits longer for the network is left to end by itself
-CHARACTERS_A_TOKEN = 4  # estimate until a document's tokens are counted
-LOST_TURN_TOKENS = 500  # that a failing source loses with each turn
+CLOSING_S = 1.0  # limit for joining a thread, which may still wait for the network
+CHARACTERS_A_TOKEN = 4  # estimate used until a document's tokens are counted
+LOST_TURN_TOKENS = 500  # tokens that a failing source loses per turn
 
 
 class SourceStream:
     """The endless documents of one source, read ahead in a thread.
 
-    At most three blocks are in memory: the current, the next, and one that waits for room in the queue.
+    At most three blocks are in memory: the current, the next, and one waiting for the queue.
     """
 
     def __init__(self, plan: SourcePlan, position: BlockPosition | None, report: Report, pauses: Pauses) -> None:
-        self.reader = SourceReader(plan, position, report, pauses)  # `trouble` says why documents are missing
+        self.reader = SourceReader(plan, position, report, pauses)  # `trouble` is the reason for missing documents
         self._position, self._pauses = position or BlockPosition(), pauses
-        self._documents: Sequence[str | None] = ()  # of the current block
+        self._documents: Sequence[str | None] = ()  # documents of the current block
         self._index = self._position.index
         self._blocks = Prefetched(self.reader.blocks(), 1, "source")
 
@@ -64,7 +63,7 @@ class SourceStream:
 
     @property
     def epoch(self) -> int:
-        """The number of times that everything was read."""
+        """The number of complete passes over the source."""
         return self._position.epoch
 
     def position(self) -> BlockPosition:
@@ -76,7 +75,7 @@ class SourceStream:
         return self._index < len(self._documents) or self.reader.trouble is None or self._blocks.is_ready()
 
     def close(self) -> None:
-        """Wait for the thread, but not for the network. Close the pauses before."""
+        """Wait for the thread, but not for the network; close the pauses first."""
         self._blocks.close(CLOSING_S)
 
     def _next_block(self) -> bool:
@@ -84,7 +83,7 @@ class SourceStream:
             self._pauses(0)
             try:
                 block = self._blocks.take(0 if self.reader.trouble is not None else CHECK_S)
-            except StopIteration:  # closed since the check above
+            except StopIteration:  # closed after the check above
                 raise StreamClosed from None
             if block is not None:
                 self._position, self._documents, self._index = block.position, block.documents, block.position.index
@@ -105,8 +104,8 @@ class MixedDocuments:
         self, streams: Sequence[SourceStream], weights: Sequence[float], drawn: Sequence[int] | None, pauses: Pauses
     ) -> None:
         self._streams, self._weights, self._pauses = streams, weights, pauses
-        self._drawn = [0] * len(streams) if drawn is None else list(drawn)  # tokens of each source
-        self._uncounted: list[tuple[int, int]] = []  # for each document its source and its estimated tokens
+        self._drawn = [0] * len(streams) if drawn is None else list(drawn)  # tokens per source
+        self._uncounted: list[tuple[int, int]] = []  # source and estimated tokens of each document
 
     def __next__(self) -> str:
         while True:
@@ -123,12 +122,12 @@ class MixedDocuments:
     def count(self, tokens: Sequence[int]) -> None:
         """Replace estimates by the counted tokens of each document returned since the last call."""
         for (number, estimate), counted in zip(self._uncounted, tokens, strict=True):
-            self._drawn[number] += max(1, int(counted)) - estimate  # else a source without tokens would always be next
+            self._drawn[number] += max(1, int(counted)) - estimate  # at least 1, to give way to other sources
         self._uncounted.clear()
 
     @property
     def epoch(self) -> int:
-        """The number of times that everything was read."""
+        """The number of complete passes over all sources."""
         return min(stream.epoch for stream in self._streams)
 
     def position(self) -> Position:
@@ -136,7 +135,7 @@ class MixedDocuments:
         return {"drawn": list(self._drawn), "streams": [asdict(stream.position()) for stream in self._streams]}
 
     def close(self) -> None:
-        """End all reading; waiting consumers get `StreamClosed`."""
+        """Stop reading; waiting consumers get `StreamClosed`."""
         self._pauses.close()
         for stream in self._streams:
             stream.close()
@@ -148,7 +147,7 @@ class MixedDocuments:
         self.close()
 
     def _await_any(self) -> None:
-        """Wait while all sources fail; raises `ConfigError` if none ever gave a document and none is retried."""
+        """Wait while all sources fail. Raises `ConfigError` if none ever gave a document and all pause."""
         while not any(stream.is_ready() for stream in self._streams):
             readers = [stream.reader for stream in self._streams]
             troubles = [reader.trouble for reader in readers if reader.trouble is not None]
@@ -159,7 +158,7 @@ class MixedDocuments:
 
 
 def source_names(sources: Sequence[Source]) -> list[str]:
-    """Name each source by a digest of its settings except weight and licence; number equal ones."""
+    """Return a digest of each source's settings except weight and licence, with a number for equal ones."""
     names: list[str] = []
     for source in sources:
         name = sha256(source.model_dump_json(exclude={"weight", "license"}).encode()).hexdigest()
@@ -168,7 +167,7 @@ def source_names(sources: Sequence[Source]) -> list[str]:
 
 
 def check_position(value: Any, sources: int) -> Position:
-    """Validate a position from a file; raises `ValueError` or `TypeError`, also for a wrong number of sources."""
+    """Validate a position from a file. Raises `ValueError` or `TypeError` if it is invalid."""
     if not isinstance(value, dict) or value.keys() != {"drawn", "streams"}:
         raise ValueError("a position has the keys `drawn` and `streams`")
     TypeAdapter(list[NonNegativeInt]).validate_python(value["drawn"], strict=True)
@@ -178,7 +177,7 @@ def check_position(value: Any, sources: int) -> Position:
 
 
 def _at(place: Mapping[str, Any] | None) -> BlockPosition | None:
-    """Parse the position in one source (None: never read); raises `ValueError` or `TypeError`."""
+    """Parse the position in one source (None: never read). Raises `ValueError` or `TypeError`."""
     if place is None:
         return None
     if set(place) != {field.name for field in fields(BlockPosition)}:
@@ -199,9 +198,9 @@ def open_documents(
 ) -> MixedDocuments:
     """Open the documents of a run in this device's order, from `position` on.
 
-    The part `validation` is the held-out documents, `training` all others. With `tokenizer_dir`,
-    sources can be sampled by the run's own tokenizer. Starts threads. Raises `ConfigError` for
-    unusable filters at once, for unusable sources when documents are read.
+    The part `validation` consists of the held-out documents, `training` of all others. With
+    `tokenizer_dir`, sources can be sampled by the run's own tokenizer. Starts threads. Raises
+    `ConfigError` for unusable filters at once, for unusable sources when documents are read.
     """
     sources, pauses = config.data.sources, pauses or Pauses()
     division = [] if part is None else [PartFilter(part, config.data.validation.share).keep]
@@ -220,7 +219,7 @@ def open_documents(
 
 
 def sample_documents(config: RunConfig, limit: int) -> Iterator[str]:
-    """Yield up to `limit` different documents to train a tokenizer on, by the sources' weights.
+    """Yield up to `limit` different documents for training a tokenizer, by the sources' weights.
 
     They are not sampled by perplexity, which may need the tokenizer. Raises `ConfigError` for an
     unreadable source, and `UnreachableError`, before reading anything, if the hub does not respond.
@@ -276,7 +275,7 @@ def _plan(config: RunConfig, number: int, device_number: int, filters: OpenFilte
 
 
 def open_units(source: Source, *, whole: bool = False) -> Units:
-    """Open the units of a source, cut finely for many devices unless `whole`."""
+    """Open the units of a source, divided for many devices unless `whole`."""
     return Units(_shards(source), whole=whole)
 
 

@@ -1,8 +1,8 @@
-"""Handling of units that cannot be read: they are retried, skipped, or waited for.
+"""Handling of unreadable units: they are retried, skipped, or waited for.
 
-A unit is retried several times from the record at which it failed, and is then skipped until the
-next epoch. If several units in a row fail, the cause is probably the network or the source: the
-source pauses, and goes back to the first of them, once.
+A unit is retried several times from the record at which it failed, and then skipped until the next
+epoch. If several units in a row fail, the cause is probably the network or the source: the source
+pauses, and returns to the first of them, once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ UNITS_IN_A_ROW = 3
 
 
 class StreamClosed(Exception):  # noqa: N818 - not an error: the reader is no longer needed
-    """The stream was closed while a caller waited for it."""
+    """The signal that the stream was closed while a caller waited for it."""
 
 
 class Pauses:
@@ -45,12 +45,12 @@ class Pauses:
 
 @dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid"))
 class SourcePlace:
-    """A device's place in a source."""
+    """A device's position in a source."""
 
     epoch: NonNegativeInt = 0
-    block: NonNegativeInt = 0  # number in the epoch
-    turn: NonNegativeInt = 0  # number in the device's order of units
-    state: State | None = None  # position in the unit; None at its beginning
+    block: NonNegativeInt = 0  # number within the epoch
+    turn: NonNegativeInt = 0  # index in the device's order of units
+    state: State | None = None  # position in the unit; None: at its beginning
 
     def next_unit(self, units: int) -> SourcePlace:
         """Return the beginning of the next unit, which may be in the next epoch."""
@@ -60,19 +60,19 @@ class SourcePlace:
 
 
 class Setbacks:
-    """The units that have failed since the last successful read; decides where to continue."""
+    """The units that have failed since the last successful read, and the decision where to continue."""
 
     def __init__(self) -> None:
         self._failed: list[SourcePlace] = []
         self._went_back = False
 
     def read_something(self) -> None:
-        """Forget the failed units: a later unit was read, so the source itself is well."""
+        """Reset the failed units after a later one was read, which shows that the source works."""
         self._failed.clear()
         self._went_back = False
 
     def failed(self, place: SourcePlace, units: int) -> tuple[SourcePlace, bool]:
-        """Return where to continue after all attempts at `place` failed, and whether to rest."""
+        """Return where to continue after all attempts at `place` failed, and whether to pause."""
         self._failed.append(place)
         if len(self._failed) < min(UNITS_IN_A_ROW, units):
             return place.next_unit(units), False
@@ -83,7 +83,7 @@ class Setbacks:
 
 
 def retrying(pause: Callable[[float], None], before_wait: Callable[[BaseException], None]) -> Retrying:
-    """Return a caller that retries up to `ATTEMPTS` attempts, then raises the last error."""
+    """Return a caller that retries up to `ATTEMPTS` times, then raises the last error."""
 
     def tell(call: RetryCallState) -> None:
         error = call.outcome.exception() if call.outcome else None
@@ -101,7 +101,7 @@ def retrying(pause: Callable[[float], None], before_wait: Callable[[BaseExceptio
 
 
 def describe(error: BaseException) -> str:
-    """Describe an error for a sentence. fsspec's missing files are described by their cause."""
+    """Return a description of an error for a sentence; fsspec's missing files are described by their cause."""
     if isinstance(error, FileNotFoundError) and error.__cause__ is not None:
         error = error.__cause__
     text = " ".join(str(error).split())

@@ -1,4 +1,4 @@
-"""Documents from records with fields: the text of a JSON line or a row in a wanted language."""
+"""Extraction of documents from records: the text of a JSON line or row in a wanted language."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def wanted_fields(source: Source) -> list[str]:
 
 
 def value_of(record: Any, name: str) -> Any:
-    """Return the value of a field, None if it is missing. Dots in the name lead to nested fields."""
+    """Return the value of a field, None if it is missing; dots in the name denote nested fields."""
     if not isinstance(record, Mapping):
         return None
     if name in record:

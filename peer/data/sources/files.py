@@ -1,10 +1,10 @@
-"""Plain text and JSON Lines, compressed or not, as shards: ranges, or every k-th document.
+"""Plain text and JSON Lines, optionally compressed, as shards: ranges, or every k-th document.
 
-A plain file is cut into ranges; of a compressed one, each part takes every k-th document.
+A plain file is divided into ranges; of a compressed one, each part takes every k-th document.
 `datasets` is not used, because it can neither skip a bad record or an endless line nor begin in the
-middle of a file. Memory is bounded: a document of more than 16 MiB is cut into pieces, which are
-documents from there on (`peer.data.sources.pieces`). Only a JSON line of more than 64 MiB is
-skipped. A file that ends too early is an error, never just a short file.
+middle of a file. Memory is bounded: a document of more than 16 MiB is cut into pieces, each of
+which becomes a document (`peer.data.sources.pieces`), and a JSON line of more than 64 MiB is
+skipped. A truncated file is an error.
 
 The ranges of a file are disjoint and complete: a line belongs to the range in which it begins, a
 paragraph to the range in which the blank line before it begins.
@@ -29,14 +29,15 @@ from peer.data.sources.units import MANY_FILES, Record, Shard, State, UnitReader
 from peer.network.remote_files import FileLocation, find_files
 
 MAX_DOCUMENT_BYTES = 16 << 20
-MAX_JSON_BYTES = 64 << 20  # of one line, which must be parsed as a whole
-# A document or a piece of it (None if too long), and the byte after the document (None before its last piece).
+MAX_JSON_BYTES = 64 << 20  # limit for one line, which must be parsed as a whole
+# A document or a piece (None if too long), and the byte after the document (None before its last
+# piece).
 Found = tuple[bytes | None, int | None]
 Decode = Callable[[bytes], Record]
 Divide = Callable[[BinaryIO, int, int | None, bool], Iterator[Found]]
-MIN_RANGE_BYTES = 1 << 20  # shorter ranges would cost too many requests
+MIN_RANGE_BYTES = 1 << 20  # shorter ranges would need too many requests
 MAX_RANGE_BYTES = 16 << 20
-LONGEST_BLANK = 200  # bytes of a line that can count as blank
+LONGEST_BLANK = 200  # longest line that can be blank, in bytes
 ZERO_WIDTH = dict.fromkeys([*range(0x200B, 0x2010), 0x2060, 0xFEFF])  # invisible characters
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -47,8 +48,8 @@ class Range:
 
     address: FileLocation
     start: int = 0
-    end: int | None = None  # None: to the end of a file that is not cut
-    encoding: str | None = None  # None: recognised from the first bytes
+    end: int | None = None  # None: the end of an undivided file
+    encoding: str | None = None  # None: detected from the first bytes
 
 
 def file_shards(source: Source) -> list[Shard]:
@@ -67,9 +68,9 @@ class FileReader(UnitReader):
         in_lines = is_json or source.documents == "line"
         self._divide: Divide = partial(line_documents, in_pieces=not is_json) if in_lines else paragraph_documents
         self._decode: Decode = partial(decode_json, source) if is_json else decode_text
-        # A document that is cut into pieces has more characters than this.
+        # Documents cut into pieces have more characters than this.
         self._wants_long = (source.filters.max_characters or MAX_DOCUMENT_BYTES) > MAX_DOCUMENT_BYTES // 4
-        # One byte early, to see whether a line begins at the range's first byte.
+        # One byte early, to detect whether a line begins at the range's first byte.
         self._offset = max(span.start - 1, 0) if state is None else int(state["offset"])
         self._number = 0 if state is None else int(state["number"])
         self._pieces = 0 if state is None else int(state.get("pieces", 0))  # already read of the document at the offset
@@ -101,7 +102,7 @@ class FileReader(UnitReader):
                         yield record if self._wants_long or not is_long else ""
 
     def _records_of(self, content: bytes | None) -> list[Record]:
-        """Decode a document or a piece of one; cut text that decoding has made too long."""
+        """Decode a document or a piece; cut text that decoding has made too long."""
         record = None if content is None else self._decode(content)
         return [None] if record is None else list(cut_text(record, MAX_DOCUMENT_BYTES))
 
@@ -123,7 +124,7 @@ def decode_text(content: bytes) -> Record:
 
 
 def cut_files(files: Sequence[Range]) -> list[Range]:
-    """Return the files in order. Cut those readable from any offset into ranges of similar length."""
+    """Return the files in order, with those readable from any offset divided into similar ranges."""
     sizes = ask_each(files, lambda file: size_if_divisible(file.address, file.encoding))
     fair_bytes = sum(size or 0 for size in sizes) // MANY_FILES
     range_bytes = min(max(fair_bytes, MIN_RANGE_BYTES), MAX_RANGE_BYTES)
@@ -143,7 +144,7 @@ def line_documents(
 ) -> Iterator[Found]:
     """Yield the non-blank lines that begin before `end`.
 
-    `file` is at `offset`; the rest of the line there is skipped unless it is a `whole_line`.
+    `file` is at `offset`; the remainder of the line there is skipped unless it is a `whole_line`.
     """
     line, at = _Gathered(in_pieces=in_pieces), offset
     for start, chunk, at in _lines(file, offset):
@@ -159,14 +160,14 @@ def line_documents(
 def paragraph_documents(file: BinaryIO, offset: int, end: int | None, whole_paragraph: bool) -> Iterator[Found]:
     """Yield the paragraphs after all blank lines that begin before `end`.
 
-    `file` is at `offset`; the text before the first blank line is skipped unless it is a `whole_paragraph`.
+    `file` is at `offset`; an incomplete paragraph (not `whole_paragraph`) there is skipped.
     """
     paragraph, ours, at = _Gathered(), whole_paragraph, offset
     for start, chunk, at in _lines(file, offset):
-        if not is_blank(chunk) or start + len(chunk) < at:  # the rest of a line is not a blank line
+        if not is_blank(chunk) or start + len(chunk) < at:  # the end of a line is not a blank line
             if ours:
                 yield from paragraph.add(chunk)
-        elif start > offset or whole_paragraph:  # else it may be the end of a non-blank line
+        elif start > offset or whole_paragraph:  # otherwise it may be the end of a non-blank line
             yield from paragraph.end(start)
             ours = end is None or start < end
             if not ours:
@@ -175,7 +176,7 @@ def paragraph_documents(file: BinaryIO, offset: int, end: int | None, whole_para
 
 
 def is_blank(line: bytes) -> bool:
-    """Return whether a line holds only (Unicode) white space and zero-width characters."""
+    """Return whether a line contains only (Unicode) white space and zero-width characters."""
     content = line.strip()
     if not content:
         return True
@@ -187,7 +188,7 @@ def is_blank(line: bytes) -> bool:
 
 
 class _Gathered:
-    """A buffer for one document. A document that is too long is yielded in pieces while it is read."""
+    """A buffer for one document; a document that is too long is yielded in pieces while it is read."""
 
     def __init__(self, *, in_pieces: bool = True) -> None:
         self._in_pieces = in_pieces
@@ -195,7 +196,7 @@ class _Gathered:
 
     def _begin(self) -> None:
         self._chunks: list[bytes] = []
-        self._bytes = 0  # not yielded yet
+        self._bytes = 0  # bytes not yielded yet
         self._is_cut = False
 
     def add(self, chunk: bytes) -> Iterator[Found]:
@@ -210,7 +211,7 @@ class _Gathered:
             self._chunks.clear()
 
     def end(self, after: int) -> Iterator[Found]:
-        """Yield the document or its last piece, if any, and begin another; yield None if it is too long."""
+        """Yield the document or its last piece, if any, or None if it is too long; then begin another."""
         content = b"".join(self._chunks)
         if self._bytes > MAX_JSON_BYTES:
             yield None, after

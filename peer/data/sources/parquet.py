@@ -1,4 +1,4 @@
-"""Parquet files, with row groups as shards; only the wanted columns of remote files are fetched."""
+"""Parquet files, with row groups as shards; only the wanted columns of remote files are downloaded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from peer.data.sources.fields import document_of, wanted_fields
 from peer.data.sources.units import MANY_FILES, CountedReader, Record, Shard, ask_each
 from peer.network.remote_files import FileLocation, find_files
 
-BATCH_ROWS = 1000  # decoded at a time
+BATCH_ROWS = 1000  # rows decoded at a time
 
 
 def parquet_shards(source: Source) -> list[Shard]:
@@ -40,11 +40,11 @@ class RowGroups:
 
     @property
     def name(self) -> str:
-        """The file's name for people."""
+        """The file's name for messages."""
         return f"`{self.address.url}`"
 
     def count(self) -> int:
-        """Return the number of the file's row groups. Raises the errors of `documents`."""
+        """Return the number of the file's row groups. Raises the same errors as `documents`."""
         with self._opened() as (file, _):
             return int(file.num_row_groups)
 
@@ -68,7 +68,7 @@ class RowGroups:
     def _opened(self) -> Iterator[tuple[pq.ParquetFile, list[str]]]:
         """Open the file, and yield it with the columns to read."""
         columns = wanted_fields(self.source)
-        with self.address.filesystem.open(self.address.path, cache_type="none") as raw:  # Arrow asks for the ranges
+        with self.address.filesystem.open(self.address.path, cache_type="none") as raw:  # Arrow requests the ranges
             try:
                 file = pq.ParquetFile(raw, pre_buffer=True)
             except pa.ArrowInvalid as error:
@@ -80,7 +80,7 @@ class RowGroups:
 
 
 def _require_text(schema: pa.Schema, name: str, file: str) -> None:
-    """Raise `ConfigError` unless the column, or the nested field of a dotted name, holds text."""
+    """Raise `ConfigError` unless the column, or the nested field of a dotted name, contains text."""
     found: pa.DataType = pa.struct(schema)
     for part in [name] if name in schema.names else name.split("."):
         number = found.get_field_index(part) if pa.types.is_struct(found) else -1

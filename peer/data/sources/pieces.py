@@ -1,7 +1,7 @@
-"""Division of long documents into pieces; equal on all devices, as filters use a piece's hash.
+"""Division of long documents into pieces, equal on all devices because filters use a piece's hash.
 
 A document is cut after a paragraph, else after a line, else after white space near the limit, else
-between grapheme clusters, so a letter stays with its marks and an emoji with its modifiers.
+between grapheme clusters, which keeps a letter with its marks and an emoji with its modifiers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from itertools import accumulate
 
 import regex
 
-WINDOW_BYTES = 4096  # before the limit, searched for white space or the end of a character
+WINDOW_BYTES = 4096  # bytes before the limit that are searched for white space or the end of a character
 LONGEST_CHARACTER_BYTES = 4
 _UTF8 = codecs.getincrementaldecoder("utf-8")
 _SEEN_CHARACTER = regex.compile(r"\X")  # Unicode's extended grapheme cluster
@@ -28,7 +28,7 @@ def cut_text(text: str, limit: int) -> Iterator[str]:
 
 
 def cut_bytes(content: bytes, limit: int) -> Iterator[bytes]:
-    """Yield UTF-8 text in pieces of at most `limit` bytes. Each depends only on the text up to its end."""
+    """Yield UTF-8 text in pieces of at most `limit` bytes; each depends only on the text up to its end."""
     start = 0
     while len(content) - start > limit:
         end = _end_of_piece(content, start, limit)
@@ -44,7 +44,8 @@ def _end_of_piece(content: bytes, start: int, limit: int) -> int:
         if found >= 0:
             return found + len(separator)
     first = _whole_character(content, max(longest - WINDOW_BYTES, start), step=1)
-    # Includes the code point after the limit, which shows whether the character before it is complete.
+    # Includes the code point after the limit, which shows whether the previous character is
+    # complete.
     text = _UTF8("surrogateescape").decode(content[first : longest + LONGEST_CHARACTER_BYTES])
     sizes = (len(character.encode("utf-8", "surrogateescape")) for character in _SEEN_CHARACTER.findall(text)[:-1])
     ends = [end for end in accumulate(sizes, initial=first) if start < end <= longest]

@@ -1,4 +1,4 @@
-"""Items made ahead of their consumer in a thread: blocks of documents, and batches."""
+"""Prefetching in a thread, for blocks of documents and for batches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
-CHECK_S = 0.1  # between checks for `close` while the queue is full
+CHECK_S = 0.1  # interval between checks for `close` while the queue is full
 
 
 @dataclass(frozen=True)
@@ -20,12 +20,12 @@ class _End:
 
 
 class Prefetched(Generic[T]):
-    """Up to `depth` items of an iterator, made ahead in a thread; its error is raised in `take`."""
+    """An iterator that prefetches up to `depth` items in a thread; its error is raised in `take`."""
 
     def __init__(self, items: Iterator[T], depth: int, name: str) -> None:
         self._queue: queue.Queue[T | _End] = queue.Queue(depth)
         self._closed = threading.Event()
-        self._error: BaseException | None = None  # that ended the items
+        self._error: BaseException | None = None  # error that ended the items
         self._thread = threading.Thread(target=self._produce, args=(items,), name=name, daemon=True)
         self._thread.start()
 
@@ -46,7 +46,7 @@ class Prefetched(Generic[T]):
         return self._error is not None or not self._queue.empty()
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Stop making items, and wait up to `timeout_s` for the thread to end."""
+        """Stop producing items, and wait up to `timeout_s` for the thread to end."""
         self._closed.set()
         self._thread.join(timeout_s)
 
@@ -56,7 +56,7 @@ class Prefetched(Generic[T]):
                 if not self._put(item):
                     return
             self._put(_End(StopIteration()))
-        except BaseException as error:  # noqa: BLE001 - raised again in the consumer
+        except BaseException as error:  # noqa: BLE001  - raised again in the consumer
             self._put(_End(error))
 
     def _put(self, item: T | _End) -> bool:

@@ -1,9 +1,7 @@
-"""The endless reader of one source, which yields filtered, shuffled blocks and survives failures.
+"""An endless, fault-tolerant reader of one source, which yields filtered, shuffled blocks.
 
-A block is a number of records that are shuffled together, across units. It can be read again from
-its place: it is the next `size` records from there.
-
-`peer.data.sources.documents` runs the reader in a thread.
+A block consists of the next `size` records from its place, shuffled together across units, so it
+can be read again. `peer.data.sources.documents` runs the reader in a thread.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from peer.data.selection.masks import DocumentFilter
 from peer.data.sources.faults import REST_S, Pauses, Setbacks, SourcePlace, StreamClosed, describe, retrying
 from peer.data.sources.units import Record, UnitReader, Units, deal_units
 
-BARREN_RECORDS = 100_000  # rejected in a row before a warning
+BARREN_RECORDS = 100_000  # successive rejections before a warning
 CHECK = "check its `path`, `text_field` and `filters`"
 LATER = f"trying again in {REST_S / 60:.0f} minutes"
 
@@ -40,12 +38,12 @@ def no_wait(_: int) -> float:
 
 @dataclass(frozen=True)
 class SourcePlan:
-    """The plan of a source's reading: its units, filters and order."""
+    """A source's units, filters and order."""
 
-    name: str  # for people
+    name: str  # name for messages
     open_units: Callable[[], Units]
     open_filters: OpenFilters  # called at the beginning of each epoch
-    seed: tuple[int, ...]  # of the run and the source: the same on every device
+    seed: tuple[int, ...]  # seed of the run and the source; equal on every device
     device_number: int
     block_documents: int
     reserve: Reserve = no_wait
@@ -56,8 +54,8 @@ class BlockPosition(SourcePlace):
     """A document's position in a block, and the block's place in the source; saved as JSON."""
 
     units: NonNegativeInt | None = None  # number in the source; None before it was opened
-    size: NonNegativeInt | None = None  # records in the block
-    index: NonNegativeInt = 0  # of the document in the block
+    size: NonNegativeInt | None = None  # number of records in the block
+    index: NonNegativeInt = 0  # index of the document in the block
 
     def resume(self, units: int) -> tuple[SourcePlace, int | None, int]:
         """Return where to begin, the first block's number of records, and the records to skip."""
@@ -70,18 +68,18 @@ class BlockPosition(SourcePlace):
 
 @dataclass(frozen=True)
 class Block:
-    """Shuffled documents; None in the places of rejected ones."""
+    """Shuffled documents, with None in place of rejected ones."""
 
-    position: BlockPosition  # of the first document that was not read in an earlier session
+    position: BlockPosition  # position of the first document not read in an earlier session
     documents: Sequence[str | None]
 
 
 @dataclass(frozen=True)
 class Trouble:
-    """The reason why a source yields no documents at the moment."""
+    """The reason why a source currently yields no documents."""
 
     text: str
-    resting: bool  # else it is being retried
+    resting: bool  # False: it is being retried
 
 
 @dataclass
@@ -105,7 +103,7 @@ class Gathered:
 
 
 class BlockReader:
-    """Reads blocks from a place without end. A block ends at the end of an epoch or at a failed unit."""
+    """Reads blocks endlessly from a place; a block ends at the end of an epoch or at a failed unit."""
 
     def __init__(
         self, units: Units, deal: Callable[[int], NDArray[np.int64]], place: SourcePlace, attempts: Retrying
@@ -117,18 +115,18 @@ class BlockReader:
 
     @property
     def unit_name(self) -> str:
-        """The name, for people, of the current unit."""
+        """The name of the current unit for messages."""
         return self._units.name(int(self._order[self.place.turn]))
 
     def read(self, limit: int) -> Gathered:
-        """Read the next block. After an error, `place` is where the error occurred."""
+        """Read the next block; after an error, `place` is where the error occurred."""
         gathered = Gathered(self.place, limit)
         while not gathered.is_full and self.place.epoch == gathered.place.epoch:
             try:
                 ended = self._attempts(self._read_on, gathered)
             except StreamClosed:
                 raise
-            except Exception as error:  # noqa: BLE001 - the fault boundary: of any file system and format
+            except Exception as error:  # noqa: BLE001  - fault boundary: any file system or format
                 gathered.error = error
                 break
             if ended:
@@ -163,14 +161,14 @@ class BlockReader:
                 if gathered.is_full:
                     return False
             return True
-        except Exception:  # of any file system and format: the next attempt continues after the last good record
+        except Exception:  # any file system or format: the next attempt continues after the last good record
             self.place = replace(self.place, state=self._unit.state())
             self.close()
             raise
 
 
 class SourceReader:
-    """The reader of a source's blocks, with the current `trouble` of the source."""
+    """The reader of a source's blocks, with the source's current `trouble`."""
 
     def __init__(
         self, plan: SourcePlan, position: BlockPosition | None, report: Callable[[str], None], pauses: Pauses
@@ -180,11 +178,11 @@ class SourceReader:
         self.has_given = position is not None  # in this session, or perhaps in an earlier one
         self._setbacks = Setbacks()
         self._filters: tuple[int, Sequence[DocumentFilter]] = (-1, ())  # epoch and its filters
-        self._barren_records = self._barren_units = 0  # since the last document that was kept
+        self._barren_records = self._barren_units = 0  # counts since the last kept document
         self._damaged_records = self._damaged_told = 0
 
     def blocks(self) -> Iterator[Block]:
-        """Yield blocks without end. Raises `StreamClosed` once the pauses are closed."""
+        """Yield blocks endlessly. Raises `StreamClosed` once the pauses are closed."""
         units = self._open()
         count = len(units)
         place, size, index = self._position.resume(count)
@@ -195,7 +193,7 @@ class SourceReader:
                 size, index = None, 0
 
     def _read_block(self, reader: BlockReader, limit: int, index: int, units: int) -> Iterator[Block]:
-        """Read a block and yield it if any document is kept. In a function of its own to free its records."""
+        """Read a block and yield it if any document is kept; a separate function, to free its records."""
         gathered = reader.read(limit)
         self._barren_units += gathered.units_ended
         if gathered.records:
@@ -221,7 +219,7 @@ class SourceReader:
                 return attempts(self._plan.open_units)
             except StreamClosed:
                 raise
-            except Exception as error:  # noqa: BLE001 - the fault boundary: of any file system and format
+            except Exception as error:  # noqa: BLE001  - fault boundary: any file system or format
                 self._rest(_sentence(error, action, f"; {LATER}."))
 
     def _shuffled(self, gathered: Gathered) -> Sequence[str | None]:
@@ -256,7 +254,7 @@ class SourceReader:
         reader.go_to(go_to)
 
     def _mind_barrenness(self, units: int) -> None:
-        """Pause if no unit has any wanted document. Warn if many documents in a row were rejected."""
+        """Pause if no unit has any wanted document; warn if many documents in a row were rejected."""
         if self._barren_units >= units:
             self._rest(f"The data source {self._plan.name} has no documents that are wanted: {CHECK}.")
         elif self._barren_records >= BARREN_RECORDS:
@@ -282,6 +280,6 @@ class SourceReader:
 
 
 def _sentence(error: BaseException, action: str, ending: str) -> str:
-    """Describe a failure; our own errors are complete sentences already."""
+    """Describe a failure; our own errors are already complete sentences."""
     ours = isinstance(error, (ConfigError, UnreachableError))
     return str(error) if ours else f"{action} ({describe(error)}){ending}"

@@ -1,7 +1,7 @@
-"""Recognition of compression and text encoding from a file's first bytes, never from its name.
+"""Detection of compression and text encoding from a file's first bytes, never from its name.
 
-A wrong guess would go unnoticed in the training text. So a file with other content, or with an
-unclear encoding, is refused.
+A wrong guess would go unnoticed in the training text. A file with other content, or with an unclear
+encoding, is therefore rejected.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import charset_normalizer
 
 from auth.errors import ConfigError
 
-HEAD_BYTES = 1 << 16  # read from a file to recognise it
+HEAD_BYTES = 1 << 16  # bytes read from a file for the detection
 PACKINGS: Mapping[bytes, str] = MappingProxyType(
     {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip"}
     | {bytes([number]) + b"\x2a\x4d\x18": "zstd" for number in range(0x50, 0x60)}  # a skippable frame, as in pzstd
@@ -55,7 +55,7 @@ FOREIGN_TEXT: Mapping[str, tuple[str, str]] = MappingProxyType(
     }
 )
 TAR_AT, TAR = 257, b"ustar"
-MARKS = (  # longer ones first, as UTF-32's begins like UTF-16's
+MARKS = (  # longer ones first, because UTF-32's begins like UTF-16's
     (codecs.BOM_UTF32_LE, "utf-32"),
     (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF8, "utf-8"),
@@ -66,7 +66,7 @@ UNMARKED = {"utf-32-le": 4, "utf-32-be": 4, "utf-16-le": 2, "utf-16-be": 2}  # e
 CONTROLS = frozenset(map(chr, range(32))) - frozenset("\t\n\v\f\r\x1a\x1b\x1c\x1d\x1e\x1f")
 MOST_CONTROLS = 0.01  # share of a text's characters
 FEW = 3  # invalid bytes tolerated in UTF-8 text
-LEAST_COHERENCE, LEAST_LEAD = 0.2, 0.03  # of charset-normalizer's best guess, and its lead over the next
+LEAST_COHERENCE, LEAST_LEAD = 0.2, 0.03  # thresholds for charset-normalizer's best guess, and its lead over the next
 REPLACEMENT = "\ufffd"
 
 
@@ -140,7 +140,7 @@ def _marked(head: bytes) -> str | None:
 
 
 def _unmarked(head: bytes) -> str | None:
-    """Recognise UTF-16 or UTF-32 without a byte order mark: it has white space and no controls."""
+    """Detect UTF-16 or UTF-32 without a byte order mark: it has white space and no controls."""
     if b"\0" not in head:
         return None
     found: dict[str, int] = {}

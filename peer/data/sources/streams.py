@@ -1,7 +1,4 @@
-"""Local and remote files as streams of UTF-8 text, decompressed and decoded.
-
-Truncation is an error.
-"""
+"""Local and remote files as streams of decompressed UTF-8 text; truncation is an error."""
 
 from __future__ import annotations
 
@@ -26,8 +23,8 @@ from peer.network.remote_files import FileLocation, is_hidden
 
 logger = logging.getLogger(__name__)
 BUFFER_BYTES = 1 << 20
-REQUEST_BYTES = 2 << 20  # per network request
-PACKED_BYTES = 1 << 12  # decompressed at a time: at worst they become 128 MB
+REQUEST_BYTES = 2 << 20  # bytes per network request
+PACKED_BYTES = 1 << 12  # bytes decompressed at a time; they expand to at most 128 MB
 XZ_MEMORY_BYTES = 256 << 20  # `xz -9` needs 65 MB
 # Each member, frame or stream of an archive needs a new decompressor.
 UNPACKERS: Mapping[str, Callable[[], Any]] = MappingProxyType(
@@ -38,16 +35,16 @@ UNPACKERS: Mapping[str, Callable[[], Any]] = MappingProxyType(
         "zstd": lambda: zstandard.ZstdDecompressor().decompressobj(),
     }
 )
-MOST_LEVELS = 2  # of nested compression; some archives contain themselves
-BETWEEN_MEMBERS = b"\n\n"  # of a zip archive: each member begins a new document
+MOST_LEVELS = 2  # levels of nested compression; some archives contain themselves
+BETWEEN_MEMBERS = b"\n\n"  # separates the members of a zip archive into documents
 Chunks = Generator[bytes, None, None]
 
 
 def open_at(address: FileLocation, offset: int, *, encoding: str | None = None, is_plain: bool = False) -> BinaryIO:
     """Open the file's text as buffered UTF-8, from a byte offset on.
 
-    `is_plain` says that the file is known to be uncompressed UTF-8. Raises `ConfigError` for a file
-    that is not text or whose encoding is unclear.
+    `is_plain`: the file is known to be uncompressed UTF-8. Raises `ConfigError` for a file that is
+    not text or whose encoding is unclear.
     """
     source = chunks = _bytes_from(address, offset if is_plain else 0)
     if is_plain:
@@ -85,7 +82,7 @@ def open_at(address: FileLocation, offset: int, *, encoding: str | None = None, 
 
 @cache
 def _tell_of_guess(name: str, encoding: str) -> None:
-    """Warn of a guessed encoding, once for each file."""
+    """Log a warning about a guessed encoding, once per file."""
     logger.warning(
         "The file %s is not in UTF-8, and read as %s by the look of its letters: if that is wrong, name the `encoding` "
         "of its source.",
@@ -153,12 +150,12 @@ def _refused_zip(address: FileLocation) -> ConfigError:
 
 
 def _beginning(chunks: Chunks) -> tuple[bytes, Chunks]:
-    """Return the first bytes, and all chunks again. An error after the first bytes is raised when they are read."""
+    """Return the first bytes, and all chunks again; a later error is raised when its chunk is read."""
     taken, error = b"", None
     try:
         while len(taken) < HEAD_BYTES and (chunk := next(chunks, None)) is not None:
             taken += chunk
-    except Exception as found:  # of any file system and format
+    except Exception as found:  # any file system or format
         if not taken:
             raise
         error = found
@@ -175,7 +172,7 @@ def _beginning(chunks: Chunks) -> tuple[bytes, Chunks]:
 def _unpacked(packed: Chunks, unpacker: Callable[[], Any]) -> Chunks:
     """Yield the decompressed members or frames. Raises `EOFError` if the last one is incomplete.
 
-    Everything before the damage in a damaged archive is read.
+    All data before the damage in a damaged archive is yielded.
     """
     part, is_begun = unpacker(), False
     for data in _sliced(packed, PACKED_BYTES):
@@ -210,7 +207,7 @@ def _sliced(chunks: Chunks, size: int) -> Iterator[bytes]:
 
 
 def _gives_ranges(address: FileLocation, file: Any) -> bool:
-    """Return whether the file can be read from any offset; a web server is tested by a request."""
+    """Return whether the file can be read from any offset; a web server is tested with a request."""
     if not address.is_web:
         return True
     if not file.size:
@@ -218,7 +215,7 @@ def _gives_ranges(address: FileLocation, file: Any) -> bool:
     try:
         file.seek(file.size - 1)
         return len(file.read(1)) == 1
-    except ValueError:  # from fsspec, if the server sent the whole file
+    except ValueError:  # raised by fsspec if the server sent the whole file
         return False
 
 

@@ -4,8 +4,8 @@ A unit is a file or a part of one: a range of bytes, a Parquet row group, every 
 `peer.data.sources.reader` reads units. `peer.data.sources.files` implements sources of text,
 `peer.data.sources.parquet` Parquet, and `peer.data.sources.datasets` the hub's datasets.
 
-The built-in corpus is in this module: Python's own documentation, prose that is installed on every
-machine that runs manyhands. It is the language reference's topics (`pydoc_data.topics`) and the
+The built-in corpus is defined here: Python's own documentation, which is installed on every machine
+that runs manyhands. It consists of the language reference's topics (`pydoc_data.topics`) and the
 standard library's long docstrings, about half a million tokens. The library is parsed, never
 imported: importing runs code, opens files and differs between platforms.
 """
@@ -25,15 +25,15 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-# Any number of its multiples, modulo one, spread evenly over [0, 1).
+# Its multiples modulo one spread evenly over [0, 1), however many.
 GOLDEN_RATIO = (5**0.5 - 1) / 2
 File = TypeVar("File")
 Answer = TypeVar("Answer")
 State = Mapping[str, Any]  # a record's position in its unit; JSON values only
 Record = str | None  # a document; empty if it is not wanted, None if the record is damaged
-MANY_FILES = 64  # so many files are neither divided nor inspected
+MANY_FILES = 64  # number of files above which they are neither divided nor inspected
 ASKED_AT_ONCE = 8
-MIN_UNITS = 16  # of a source
+MIN_UNITS = 16  # minimum number of units per source
 MIN_DOCSTRING_CHARACTERS = 200  # shorter ones are hardly prose
 SHARD_DOCUMENTS = 64
 # Folders without prose of the library itself: tests, vendored wheels, character tables, and the
@@ -45,7 +45,7 @@ Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class UnitReader:
-    """An iterator over one unit's records in order; close it."""
+    """An iterator over one unit's records in order; close it after use."""
 
     _records: Generator[Record, None, None]
 
@@ -63,17 +63,18 @@ class UnitReader:
 
 @dataclass(frozen=True)
 class Shard:
-    """A part of a source that is read on its own: a file, a range of bytes, a row group."""
+    """An independently readable part of a source: a file, a range of bytes, a row group."""
 
-    name: str  # for people
-    # Reads the records whose number is `part` modulo `parts`, from a state on; may raise now or while reading.
+    name: str  # name for messages
+    # Reads records with number `part` modulo `parts`, from a state on; may raise now or while
+    # reading.
     open: Callable[[int, int, State | None], UnitReader]
 
 
 class Units:
-    """A source as a sequence of units, equal on all machines: its shards, in parts if they are few.
+    """A source as a sequence of units, equal on all machines: its shards, divided if they are few.
 
-    To read a part, all of its shard is read. With `whole`, each shard is one unit.
+    Reading a part of a shard requires reading all of it. With `whole`, a shard is one unit.
     """
 
     def __init__(self, shards: Sequence[Shard], *, whole: bool = False) -> None:
@@ -84,7 +85,7 @@ class Units:
         return len(self._shards) * self._parts
 
     def name(self, unit: int) -> str:
-        """Return the unit's name for people."""
+        """Return the unit's name for messages."""
         return self._shards[unit // self._parts].name
 
     def open(self, unit: int, state: State | None) -> UnitReader:
@@ -94,7 +95,7 @@ class Units:
 
 
 class CountedReader(UnitReader):
-    """Reads the records whose number is `part` modulo `parts`. The state is the next record's number."""
+    """Reads the records with number `part` modulo `parts`; the state is the next record's number."""
 
     def __init__(
         self, records_from: Callable[[int], Iterator[Record]], part: int, parts: int, state: State | None
@@ -113,12 +114,12 @@ class CountedReader(UnitReader):
 
 
 def ask_each(files: Sequence[File], ask: Callable[[File], Answer]) -> list[Answer | None]:
-    """Call `ask` for each file, and return None for unreadable ones. Raises the first error if all files fail."""
+    """Call `ask` for each file, with None for unreadable ones. Raises the first error if all fail."""
 
     def answer(file: File) -> Answer | Exception:
         try:
             return ask(file)
-        except Exception as error:  # noqa: BLE001 - file systems raise anything; the reader of the file reports it
+        except Exception as error:  # noqa: BLE001  - reported by the reader of the file
             return error
 
     with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
@@ -132,8 +133,8 @@ def ask_each(files: Sequence[File], ask: Callable[[File], Answer]) -> list[Answe
 def deal_units(units: int, device_number: int, seed: tuple[int, ...], epoch: int) -> NDArray[np.int64]:
     """Return (units,) in the device's order: a common cyclic order, with a start for each device.
 
-    So devices read different units at the same time and together cover all units evenly, without
-    communication and without knowing the number of devices.
+    Devices therefore read different units at the same time and together cover all units evenly,
+    without communication and without knowledge of the number of devices.
     """
     order = np.random.default_rng((*seed, epoch)).permutation(units)
     begin = int(device_number * GOLDEN_RATIO % 1.0 * units)
@@ -157,7 +158,7 @@ def builtin_shards() -> list[Shard]:
 
 @cache
 def builtin_documents() -> tuple[str, ...]:
-    """Return the distinct documents of the built-in corpus. Their order depends on the Python version."""
+    """Return the distinct documents of the built-in corpus, in an order specific to the Python version."""
     library = Path(sysconfig.get_paths()["stdlib"])
     documents = [topics[name] for name in sorted(topics)]
     for path in sorted(library.rglob("*.py")):
@@ -167,8 +168,8 @@ def builtin_documents() -> tuple[str, ...]:
 
 
 def long_docstrings(source: bytes) -> Iterator[str]:
-    """Yield a module's docstrings that are long enough to be prose; none if it does not parse."""
-    if b'"""' not in source and b"'''" not in source:  # saves the expensive parsing
+    """Yield a module's docstrings that are long enough to be prose; none if it cannot be parsed."""
+    if b'"""' not in source and b"'''" not in source:  # avoids expensive parsing
         return
     try:
         tree = ast.parse(source)

@@ -1,8 +1,8 @@
 """Encoding of documents as chunks of token ids, with each text tokenized at most once.
 
-Tokenizing is nearly all the work of the data path, and nearly all words of a text have occurred before. If a
-tokenizer treats words independently, only new words are tokenized, many in one call to use all cores, and the
-ids of known words are cached. Any other tokenizer gets whole sentences. Packing works on ids alone.
+Tokenizing is nearly all the work of the data pipeline, and most words are repetitions. If a
+tokenizer treats words independently, only new words are tokenized, many per call to use all cores,
+and their ids are cached. Other tokenizers get whole sentences. Packing works on ids alone.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from peer.data.tokenization.inspection import warn_of_cut_words
 from peer.data.tokenization.sentences import split_sentences
 from peer.data.tokenization.words import Cut, Ints, Tokens, WordMemory, encode_texts, find_cut, sums
 
-TRIED_SENTENCES = 500  # at the beginning, used to find a way to cut words
+TRIED_SENTENCES = 500  # first sentences, from which the word boundaries are determined
 
 
 @dataclass(frozen=True)
 class EncodedChunk:
-    """Some documents as one run of tokens, with the ends of sentences and documents in it."""
+    """Documents as one run of tokens, with the ends of their sentences and documents."""
 
     tokens: NDArray[np.int32]  # (tokens,)
-    sentence_ends: NDArray[np.int64]  # (sentences,) ascending; an end is the index after the last token
+    sentence_ends: NDArray[np.int64]  # (sentences,) ascending; index after the last token
     document_ends: NDArray[np.int64]  # (documents,) ascending; each is also a sentence end
     document_tokens: NDArray[np.int64] | None = None  # (documents given,) including those without tokens
 
@@ -38,10 +38,10 @@ class Encoder:
     def __init__(self, tokenizer: Tokenizer, language: str) -> None:
         self._tokenizer, self._language, self._memory = tokenizer, language, WordMemory(tokenizer)
         self._cut: Cut | None = None
-        self._has_tried = False  # `find_cut` has run, as there was text
+        self._has_tried = False  # whether `find_cut` has run, which requires text
 
     def encode(self, documents: Sequence[str]) -> EncodedChunk:
-        """Encode documents as one chunk; sentences and documents without tokens are left out."""
+        """Encode documents as one chunk; sentences and documents without tokens are omitted."""
         by_document = [split_sentences(document, self._language) for document in documents]
         if not self._has_tried and any(by_document):
             tried = list(chain.from_iterable(by_document))[:TRIED_SENTENCES]
@@ -55,7 +55,7 @@ class Encoder:
         """Return all tokens (tokens,) and the number of tokens of each sentence (sentences,)."""
         if self._cut is None:
             return encode_texts(self._tokenizer, list(chain.from_iterable(by_document)))
-        words = list(chain.from_iterable(map(self._cut.words, by_document)))  # of each sentence
+        words = list(chain.from_iterable(map(self._cut.words, by_document)))  # words per sentence
         tokens, lengths = self._memory.encode(list(chain.from_iterable(words)))
         return tokens, sums(lengths, words)
 

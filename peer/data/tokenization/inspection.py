@@ -1,7 +1,7 @@
 """Inspection of a tokenizer: its treatment of text, its vocabulary, suspicious tokens, and its fit.
 
 The fit to a text consists of the rate of unknown tokens and the numbers of tokens per character and
-word. `manyhands tokenizer inspect` shows all of it.
+word. `manyhands tokenizer inspect` displays the results.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from peer.data.tokenization.words import JOINERS
 
 logger = logging.getLogger(__name__)
 
-BATCH = 256  # documents tokenized in one call
+BATCH = 256  # documents tokenized per call
 NOTICEABLE = 0.02  # share of all words; texts with few marks stay below it
 _WORDS = Whitespace()  # runs of letters, marks and digits, and runs of anything else
 ALL = "all, longest first"
@@ -34,8 +34,8 @@ CUT_WORDS = (
     "text has more tokens than it needs. Tokenizers that the preset `byte-level` trains now keep these words whole: "
     "train one for the next run."
 )
-EXAMPLES = 8  # tokens shown for each kind
-LONG = 20  # characters
+EXAMPLES = 8  # tokens shown per kind
+LONG = 20  # number of characters
 ROW = 5  # repetitions of one character
 BYTES = {f"<0x{byte:02X}>" for byte in range(256)}  # sentencepiece's byte tokens
 _SCRIPTS = UnicodeScripts()
@@ -48,7 +48,7 @@ class TracedToken:
 
     token: str
     id: int
-    start: int  # characters
+    start: int  # character offset
     end: int
     text: str
 
@@ -62,7 +62,7 @@ class Found:
 
 
 def trace(tokenizer: Tokenizer, text: str) -> list[TracedToken]:
-    """List every token of a text, including special ones."""
+    """Return every token of a text, including special ones."""
     encoding = tokenizer.encode(text)
     return [
         TracedToken(token, number, start, end, text[start:end])
@@ -71,7 +71,7 @@ def trace(tokenizer: Tokenizer, text: str) -> list[TracedToken]:
 
 
 def describe(tokenizer: Tokenizer, config: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Describe a tokenizer's parts and notable tokens as JSON; `config` may name special tokens."""
+    """Return a tokenizer's parts and notable tokens as JSON; `config` may name special tokens."""
     content = json.loads(tokenizer.to_str())
     return {
         "vocabulary": tokenizer.get_vocab_size(),
@@ -106,9 +106,9 @@ class Fit:
     tokens: int = 0
     unknown: int = 0  # unknown tokens
     words: int = 0
-    word_tokens: int = 0  # tokens with a part of a word; one with parts of two words counts twice
+    word_tokens: int = 0  # tokens with a part of a word; one with parts of two words is counted twice
     split_words: int = 0  # words of more than one token
-    words_cut_at_marks: int = 0  # by the pre-tokenizer, so that no token can be such a word
+    words_cut_at_marks: int = 0  # words cut by the pre-tokenizer, which can never be a single token
 
     def __add__(self, other: Fit) -> Fit:
         return Fit(**{name: value + getattr(other, name) for name, value in vars(self).items()})
@@ -139,7 +139,7 @@ def measure_fit(tokenizer: Tokenizer, documents: Iterable[str], language: str, u
 def _count(sentence: str, encoding: Encoding, unknown_id: int | None) -> Fit:
     word_starts, word_ends = _word_spans(sentence)
     starts, ends = np.array(encoding.offsets, np.int64).reshape(-1, 2).T  # (tokens,) each; ascending
-    # A token holds a part of a word if it begins before the word's end and ends after its start.
+    # A token contains a part of a word if it begins before the word's end and ends after its start.
     parts = np.searchsorted(starts, word_ends, "left") - np.searchsorted(ends, word_starts, "right")
     return Fit(
         characters=len(sentence),
@@ -152,14 +152,14 @@ def _count(sentence: str, encoding: Encoding, unknown_id: int | None) -> Fit:
 
 
 def warn_of_cut_words(tokenizer: Tokenizer, sentences: Iterable[str]) -> None:
-    """Log a warning if the tokenizer cuts a noticeable share of these sentences' words at combining marks."""
+    """Log a warning if the tokenizer cuts many of these sentences' words at combining marks."""
     cut, words = _cut_at_marks(tokenizer, sentences)
     if cut > NOTICEABLE * words:
         logger.warning(CUT_WORDS, 100 * cut / words)
 
 
 def _cut_at_marks(tokenizer: Tokenizer, sentences: Iterable[str]) -> tuple[int, int]:
-    """Count the words that the pre-tokenizer cuts before a combining mark, and all words."""
+    """Return the number of words that the pre-tokenizer cuts before a combining mark, and of all words."""
     cut = words = 0
     for sentence in sentences if tokenizer.pre_tokenizer is not None else ():
         text = sentence if tokenizer.normalizer is None else tokenizer.normalizer.normalize_str(sentence)
@@ -235,7 +235,7 @@ def _texts(tokenizer: Tokenizer) -> Iterator[tuple[str, str]]:
 
 
 def _text(tokenizer: Tokenizer, token: str) -> str:
-    """Return a token's text within a sentence: after another token its leading space is kept."""
+    """Return a token's text within a sentence; after another token its leading space is kept."""
     decoder = tokenizer.decoder
     return token if decoder is None else decoder.decode(["x", token])[1:]
 

@@ -1,7 +1,7 @@
-"""A tokenizer without a vocabulary: the normalizers, pre-tokenizers and decoder that a run file asks for.
+"""A tokenizer without a vocabulary: the normalizers, pre-tokenizers and decoder of a run file.
 
-The decoder, which joins tokens to text, follows from how the pre-tokenizers mark spaces, so it is
-not configured.
+The decoder, which joins tokens to text, is not configured: it depends on how the pre-tokenizers
+mark spaces.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from auth.errors import ConfigError
 from peer.config import tokenizer as steps
 from peer.config.tokenizer import Tokenizer as TokenizerConfig
 
-# GPT-2's words, but combining marks (vowel signs, accents) and joiners stay with the letter, digit or symbol before
-# them. GPT-2 cuts at each mark, which splits most words of Indic scripts. Text without marks is cut alike. Patterns
-# that attach punctuation to the next word or group digits by threes, as in Llama 3, would hide the starts of words.
+# GPT-2's words, except that combining marks (vowel signs, accents) and joiners stay with the
+# preceding letter, digit or symbol. GPT-2 cuts at each mark, which splits most words of Indic
+# scripts. Text without marks is cut alike. Patterns that attach punctuation to the next word or
+# group digits by threes, as in Llama 3, would hide the starts of words.
 UNICODE_WORDS = (
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}[\p{L}\p{M}\u200c\u200d]*| ?\p{N}[\p{N}\p{M}]*| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 )
@@ -58,7 +59,7 @@ _PRE_TOKENIZERS: Mapping[str, Callable[..., PreTokenizer]] = {
 
 
 def build_pipeline(model: Model, config: TokenizerConfig) -> Tokenizer:
-    """Build a tokenizer of the model and the run's normalizers and pre-tokenizers. Raises `ConfigError`."""
+    """Build a tokenizer from the model, normalizers and pre-tokenizers. Raises `ConfigError` if invalid."""
     tokenizer = Tokenizer(model)
     tokenizer.normalizer = build_normalizer(config)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -69,13 +70,13 @@ def build_pipeline(model: Model, config: TokenizerConfig) -> Tokenizer:
 
 
 def build_normalizer(config: TokenizerConfig) -> Normalizer | None:
-    """Build the sequence of the run's normalizers, or None if it has none; raises `ConfigError`."""
+    """Build the sequence of the run's normalizers, or None if there are none. Raises `ConfigError`."""
     built = [_NORMALIZERS[step.name](**_parameters(step)) for step in config.chosen_normalizers]
     return normalizers.Sequence(built) if built else None
 
 
 def frame(tokenizer: Tokenizer, names: Mapping[str, str]) -> PostProcessor:
-    """Build the template of special tokens for one text and for two: BERT's or RoBERTa's."""
+    """Build BERT's or RoBERTa's template of special tokens, for one text and for two."""
     cls, sep = names["cls"], names["sep"]
     pair = f"{cls} $A {sep} $B:1 {sep}:1" if cls == "[CLS]" else f"{cls} $A {sep} {sep} $B {sep}"
     return processors.TemplateProcessing(
@@ -109,7 +110,6 @@ def _parameters(step: steps.Normalizer | steps.PreTokenizer) -> dict[str, Any]:
 
 
 def _decoder(pipeline: Sequence[steps.PreTokenizer], word_pieces: bool) -> Decoder:
-    """Build the decoder that joins tokens to text."""
     names = [step.name for step in pipeline]
     if "byte-level" in names:
         joined: Decoder = decoders.ByteLevel()

@@ -1,8 +1,8 @@
 """Conversion of sentencepiece models (ALBERT, XLM-R, Reformer) to tokenizers, and their training.
 
-The tokenizer gives sentencepiece's own ids; only if two segmentations are equally probable, as in a
-row of dots, may it choose the other one. The sentencepiece library trains Unigram models instead of
-`tokenizers`' own trainer.
+The tokenizer returns sentencepiece's own ids, except that it may choose another one of equally
+probable segmentations, as in a row of dots. Unigram models are trained with the sentencepiece
+library instead of `tokenizers`' own trainer.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from peer.runtime.software import how_to_add
 
 SPACE = "▁"
 UNIGRAM, BPE = 1, 2  # sentencepiece's numbers for its algorithms
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4  # and for its types of pieces
-KEPT_SENTENCES = 200_000  # drawn at random from a longer text, as each character costs about 13 bytes
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4  # sentencepiece's numbers for types of pieces
+KEPT_SENTENCES = 200_000  # random sample of a longer text, because each character takes about 13 bytes
 LONGEST_BYTES = 16_384  # longer sentences are skipped; `split_sentences` leaves hardly any
 ROLES = {"pad": "pad", "unk": "unk", "bos": "cls", "eos": "sep"}  # sentencepiece's name of a role -> ours
 
@@ -42,7 +42,7 @@ def import_sentencepiece() -> ModuleType:
 
 
 def convert_sentencepiece(content: bytes, origin: str) -> Tokenizer:
-    """Convert a `.model` file to a tokenizer without a template; raises `ConfigError` if it is unusable."""
+    """Convert a `.model` file to a tokenizer without a template. Raises `ConfigError` if it is unusable."""
     proto = _parse(content, origin)
     if proto.trainer_spec.model_type not in (UNIGRAM, BPE) or proto.trainer_spec.treat_whitespace_as_suffix:
         raise ConfigError(f"{origin} is no Unigram or BPE model with `{SPACE}` before words: give another one.")
@@ -59,7 +59,7 @@ def convert_sentencepiece(content: bytes, origin: str) -> Tokenizer:
 def train_sentencepiece(
     config: TokenizerConfig, names: Mapping[str, str], sentences: Iterable[list[str]], seed: int
 ) -> Tokenizer:
-    """Train a Unigram on text cleaned by the run's normalizers; raises `ConfigError`.
+    """Train a Unigram on text cleaned by the run's normalizers. Raises `ConfigError` on failure.
 
     With a byte-level preset, characters outside the vocabulary are encoded as bytes.
     """
@@ -74,8 +74,8 @@ def train_sentencepiece(
             sentence_iterator=texts,
             model_writer=written,
             vocab_size=config.vocab_size,
-            hard_vocab_limit=False,  # a text with few words may give a smaller vocabulary
-            normalization_rule_name="identity",  # the run's normalizers have been applied
+            hard_vocab_limit=False,  # a text with few words may yield a smaller vocabulary
+            normalization_rule_name="identity",  # the run's normalizers have already been applied
             split_digits=True,
             byte_fallback=uses_bytes(config),
             input_sentence_size=KEPT_SENTENCES,
@@ -95,10 +95,10 @@ def train_sentencepiece(
 
 
 def _parse(content: bytes, origin: str) -> Any:
-    """Parse the model's protobuf message; raises `ConfigError`."""
+    """Parse the model's protobuf message. Raises `ConfigError` if it is invalid."""
     import_sentencepiece()
     from google.protobuf.message import DecodeError
-    from sentencepiece.sentencepiece_model_pb2 import ModelProto  # type: ignore[attr-defined]  # made by protobuf when it loads
+    from sentencepiece.sentencepiece_model_pb2 import ModelProto  # type: ignore[attr-defined]  # generated
 
     proto = ModelProto()
     try:
@@ -139,7 +139,8 @@ def _merges(proto: Any) -> Iterator[tuple[str, str]]:
 def _normalizer(spec: Any) -> Normalizer:
     steps: list[Normalizer] = []
     if spec.precompiled_charsmap:
-        # `tokenizers` looks up single characters and would miss composed pairs, such as Bengali vowels.
+        # `tokenizers` looks up single characters and would miss composed pairs, such as Bengali
+        # vowels.
         steps += [normalizers.NFC(), normalizers.Precompiled(spec.precompiled_charsmap)]
     if spec.remove_extra_whitespaces:
         steps += [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Strip()]
@@ -147,7 +148,7 @@ def _normalizer(spec: Any) -> Normalizer:
 
 
 def _prepend_scheme(proto: Any) -> str:
-    """Return where a space is prepended; after a user-defined symbol none is."""
+    """Return where a space is prepended; none is after a user-defined symbol."""
     if not proto.normalizer_spec.add_dummy_prefix:
         return "never"
     return "first" if any(piece.type == USER_DEFINED for piece in proto.pieces) else "always"
@@ -168,7 +169,7 @@ def _added_tokens(proto: Any) -> Iterator[AddedToken]:
 
 
 class _Texts(Iterator[str]):
-    """Normalized sentences for the library. They keep their source's error, which the library would hide."""
+    """Normalized sentences for the library, which would otherwise hide their source's error."""
 
     def __init__(self, sentences: Iterator[str], normalizer: Normalizer | None) -> None:
         self._sentences, self._normalizer = sentences, normalizer
@@ -177,7 +178,7 @@ class _Texts(Iterator[str]):
     def __next__(self) -> str:
         try:
             sentence = next(self._sentences)
-        except ConfigError as error:  # from a source
+        except ConfigError as error:  # raised by a source
             self._error = error
             raise
         return sentence if self._normalizer is None else self._normalizer.normalize_str(sentence)

@@ -1,7 +1,7 @@
 """Detection of sentence boundaries in as many languages and scripts as possible.
 
 Sentence ends are where text may be cut (packing) and swapped (sentence order), so a rare wrong cut
-costs little. The library sentencex knows the marks of all scripts and the abbreviations of many
+does little harm. The library sentencex knows the marks of all scripts and the abbreviations of many
 languages. This module corrects marks that it misreads and full stops that end no sentence, and
 bounds its time on unusual texts.
 """
@@ -14,19 +14,19 @@ from collections.abc import Iterator
 from sentencex import segment
 
 MAX_CHARACTERS = 1000  # a longer "sentence" is a poem, a list or a table, and is split into lines
-BLOCK_CHARACTERS = 2000  # at a time, as the library takes quadratic time for text without spaces, such as Chinese
+BLOCK_CHARACTERS = 2000  # characters per call: the library takes quadratic time without spaces
 
 EMPTY_LINE = re.compile(r"\n[^\S\n]*\n")
-SURROGATE = re.compile(r"[\ud800-\udfff]")  # halves of surrogate pairs: JSON can contain them, no encoding can
+SURROGATE = re.compile(r"[\ud800-\udfff]")  # halves of surrogate pairs, allowed in JSON only
 # The library panics at white space of two or three bytes, and removes "\r".
 ODD_SPACE = re.compile(r"[^\S \n\t]")
-# Marks that the library misreads, and their replacements, of equal length so that positions stay valid.
+# Marks that the library misreads, and their replacements, of equal length to preserve positions.
 READ_AS = (
     ("។", "।"),  # Khmer
     ("៕", "॥"),
     ("།", "।"),  # Tibetan
     ("༎", "॥"),
-    ("፡፡", "፡።"),  # Amharic, as it is often typed
+    ("፡፡", "፡።"),  # Amharic, as often typed
     ("၊", ","),  # Burmese
     ("…", "."),
     ("\u037e", ";"),  # the Greek question mark, which has its own code point
@@ -45,12 +45,12 @@ _VIRAMA = r"[\u094d\u09cd\u0a4d\u0acd\u0b4d\u0bcd\u0c4d\u0ccd\u0d4d]"
 NUMBER = r"(?:\A|\n)[^\S\n]*\(?\d{1,3}"
 INITIAL = rf"(?:\A|[-\s(\[\"'“‘«])[^\W\d_](?:{_SIGN}|(?<={_VIRAMA})[^\W\d_])*"
 UNFINISHED = re.compile(rf"(?:{NUMBER}|{INITIAL})\.\Z")
-# Nor after these abbreviations, which the library does not know.
+# Abbreviations that the library does not know, which do not end a sentence either.
 ABBREVIATIONS = {
     language: re.compile(r"\b(?:Jln?|Gg|Kec|Kab|Kel|PT|CV|UD|Tbk|Tn|Ny|Nn|Sdri?|Bpk|Dr[as]|Ir|Hj|KH|hlm|tgl|No)\.\Z")
     for language in ("id", "ms")
 }
-UNFINISHED_CHARACTERS = 16  # enough of the end for these patterns
+UNFINISHED_CHARACTERS = 16  # length of the end that these patterns need
 
 
 def split_sentences(document: str, language: str) -> list[str]:
@@ -77,7 +77,7 @@ def split_sentences(document: str, language: str) -> list[str]:
 
 
 def segment_safely(text: str, language: str) -> list[str]:
-    """Segment a text by the library, keeping white space. Return the whole text if the library fails."""
+    """Segment a text with the library, keeping white space; return the whole text if the library fails."""
     try:
         pieces: list[str] = segment(language, text)
     except BaseException as error:  # a Rust panic is not derived from `Exception`
@@ -88,7 +88,7 @@ def segment_safely(text: str, language: str) -> list[str]:
 
 
 def _readable(text: str) -> str:
-    """Replace misread marks, so that the library reads the text correctly. Positions stay the same."""
+    """Replace marks that the library misreads; positions do not change."""
     text = ZERO_WIDTH.sub(" ", BAR.sub(r"\1।", ODD_SPACE.sub(" ", text)))
     for mark, known in READ_AS:
         text = text.replace(mark, known)
@@ -96,7 +96,7 @@ def _readable(text: str) -> str:
 
 
 def _pieces(text: str, language: str) -> list[str]:
-    """Segment a text of any length by the library, block by block."""
+    """Segment a text of any length with the library, block by block."""
     pieces: list[str] = []
     start = 0
     while start < len(text):

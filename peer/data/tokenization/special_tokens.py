@@ -1,8 +1,8 @@
 """Special tokens by role: their spellings in tokenizers, and their ids for packing and masking.
 
-Every tokenizer must have an end of text (`sep`). GPT-2's tokenizer has only that, `<|endoftext|>`.
-It replaces missing tokens, as in GPT-2 itself: training has no padding, and a byte-level vocabulary
-has no unknown text. Only a mask cannot be replaced; masked objectives require it.
+Every tokenizer must have an end of text (`sep`). GPT-2's tokenizer has only this token,
+`<|endoftext|>`, which replaces missing ones, as in GPT-2 itself: training has no padding, and a
+byte-level vocabulary has no unknown text. Masked objectives also require a mask.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, pre_tokenizers
 
 from auth.errors import ConfigError
 
-# role -> spellings, likely ones first: BERT's, sentencepiece's and RoBERTa's, GPT-2's
+# role -> spellings, the most likely first: BERT's, sentencepiece's and RoBERTa's, GPT-2's
 SPELLINGS = {
     "pad": ("[PAD]", "<pad>"),
     "unk": ("[UNK]", "<unk>"),
@@ -39,7 +39,7 @@ class SpecialIds:
 
     @property
     def mask_id(self) -> int:
-        """The mask's id; raises `ConfigError` for a tokenizer without a mask."""
+        """The mask's id. Raises `ConfigError` for a tokenizer without a mask."""
         if self.mask is None:
             raise missing_token("mask")
         return self.mask
@@ -48,7 +48,7 @@ class SpecialIds:
 def special_names(tokenizer: Tokenizer, config: Mapping[str, object] | None = None) -> dict[str, str]:
     """Return the spellings of a tokenizer's special tokens by role.
 
-    They come from `config`, the content of a `tokenizer_config.json`, else from `SPELLINGS`.
+    They are taken from `config`, the content of a `tokenizer_config.json`, else from `SPELLINGS`.
     """
     names = {}
     for role, usual in SPELLINGS.items():
@@ -77,10 +77,10 @@ def added_tokens(names: Mapping[str, str]) -> list[AddedToken]:
 
 
 def cut_special_spellings(tokenizer: Tokenizer) -> None:
-    """Have text that spells a special token, such as "[MASK]", encoded as ordinary text.
+    """Make the tokenizer encode text that spells a special token, such as "[MASK]", as ordinary text.
 
     `encode_special_tokens` passes such text to the model, whose vocabulary may contain it as a
-    piece, so it is also cut in two beforehand.
+    piece. It is therefore also cut in two beforehand.
     """
     tokenizer.encode_special_tokens = True
     leaking = [
@@ -97,7 +97,7 @@ def cut_special_spellings(tokenizer: Tokenizer) -> None:
 
 
 def missing_token(role: str) -> ConfigError:
-    """Return an error that names the missing token and its possible spellings."""
+    """Return an error that lists the missing token's possible spellings."""
     spellings = [f"`{name}`" for name in SPELLINGS[role]]
     known = f"{', '.join(spellings[:-1])} nor {spellings[-1]}"
     return ConfigError(f"The run's tokenizer has no {role} token, neither {known}: add one to it.")

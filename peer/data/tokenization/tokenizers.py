@@ -1,7 +1,7 @@
 """The run's tokenizer: trained or imported by the operator, loaded from its folder by every peer.
 
-transformers' `AutoTokenizer` can load the folder as a plain fast tokenizer. transformers' classes for single
-families are avoided because they replace parts of the tokenizer; ALBERT's strips Bengali vowel signs.
+transformers' `AutoTokenizer` can load the folder as a plain fast tokenizer. transformers' own
+classes are avoided because they replace parts of it: ALBERT's strips Bengali vowel signs.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ SENTENCEPIECE = ".model"
 
 
 def read_tokenizer(path: Path) -> Tokenizer:
-    """Read a `tokenizer.json` (gzipped or not), a sentencepiece `.model`, or a folder with either.
+    """Load a `tokenizer.json` (gzipped or not), a sentencepiece `.model`, or a folder with either.
 
-    Raises `ConfigError`.
+    Raises `ConfigError` if there is no valid tokenizer.
     """
     file = _find_file(path)
     try:
@@ -52,7 +52,7 @@ def read_tokenizer(path: Path) -> Tokenizer:
 
 
 def read_tokenizer_config(path: Path) -> dict[str, Any]:
-    """Read the configuration in a tokenizer's folder; empty if there is none. Raises `ConfigError`."""
+    """Load the configuration in a tokenizer's folder; empty if missing. Raises `ConfigError`."""
     file = path / CONFIG_FILE
     if not file.is_file():
         return {}
@@ -70,7 +70,7 @@ def save_tokenizer(
 ) -> None:
     """Save a folder for `load_tokenizer` and `AutoTokenizer`.
 
-    `given` is the configuration of an imported tokenizer. The configuration is built here, because
+    `given`: the configuration of an imported tokenizer. The configuration is built here, because
     importing transformers takes seconds and also imports torch.
     """
     names = special_names(tokenizer, given)
@@ -95,7 +95,7 @@ def save_tokenizer(
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """Load the tokenizer for the data path: no truncation, no padding. Text that spells a special token stays text."""
+    """Load the tokenizer without truncation or padding; spellings of special tokens are ordinary text."""
     tokenizer = read_tokenizer(path)
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -111,7 +111,7 @@ def load_special_ids(directory: Path) -> SpecialIds:
 def check_tokenizer(config: RunConfig, tokenizer: Tokenizer, special: SpecialIds) -> None:
     """Raise `ConfigError` if the tokenizer does not suit the run's objective or model family."""
     if config.model.architecture == "roberta" and special.pad == special.sep:
-        raise missing_token("pad")  # RoBERTa gives padding no position, so it must not be the separator
+        raise missing_token("pad")  # RoBERTa has no positions for padding, so it must not be the separator
     if config.objective.masks and special.mask is None:
         raise missing_token("mask")
     if config.objective.whole_words:

@@ -1,11 +1,11 @@
 """Training of the run's tokenizer on a stream of documents that is read once.
 
-The libraries' trainers keep each distinct word with its count, in about a kilobyte. Half of the distinct words
-of a text occur only once; a long text has millions of them, which do not improve a vocabulary. So the rare
-words of a long text are left out (`RareWordFilter`): a word passes from its n-th occurrence on, where n doubles
-with every `free_words` words that have passed. All words of a short text pass, and the frequent ones of a long
-text. Without spaces between words, a whole clause takes the place of a word and hardly ever recurs. So clauses
-are sampled: all of them at first, then every second one, every fourth, and so on as the sample grows.
+The libraries' trainers store each distinct word with its count, in about a kilobyte. Half of a
+text's distinct words occur only once: millions in a long text, which do not improve a vocabulary.
+Rare words of a long text are therefore omitted (`RareWordFilter`): a word passes from its n-th
+occurrence on, where n doubles with every `free_words` words that have passed. Short texts lose no
+words. Without spaces, a whole clause takes the place of a word and hardly ever recurs. Clauses are
+therefore sampled: all of them at first, then every second one, every fourth, and so on.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from peer.data.tokenization.sentencepiece import train_sentencepiece
 from peer.data.tokenization.sentences import split_sentences
 from peer.data.tokenization.special_tokens import added_tokens
 
-SLOTS = 1 << 24  # counters in 16 MB, shared by words, so a rare word passes now and then
+SLOTS = 1 << 24  # counters in 16 MB, shared by words, so a rare word may pass
 LET_THROUGH = 255
 CLAUSE_CHARACTERS = 32  # a longer word is a clause without spaces
-WORDS_PER_CHARACTER = 2  # of a clause, by memory: Unigram's trainer keeps every substring that occurs twice
+WORDS_PER_CHARACTER = 2  # memory of a clause: Unigram's trainer stores every substring that occurs twice
 _WORDS = re.compile(r"\s*\S+")  # a word with the white space before it
-FREE_WORDS = 100_000  # distinct words that are always allowed
-WORDS_PER_TOKEN = 8  # distinct words allowed for each token to learn
-RARE = 2  # pairs that occur less often are not merged
+FREE_WORDS = 100_000  # distinct words that always pass
+WORDS_PER_TOKEN = 8  # distinct words allowed per token to learn
+RARE = 2  # least frequency of pairs to be merged
 
 
 def train_tokenizer(config: RunConfig, documents: Iterable[str]) -> Tokenizer:
-    """Train the tokenizer that the run file describes on documents; raises `ConfigError`."""
+    """Train the tokenizer that the run file describes. Raises `ConfigError` if that fails."""
     names = PRESETS[config.tokenizer.preset].special_tokens
     rare_words = RareWordFilter(max(FREE_WORDS, WORDS_PER_TOKEN * config.tokenizer.vocab_size))
     sentences = _sentences(documents, config.run.language, rare_words)
@@ -47,18 +47,18 @@ def train_tokenizer(config: RunConfig, documents: Iterable[str]) -> Tokenizer:
         tokenizer = train_sentencepiece(config.tokenizer, names, sentences, config.run.seed)
     else:
         tokenizer = _train(config.tokenizer, names, sentences)
-    if config.objective.masks:  # causal models read texts one after another without a template
+    if config.objective.masks:  # causal models read texts without a template
         tokenizer.post_processor = frame(tokenizer, names)
     return tokenizer
 
 
 class RareWordFilter:
-    """Removes rare words from a stream of texts. Deterministic for the same texts in the same order."""
+    """Removes rare words from a stream of texts; deterministic for equal texts in equal order."""
 
     def __init__(self, free_words: int) -> None:
         self._free_words = free_words
         self._counts = bytearray(SLOTS)
-        self.let_through = 0  # distinct words
+        self.let_through = 0  # distinct words that have passed
         self.drawn = 0  # characters of sampled clauses
 
     def __call__(self, text: str) -> str:
@@ -100,7 +100,7 @@ def _train(config: TokenizerConfig, names: Mapping[str, str], sentences: Iterato
     try:
         tokenizer.train_from_iterator(sentences, trainer)
     except ConfigError:
-        raise  # from a source
+        raise  # raised by a source
     except Exception as error:  # the library raises nothing more specific
         raise ConfigError(f"Cannot train the tokenizer: {error}; is `tokenizer.vocab_size` large enough?") from error
     size = tokenizer.get_vocab_size()
@@ -117,7 +117,7 @@ def _algorithm(config: TokenizerConfig, names: Mapping[str, str]) -> tuple[Model
     common: dict[str, Any] = {
         "vocab_size": config.vocab_size,
         "special_tokens": added_tokens(names),
-        "initial_alphabet": pre_tokenizers.ByteLevel.alphabet() if uses_bytes(config) else [],  # whatever the text
+        "initial_alphabet": pre_tokenizers.ByteLevel.alphabet() if uses_bytes(config) else [],  # for any text
         "show_progress": False,
     }
     if config.chosen_algorithm == "unigram":
@@ -130,7 +130,7 @@ def _algorithm(config: TokenizerConfig, names: Mapping[str, str]) -> tuple[Model
 
 
 def _sentences(documents: Iterable[str], language: str, clean: Callable[[str], str]) -> Iterator[list[str]]:
-    """Return each document's sentences; raises `ConfigError` if there are none at all."""
+    """Return each document's sentences. Raises `ConfigError` if there are none at all."""
     split = (split_sentences(document, language) for document in documents)
     sentences = filter(None, (list(filter(None, map(clean, texts))) for texts in split))
     first = next(sentences, None)

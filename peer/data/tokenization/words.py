@@ -1,15 +1,16 @@
 """Words of a text: tokenized separately with a cache, and their starts among token ids.
 
-Nearly every tokenizer treats words independently, so the encoder tokenizes each word once (`find_cut`,
-`WordMemory`). Most tokenizers first split at white space and ignore its amount; byte-level ones (RoBERTa,
-GPT-2) attach white space to the word after it. A trial on text shows which kind a tokenizer is.
+Nearly every tokenizer treats words independently, so the encoder tokenizes each word once
+(`find_cut`, `WordMemory`). Most tokenizers first split at white space and ignore its amount;
+byte-level ones (RoBERTa, GPT-2) attach white space to the word after it. A trial detects the kind.
 
-For masking whole words, `WordStarts` finds where words begin. Nearly every tokenizer marks it in the tokens:
-"▁" or "Ġ" is the space before a word (sentencepiece, byte level), and "##" a continuation (WordPiece). Without
-spaces a tokenizer cuts between kinds of characters, such as letters, punctuation and digits; a trial shows
-between which. So a table of the tokens' first and last kinds of characters suffices, and masking needs no text.
-Scripts without spaces (Chinese, Japanese, Thai, Lao, Khmer, Burmese, Tibetan) do not show where words begin:
-there each token counts as a word, or each character with its marks if it consists of several tokens.
+For masking whole words, `WordStarts` finds where words begin. Nearly every tokenizer marks it in
+the tokens: "▁" or "Ġ" is the space before a word (sentencepiece, byte level), and "##" a
+continuation (WordPiece). Without spaces a tokenizer cuts between kinds of characters, such as
+letters, punctuation and digits. A table of the tokens' first and last kinds is therefore
+sufficient, and masking needs no text. Scripts without spaces (Chinese, Japanese, Thai, Lao, Khmer,
+Burmese, Tibetan) do not show where words begin: each token, or character of several tokens, is a
+word there.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ from auth.errors import ConfigError
 from peer.data.tokenization.special_tokens import SpecialIds
 
 GAPS = ("  ", "\n", "\t", "\r")  # possible separators of words besides a space
-GAPPED_SENTENCES = 20  # tried with each separator
-FEW_WORDS = 3  # fewer per sentence mean a script without spaces, whose "words" hardly ever recur
+GAPPED_SENTENCES = 20  # sentences tried with each separator
+FEW_WORDS = 3  # fewer words per sentence indicate a script without spaces, whose "words" hardly ever recur
 WORD_WITH_SPACE = re.compile(r"\s*\S+")
-# A printable symbol that normalizers turn into a space, so it changes the words.
+# A printable symbol that normalizers turn into a space, which changes the words.
 REPLACEMENT = "\ufffd"
 Tokens = NDArray[np.int32]
 Ints = NDArray[np.int64]
 MAX_WORDS = 300_000  # of about a hundred bytes each
-MAX_CHARACTERS = 16_000_000  # of all cached words
+MAX_CHARACTERS = 16_000_000  # total length of the cached words
 METASPACE = "▁"
 JOINERS = "\u200c\u200d"  # invisible, but part of words in many scripts
 FALLBACK_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
@@ -55,13 +56,13 @@ UNSPACED_SCRIPTS = (
 
 @dataclass(frozen=True)
 class Cut:
-    """A way to cut sentences into words; a sentence that it does not suit counts as one word."""
+    """A rule for cutting sentences into words; a sentence that it does not suit is one word."""
 
     takes_space: bool  # whether a word includes the white space before it
     any_gap: bool  # whether any white space may separate words, or only one space
 
     def words(self, sentences: list[str]) -> list[list[str]]:
-        """Return each sentence's words. It is fastest for similar sentences, such as those of one document."""
+        """Return each sentence's words; fastest for similar sentences, such as those of one document."""
         split = WORD_WITH_SPACE.findall if self.takes_space else str.split
         if self._is_plain("".join(sentences)):
             return [split(sentence) for sentence in sentences]
@@ -100,7 +101,7 @@ def _fits(cut: Cut, tokenizer: Tokenizer, sentences: list[str], whole: tuple[Tok
 
 
 def sums(values: Ints, groups: Sequence[Sequence[object]]) -> Ints:
-    """Sum consecutive values by group; each group has as many values as items."""
+    """Return sums of consecutive values by group; each group has as many values as items."""
     so_far = np.concatenate([[0], np.cumsum(values)])
     ends = np.cumsum(np.fromiter(map(len, groups), np.int64, len(groups)))
     return np.diff(so_far[ends], prepend=0)
@@ -130,8 +131,8 @@ class WordMemory:
     def __init__(self, tokenizer: Tokenizer, max_words: int = MAX_WORDS, max_characters: int = MAX_CHARACTERS) -> None:
         self._tokenizer, self._max_words, self._max_characters = tokenizer, max_words, max_characters
         self._numbers = _Numbers()
-        self._characters = 0  # of all cached words
-        self._tokens: Tokens = np.empty(0, np.int32)  # of all cached words, in the order of their numbers
+        self._characters = 0  # total length of the cached words
+        self._tokens: Tokens = np.empty(0, np.int32)  # tokens of all cached words, in the order of their numbers
         self._ends: Ints = np.zeros(1, np.int64)  # (words + 1,): the tokens of word i are [i] to [i + 1]
 
     def encode(self, words: Sequence[str]) -> tuple[Tokens, Ints]:
@@ -155,7 +156,7 @@ class WordMemory:
             self._ends = np.concatenate([self._ends, self._ends[-1] + np.cumsum(lengths)])
 
     def _forget(self) -> None:
-        """Drop the newer half of the words if the cache is full: frequent words come early."""
+        """Drop the newer half of the words if the cache is full, because frequent words appear early."""
         if len(self._numbers) <= self._max_words and self._characters <= self._max_characters:
             return
         kept = min(len(self._numbers), self._max_words) // 2
@@ -173,12 +174,12 @@ class CharacterKind(IntEnum):
     DIGIT = 2
     PUNCTUATION = 3
     SYMBOL = 4
-    UNSPACED = 5  # a character of a script that is written without spaces
-    INSIDE = 6  # the token continues a word or a character begun by another
+    UNSPACED = 5  # a character of a script without spaces
+    INSIDE = 6  # the token continues a word or a character of an earlier token
     SPECIAL = 7
 
 
-# Two characters of each kind, as cuts within a kind are tried, too.
+# Two characters of each kind, because cuts within a kind are tried too.
 TRIED = {
     CharacterKind.LETTER: "ab",
     CharacterKind.DIGIT: "12",
@@ -191,7 +192,7 @@ class WordStarts:
     """Finds the token ids that begin a word, given the ids before them."""
 
     def __init__(self, tokenizer: Tokenizer, special: SpecialIds) -> None:
-        """Raises `ConfigError` for a tokenizer whose tokens do not show where words begin."""
+        """Build the tables. Raises `ConfigError` for a tokenizer whose tokens do not show word starts."""
         kinds_of = _reading(tokenizer)
         size = tokenizer.get_vocab_size()
         self._first, self._last = (np.full(size, CharacterKind.SPECIAL, np.int8) for _ in range(2))
@@ -202,9 +203,10 @@ class WordStarts:
         self._begins = _boundaries(tokenizer)
 
     def __call__(self, input_ids: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """Map ids (samples, length) to whether a word begins there. A sample's first place always counts as a start."""
+        """Return a mask of word starts for ids (samples, length); a sample's first place is always one."""
         last, column = self._last[input_ids], np.arange(input_ids.shape[1])
-        # A token of a character's later bytes ends with the kind of that character, begun by an earlier token.
+        # A token of a character's later bytes ends with the kind of that character, from an earlier
+        # token.
         known = np.maximum.accumulate(np.where(last == CharacterKind.INSIDE, 0, column), axis=1)
         last = np.take_along_axis(last, known, axis=1)
         starts = np.ones(input_ids.shape, np.bool_)
@@ -212,11 +214,11 @@ class WordStarts:
         return starts
 
 
-Kinds = tuple[CharacterKind, CharacterKind]  # of a token's first and last character
+Kinds = tuple[CharacterKind, CharacterKind]  # kinds of a token's first and last character
 
 
 def _reading(tokenizer: Tokenizer) -> Callable[[str], Kinds]:
-    """Return a function from tokens to kinds; raises `ConfigError` if tokens do not show word starts."""
+    """Return a function from tokens to kinds. Raises `ConfigError` if tokens do not show word starts."""
     state = json.loads(tokenizer.to_str())
     prefix = state["model"].get("continuing_subword_prefix")
     if prefix:
@@ -244,7 +246,7 @@ def _types(state: Any) -> Iterator[str]:
 
 
 def _kinds_of_piece(token: str, prefix: str) -> Kinds:
-    """Return the kinds of a WordPiece token: one with the prefix continues a word."""
+    """Return the kinds of a WordPiece token; one with the prefix continues a word."""
     goes_on = token.startswith(prefix) and token != prefix
     return CharacterKind.INSIDE if goes_on else CharacterKind.SPACE, _kind(token[-1])
 
@@ -256,7 +258,7 @@ def _kinds_of_text(token: str) -> Kinds:
 
 
 def _kinds_of_characters(text: str) -> Kinds:
-    """Return the kinds of a text's ends. A mark continues the character before it and has its kind."""
+    """Return the kinds of a text's ends; a mark has the kind of the character before it."""
     last = next((_kind(character) for character in reversed(text) if not _is_mark(character)), CharacterKind.INSIDE)
     return CharacterKind.INSIDE if _is_mark(text[0]) else _kind(text[0]), last
 
@@ -279,7 +281,7 @@ def _kinds_of_bytes(token: bytes) -> Kinds:
 def _kind_of_cut(character: bytes) -> CharacterKind:
     """Guess the kind of a character from its first bytes: that of the first character with them.
 
-    Of the characters that begin like spaces and controls (C2, E2), nearly all in use are punctuation.
+    Nearly all characters in use that begin like spaces and controls (C2, E2) are punctuation.
     """
     for lowest in (b"\x80", b"\x90", b"\xa0"):  # the lowest second bytes that UTF-8 allows
         for missing in range(1, 4):
@@ -331,7 +333,7 @@ def _cuts(tokenizer: Tokenizer, text: str) -> bool:
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """Return the byte of each letter of the byte-level alphabet: printable bytes are themselves."""
+    """Return the byte of each letter of the byte-level alphabet; printable bytes represent themselves."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(0x100) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(0x100 + index): byte for index, byte in enumerate(others)}
