@@ -98,7 +98,7 @@ class AveragedGroup:
 async def given_up(step: StepControl) -> None:
     """Wait until a cancelled step is done; hivemind checks only once, too early, and would continue."""
     await StepControl.wait_for_cancel(step)
-    while not step.done():  # noqa: ASYNC110  - set by another process
+    while not step.done():  # noqa: ASYNC110 - set by another process
         await asyncio.sleep(BEGIN_POLL_S)
 
 

@@ -73,7 +73,7 @@ def _fault(compute: Callable[[], list[float]]) -> str:
     """Return the first line of the error in `compute`, or "" if its result is correct."""
     try:
         sums = compute()
-    except Exception as error:  # noqa: BLE001  - drivers and builds raise arbitrary types
+    except Exception as error:  # noqa: BLE001 - drivers and builds raise arbitrary types
         return (str(error) or type(error).__name__).strip().partition("\n")[0][:200].rstrip(".")
     return "" if sums and set(sums) == {2.0 * SIDE**3} else WRONG
 

@@ -1,4 +1,4 @@
-"""A run file's sections, each a frozen pydantic model; `run` puts them together and reads the file.
+"""The sections of a run file as frozen pydantic models; `run` combines them and loads the file.
 
-Every process imports `run`; nothing here imports torch. A section is imported from its own module.
+Every process imports `run`; other sections are imported from their modules. None imports torch.
 """

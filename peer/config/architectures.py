@@ -1,7 +1,7 @@
-"""Facts about each family of models: the options that a run file may set, and the properties that the data path needs.
+"""Properties of each model family: the options allowed in a run file, and facts for the data pipeline.
 
-Commands and agents read these facts too, and never import transformers. `peer/models/build.py` builds and runs the
-families.
+Commands and agents use these too, and never import transformers. `peer.models.build` builds and
+runs the families.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ Activation = Literal["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "t
 
 @dataclass(frozen=True)
 class Architecture:
-    """One family of models, by the name that transformers gives it."""
+    """A model family, identified by transformers' name for it."""
 
     objectives: tuple[str, ...]
-    options: Mapping[str, Any]  # keys of its transformers configuration -> pydantic's type of each value
-    own_sizes: Mapping[str, int] = field(default_factory=dict)  # sizes that only some families have -> their defaults
-    token_types: int = 1  # kinds of segments that the model tells apart
-    framed: bool = True  # whether a sample stands between [CLS] and [SEP]
-    separable: bool = False  # whether the documents of a sample can be kept from seeing each other
+    options: Mapping[str, Any]  # key of the transformers configuration -> pydantic type of its value
+    own_sizes: Mapping[str, int] = field(default_factory=dict)  # size that only some families have -> its default
+    token_types: int = 1  # number of segment types that the model distinguishes
+    framed: bool = True  # whether a sample is enclosed in [CLS] and [SEP]
+    separable: bool = False  # whether attention can be restricted to each document of a sample
 
 
 _COMMON = {"initializer_range": Small, "layer_norm_eps": Small}
@@ -67,7 +67,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             "position_buckets": Annotated[int, Field(ge=4, le=MOST)],
             "share_att_key": bool,
             "norm_rel_ebd": Literal["none", "layer_norm"],
-            "conv_kernel_size": Literal[0, 3, 5, 7],  # an even one would shorten the sequence
+            "conv_kernel_size": Literal[0, 3, 5, 7],  # an even size would shorten the sequence
             "conv_act": Activation,
         },
     ),
@@ -121,9 +121,10 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 
 
 def read_options(architecture: str, options: Mapping[str, object]) -> dict[str, Option]:
-    """The options, each of the type that its key asks for; raises `ValueError` with one sentence for the first mistake.
+    """Return the options, validated by type. Raises `ValueError` with one sentence on the first mistake.
 
-    Only keys of the table pass: nothing from the network reaches transformers that could name code, files or formats.
+    Only keys of the table are allowed: no code, files or formats from the network reach
+    transformers.
     """
     types = ARCHITECTURES[architecture].options
     read: dict[str, Option] = {}

@@ -1,4 +1,4 @@
-"""The base class of the sections of run files and settings, and the words for the first mistake in one."""
+"""The base class of the sections of run files and settings, and descriptions of validation errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNKNOWN_KEY = "unknown_key"
 
 @dataclass(frozen=True)
 class WrittenAs:
-    """A validator that takes a text only if all of it matches `pattern`; its error says `words` instead."""
+    """A validator for text that must match `pattern` completely; errors contain `words` instead."""
 
     pattern: str
     words: str
@@ -50,7 +50,7 @@ Sha256 = Annotated[str, WrittenAs(r"[0-9a-f]{64}", "a SHA-256 digest: 64 digits 
 class Section(BaseModel):
     """A frozen part of a file; unknown keys and silent type conversions are errors.
 
-    The docstring below a field says what the key means: the guide's reference is made from it.
+    The docstring below a field documents its key; the guide's reference is generated from it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -69,13 +69,13 @@ class Section(BaseModel):
 
 
 def first_mistake(error: ValidationError, *, secret: bool = False) -> str:
-    """Name the first mistake, its key, its value unless that may be `secret`, and the remedy; without a full stop."""
+    """Return the first mistake: key, value (unless `secret`) and remedy, without a full stop."""
     first = error.errors()[0]
     unknown = [first["ctx"]["key"]] if first["type"] == UNKNOWN_KEY else []
-    key = ".".join(f"{part!s:.80}" for part in (*first["loc"], *unknown)) or "the file"  # keys may be of any length
+    key = ".".join(f"{part!s:.80}" for part in (*first["loc"], *unknown)) or "the file"  # keys may have any length
     if unknown:
         return f"`{key}` is not a known key; {first['ctx']['remedy']}"
-    if first["type"] == "extra_forbidden":  # of a model that is no section
+    if first["type"] == "extra_forbidden":  # raised by a model that is not a `Section`
         return f"`{key}` is not a known key; remove it or check its spelling"
     if first["type"] == "value_error":
         message = first["msg"].removeprefix("Value error, ")
@@ -85,8 +85,8 @@ def first_mistake(error: ValidationError, *, secret: bool = False) -> str:
 
 
 def _shown(value: Any) -> str:
-    """The beginning of a value, whatever it is."""
+    """Return the beginning of a value's representation."""
     try:
         return f"{value!r:.80}"
-    except ValueError:  # Python writes no number of thousands of digits
+    except ValueError:  # Python refuses to print very large integers
         return "a number that is too long to be shown"

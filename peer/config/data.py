@@ -1,9 +1,9 @@
-"""`data:` in a run file: sources of documents, which of them are kept, what is held out, and the samples' shape.
+"""`data:` in a run file: sources and selection of documents, held-out text, and the samples' shape.
 
-Addresses are paths here, or stores of files that every volunteer's machine opens (`SCHEMES`). A source's `sampling` and
-`duplicates` say which of its documents are kept: `manyhands corpus sample` prints such a section, and
-`peer.data.selection.perplexity` says what its numbers mean. Nobody trains on the documents of `validation`, so that
-checkpoints can be compared by them.
+Addresses are local paths, or stores of files that every volunteer's machine can open (`SCHEMES`). A
+source's `sampling` and `duplicates` select its documents: `manyhands corpus sample` prints such a
+section, and `peer.data.selection.perplexity` defines its numbers. Documents of `validation` are
+never trained on, and therefore serve to compare checkpoints.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from pydantic import BeforeValidator, Field, model_validator
 from peer.config.base import Positive, PositiveFloat, Section, Sha256, WholeNumber
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
-# What a volunteer's machine opens on an operator's word: stores of files, nothing that runs, caches or logs in.
+# Schemes that volunteers' machines open: stores of files only, without code, caches or logins.
 SCHEMES = ("abfs", "abfss", "az", "gcs", "gs", "hf", "http", "https", "memory", "s3", "s3a")
 Duplicates = Literal["none", "exact", "near"]
 Method = Literal["random", "stepwise", "gaussian"]
 Factor = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 Address = Annotated[str, Field(min_length=1, max_length=1000)]
-MAX_SAMPLES = 16_384  # all of them are read for each checkpoint
-# Keys that mean something for some kinds of sources only.
+MAX_SAMPLES = 16_384  # upper limit, because all are read for each checkpoint
+# Keys that apply to some kinds of sources only.
 KINDS_WITH = {
     "storage_options": {"text", "jsonl", "parquet"},
     "documents": {"text"},
@@ -34,7 +34,7 @@ KINDS_WITH = {
     "revision": {"hub"},
 }
 KINDS_WITH_FIELDS = {"jsonl", "parquet", "hub"}
-# What may be said to a file system. Not taken: what names a login, a file or a cache of the volunteer's machine.
+# Allowed options of file systems; none that refer to a volunteer's logins, files or caches.
 STORAGE_OPTIONS = {
     *("anon", "endpoint_url", "key", "secret", "requester_pays", "use_ssl"),  # S3
     *("account_name", "account_key", "sas_token"),  # Azure
@@ -46,12 +46,12 @@ Name = Annotated[str, Field(min_length=1, max_length=1000)]
 
 
 def is_remote(address: str) -> bool:
-    """Return whether an address names a place elsewhere, and not a path on this machine."""
+    """Return whether an address refers to another machine, rather than a local path."""
     return _SCHEME.match(address) is not None
 
 
 def check_address(key: str, address: str) -> None:
-    """Raise `ValueError`, naming the run file's `key`, for an address that a volunteer's machine shall not open."""
+    """Raise `ValueError`, naming the run file's `key`, for an address that volunteers must not open."""
     scheme = _SCHEME.match(address)
     if "::" in address or (scheme and scheme.group(1) not in SCHEMES):
         raise ValueError(f"`{key}` ({address}) must be a local path, or one of {', '.join(SCHEMES)} with `://`")
@@ -205,7 +205,7 @@ class Source(Section):
 
     @property
     def is_remote(self) -> bool:
-        """Return whether the source's text comes over a network."""
+        """Return whether the source's text is downloaded over a network."""
         return self.kind == "hub" or any(map(is_remote, self.paths))
 
     @model_validator(mode="after")
@@ -241,12 +241,12 @@ class Source(Section):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """All of `path`; none for the built-in corpus."""
+        """All values of `path`; empty for the built-in corpus."""
         return self.path or ()
 
     @property
     def name(self) -> str:
-        """The source's name for people."""
+        """The source's name for messages."""
         more = f" and {len(self.paths) - 1} more" if len(self.paths) > 1 else ""
         return f"`{self.paths[0]}`{more}" if self.paths else "the built-in corpus"
 

@@ -1,7 +1,7 @@
-"""`evaluation:`: the downstream tasks by which checkpoints are judged, each with its data and its recipe.
+"""`evaluation:`: the downstream tasks for judging checkpoints, each with its data and recipe.
 
-An evaluator reads it (`manyhands coordinator evaluator`), and `manyhands evaluate` takes the same tasks; peers pass
-over it.
+Used by an evaluator (`manyhands coordinator evaluator`) and by `manyhands evaluate`; peers ignore
+it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Metric = Literal[
     "mrr_at_10",
     "recall_at_100",
 ]
-# Of each kind: the metrics that can be drawn and compared, the default first.
+# Metrics of each kind that can be plotted and compared, the default first.
 METRICS: Mapping[str, tuple[str, ...]] = {
     "ner": ("f1", "f1_without_misc", "precision", "recall", "accuracy"),
     "pos": ("accuracy", "macro_f1"),
@@ -42,7 +42,7 @@ METRICS: Mapping[str, tuple[str, ...]] = {
     "retrieval": ("ndcg_at_10", "mrr_at_10", "recall_at_100"),
 }
 LOWER_IS_BETTER = frozenset({"pseudo_perplexity", "distance"})
-UNTRAINED = frozenset({"fill-mask", "bias"})  # the checkpoint itself is asked, nothing is fine-tuned
+UNTRAINED = frozenset({"fill-mask", "bias"})  # evaluated without fine-tuning
 MAY_BE_UNTRAINED = UNTRAINED | {"retrieval"}
 HUB = "hub:"
 Column = int | str
@@ -91,7 +91,7 @@ class Examples(Section):
 
     @property
     def published(self) -> Examples:
-        """The same for everybody: of a file outside of the run's directory the name alone."""
+        """The public form; a file outside of the run's directory is reduced to its name."""
         if is_web(self.path) or self.path.startswith(HUB):
             return self
         path = PurePath(self.path)
@@ -184,7 +184,6 @@ class Task(Section):
     @field_validator("metric", mode="before")
     @classmethod
     def _metric_fits_the_kind(cls, value: Any, info: ValidationInfo) -> Any:
-        """Before the type is checked, whose error would list the metrics of all kinds."""
         known = METRICS.get(info.data.get("kind", ""))
         if known is not None and value is not None and value not in known:
             raise ValueError(f"{value!r:.80} must be one of: {', '.join(known)} (the kind is {info.data['kind']})")
@@ -212,7 +211,7 @@ class Task(Section):
 
     @property
     def main_metric(self) -> str:
-        """The one that is drawn and compared."""
+        """The metric that is plotted and compared."""
         return self.metric or METRICS[self.kind][0]
 
     @property
@@ -222,7 +221,7 @@ class Task(Section):
 
     @property
     def published(self) -> Task:
-        """The task for everybody: without the folders of the operator's machine."""
+        """The public form of the task, without directories of the operator's machine."""
         places = {key: None if place is None else place.published for key, place in self._places.items()}
         return self.model_copy(update=places)
 
@@ -238,9 +237,9 @@ class Task(Section):
 
     @property
     def sha256(self) -> str:
-        """The digest of data and recipe, on which scores depend: only scores with the same one can be compared."""
+        """The digest of data and recipe; only scores with equal digests are comparable."""
         told = self.model_copy(update={"references": (), "name": "task", "metric": None})
-        unused = None if self.kind == "retrieval" else {"queries", "corpus"}  # digests of other kinds stay as they were
+        unused = None if self.kind == "retrieval" else {"queries", "corpus"}  # unchanged digests for other kinds
         return hashlib.sha256(told.model_dump_json(exclude=unused).encode()).hexdigest()
 
 

@@ -1,7 +1,7 @@
-"""Text and tokenizer of a language: public data sets on the hub that hold it, for planned run files and recipes.
+"""Text and tokenizer of a language: public data sets on the hub, for planned run files and recipes.
 
-The first part of its code chooses a language, unless an extended language follows (`zh-yue` is `yue`). Script and
-region (`zh-Hant`, `pt-BR`) do not choose the text.
+The first part of a language code selects the language, unless an extended language follows
+(`zh-yue` is `yue`). Script and region (`zh-Hant`, `pt-BR`) have no effect.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from peer.config.tokenizer import PresetName
 
 WIKIPEDIA, WIKIPEDIA_DATE = "wikimedia/wikipedia", "20231101"
 WEB = "allenai/c4"  # C4 in English, mC4 in the other languages
-WIKIPEDIA_SHARE = 0.23  # of the tokens, sahajBERT's beside its web pages
-# Wikipedias of the data set under the code of their language, and those under another code.
+WIKIPEDIA_SHARE = 0.23  # share of tokens in sahajBERT's mixture with web pages
+# Wikipedias of the data set under their language's code; others are in `WIKIPEDIA_CODES`.
 WIKIPEDIAS = frozenset(
     """
     ab ace ady af alt am ami an ang anp ar arc ary arz as ast atj av avk awa ay az azb ba ban bar bcl be bg bi
@@ -46,7 +46,7 @@ WIKIPEDIA_CODES: Mapping[str, str] = {
     "vro": "fiu-vro",
     "yue": "zh-yue",
 }
-# Extended languages of BCP 47 that have a Wikipedia, behind the language that includes them.
+# Extended languages of BCP 47 with a Wikipedia, by the language that includes them.
 EXTENDED_LANGUAGES: Mapping[str, frozenset[str]] = {
     "ar": frozenset({"ary", "arz"}),
     "kok": frozenset({"gom"}),
@@ -62,13 +62,13 @@ WEB_LANGUAGES = frozenset(
     """.split()  # noqa: SIM905  # as a list of strings the codes would fill pages
 )
 WEB_CODES: Mapping[str, str] = {"he": "iw", "nb": "no", "tl": "fil"}
-WORD_PRESETS: Mapping[str, PresetName] = {"bn": "bengali"}  # in place of `albert`
+WORD_PRESETS: Mapping[str, PresetName] = {"bn": "bengali"}  # presets other than `albert`
 
 
 def sources_in(language: str) -> list[dict[str, Any]]:
     """Return Wikipedia and web pages in a language, as `data.sources` of a run file.
 
-    Without web pages in that language, Wikipedia is the only source. Raises `ConfigError` if there is no Wikipedia.
+    Without such web pages, Wikipedia is the only source. Raises `ConfigError` without a Wikipedia.
     """
     RunConfig.from_mapping({"run": {"language": language}}, origin="`--language`")
     code = _bare_code(language)
@@ -91,6 +91,6 @@ def word_preset(language: str) -> PresetName:
 
 
 def _bare_code(language: str) -> str:
-    """Return the code of the language alone; `zh-min-nan` is the older form of `zh-nan`."""
+    """Return the language's code alone; `zh-min-nan` is the older form of `zh-nan`."""
     first, *others = language.lower().split("-")
     return next((part for part in others if part in EXTENDED_LANGUAGES.get(first, ())), first)

@@ -1,8 +1,8 @@
 """`model:` and `objective:` in a run file: the architecture with its sizes, and the training objective.
 
-Reformer's settings are completed and checked here. Its attention works in chunks of a fixed length, and its axial
-positions (two short tables in place of one long one) make up exactly one length (Kitaev et al. 2020, arXiv 2001.04451);
-transformers reports a mismatch in the first training step only.
+Reformer's settings are completed and checked here. Its attention works in chunks of a fixed length,
+and its axial positions (two short tables instead of one long one) fit exactly one length (Kitaev et
+al. 2020, arXiv 2001.04451). transformers would report a mismatch only in the first training step.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Model(Section):
     @model_validator(mode="before")
     @classmethod
     def _read_by_architecture(cls, content: Any) -> Any:
-        """Fill in the sizes that only this family has, and read its options."""
+        """Fill in the sizes that only this family has, and validate its options."""
         if not isinstance(content, Mapping):
             return content
         architecture, options = content.get("architecture", "albert"), content.get("options", {})
@@ -79,7 +79,7 @@ class Model(Section):
         return self
 
     def check_length(self, sequence_length: int) -> None:
-        """Raise `ValueError` with one sentence if samples of this length do not fit into the model."""
+        """Raise `ValueError` with one sentence if samples of this length do not fit the model."""
         if sequence_length > self.max_position_embeddings:
             raise ValueError(
                 f"`data.sequence_length` ({sequence_length}) must not exceed "
@@ -90,7 +90,7 @@ class Model(Section):
 
 
 def _own_size(architecture: str, name: str, value: object) -> object:
-    """The given size or the family's default; None where the family has no such size."""
+    """Return the given size or the family's default; None if the family has no such size."""
     default = ARCHITECTURES[architecture].own_sizes.get(name)
     if default is None and value is not None:
         raise ValueError(f"`model.{name}` ({value!r:.80}) is no size of `{architecture}`: remove it")
@@ -114,18 +114,18 @@ class Objective(Section):
 
     @property
     def masks(self) -> bool:
-        """Return whether the run masks tokens, which takes a tokenizer with a mask and a frame around each text."""
+        """Return whether the run masks tokens, which requires a mask token and a template for each text."""
         return self.name != "clm"
 
     @property
     def auto_class(self) -> str:
-        """Return the name of the class of transformers that loads a checkpoint with the head that was trained."""
+        """Return transformers' class that loads a checkpoint with the trained head."""
         if self.name == "rtd":
             return "AutoModelForPreTraining"
         return "AutoModelForMaskedLM" if self.masks else "AutoModelForCausalLM"
 
     def check_architecture(self, architecture: str) -> None:
-        """Raise `ValueError` with one sentence if this is no objective for a model of that family."""
+        """Raise `ValueError` with one sentence if the objective does not suit this model family."""
         fitting = ARCHITECTURES[architecture].objectives
         if self.name not in fitting:
             raise ValueError(
@@ -137,7 +137,7 @@ class Objective(Section):
 
 
 def generator_of(model: Model, size: float) -> Model:
-    """The generator beside a discriminator of these sizes: as many layers, but fewer heads, each as wide."""
+    """Return the generator for this discriminator: equally deep, with fewer heads of equal width."""
     heads = max(1, round(size * model.num_attention_heads))
     sizes = {
         "num_attention_heads": heads,
@@ -148,7 +148,7 @@ def generator_of(model: Model, size: float) -> Model:
 
 
 def reformer_settings(model: Model) -> dict[str, Option]:
-    """The options of a Reformer, completed from its sizes as the paper and transformers recommend."""
+    """Return a Reformer's options, with defaults recommended by the paper and transformers."""
     chunk = cast(int, model.options.get("lsh_attn_chunk_length", DEFAULT_CHUNK))
     positions = model.max_position_embeddings
     first = max(factor for factor in range(1, math.isqrt(positions) + 1) if positions % factor == 0)
@@ -169,7 +169,7 @@ def reformer_settings(model: Model) -> dict[str, Option]:
 
 
 def check_reformer(model: Model, sequence_length: int) -> None:
-    """Raise `ValueError` with one sentence if the settings contradict each other or this length of the samples."""
+    """Raise `ValueError` with one sentence if the settings contradict each other or the sample length."""
     settings = reformer_settings(model)
     layers = cast(list[str], settings["attn_layers"])
     if len(layers) != model.num_hidden_layers:
@@ -207,6 +207,6 @@ def _check_axes(model: Model, settings: dict[str, Option], sequence_length: int)
 
 
 def _buckets(length: int, chunk: int) -> Option:
-    """About two buckets for each chunk of a sample, a power of two; in two factors where they are many."""
+    """Return about two buckets per chunk of a sample, as a power of two; many as two factors."""
     power = max(1, (2 * length // chunk).bit_length() - 1)
     return 2**power if 2**power <= 2 * chunk else [2 ** (power // 2), 2 ** (power - power // 2)]

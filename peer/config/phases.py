@@ -1,4 +1,4 @@
-"""A run's phases as people are told of them: in the volunteer's panel, in `coordinator status`, on the dashboard."""
+"""Descriptions of a run's phases for the volunteer's panel, `coordinator status` and the dashboard."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from peer.config.run import RunConfig
 
 @dataclass(frozen=True)
 class PhaseFacts:
-    """One phase; a run without `phases:` has just one."""
+    """One phase; a run without `phases:` has exactly one."""
 
-    number: int  # from 1
-    count: int  # of all phases of the run
-    from_step: int  # global steps completed when it begins
-    sequence_length: int  # tokens
-    target_batch_size: int  # samples a step
-    fresh_optimizer: bool  # whether the optimizer's moments begin at zero with it
-    final_batch_size: int | None = None  # samples a step once the batch has grown; None: it does not grow
+    number: int  # number of the phase, from 1
+    count: int  # number of phases in the run
+    from_step: int  # global steps completed when the phase begins
+    sequence_length: int  # number of tokens
+    target_batch_size: int  # samples per step
+    fresh_optimizer: bool  # whether the optimizer's moments start at zero
+    final_batch_size: int | None = None  # samples per step after the batch has grown; None: it does not grow
 
     def __str__(self) -> str:
-        """Describe the phase: tokens, samples a step, a fresh optimizer."""
+        """Return the phase's tokens, samples per step and fresh optimizer, if any."""
         fresh = ", fresh optimizer" if self.fresh_optimizer else ""
         grows = f", growing to {self.final_batch_size}" if self.final_batch_size else ""
         return f"{self.sequence_length} tokens, {self.target_batch_size} samples a step{grows}{fresh}"
 
     @property
     def line(self) -> str:
-        """The phase's place in the run, and its description."""
+        """The phase's number in the run, and its description."""
         return f"{self.number} of {self.count}, from step {self.from_step} on: {self}"
 
 
 def phase_at(config: RunConfig, step: int) -> PhaseFacts:
-    """The phase in force after `step` completed global steps."""
+    """Return the phase in force after `step` completed global steps."""
     now = config.at_step(step)
     newest = now.phases[-1] if now.phases else None
     target, full = now.averaging.target_batch_size, config.in_phase(step).averaging.target_batch_size
@@ -48,5 +48,5 @@ def phase_at(config: RunConfig, step: int) -> PhaseFacts:
 
 
 def all_phases(config: RunConfig) -> tuple[PhaseFacts, ...]:
-    """Every phase of the run, in order; the first begins at step 0."""
+    """Return all phases of the run, in order; the first begins at step 0."""
     return tuple(phase_at(config, step) for step in (0, *(phase.from_step for phase in config.phases)))

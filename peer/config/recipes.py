@@ -1,8 +1,8 @@
-"""Recipes: run files that ship under a name, each for a model whose sizes and training have been published.
+"""Recipes: named run files shipped with the package, for models with published sizes and training.
 
-A recipe is a run file with its sources and reasons in comments, and loads as it is. In another language its text, its
-run's name and description and, for ALBERT, its tokenizer change. The comments stay, so they name no language or source
-of the text. The keys by which averaging is fast have their exact values in comments (`# exact: false`).
+A recipe is a valid run file with its sources and reasons in comments. For another language its
+text, name, description and, for ALBERT, tokenizer change. The comments are kept, so they mention no
+language. Keys that speed up averaging have an exact value in a comment (`# exact: false`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RECIPES = ("albert-large", "modernbert-small", "modernbert-base", "roberta-base"
 
 
 def recipe_text(name: str, language: str | None = None, *, is_exact: bool = False) -> str:
-    """Return a recipe's run file, in its own language or the given one; raises `ConfigError` for an unknown one.
+    """Return a recipe's run file, by default in its own language. Raises `ConfigError` if it is unknown.
 
     `is_exact`: each step waits for the mean of whole gradients.
     """
@@ -42,11 +42,11 @@ def recipe_text(name: str, language: str | None = None, *, is_exact: bool = Fals
 
 
 def load_recipe(name: str, language: str | None = None, *, is_exact: bool = False) -> RunConfig:
-    """Return a recipe as a run's configuration; raises `ConfigError` as `recipe_text` does."""
+    """Return a recipe as a run's configuration. Raises the same errors as `recipe_text`."""
     return RunConfig.from_text(recipe_text(name, language, is_exact=is_exact), origin=f"the recipe `{name}`")
 
 
 def _replace(text: str, lines: str, content: dict[str, Any]) -> str:
-    """Replace the first lines that match by a key of a section."""
+    """Replace the first lines that match with a key of a section."""
     written = indent(yaml.safe_dump(content, sort_keys=False), "  ")
     return re.sub(f"(?m)^{lines}", lambda _: written, text, count=1)

@@ -1,8 +1,8 @@
-"""The run's configuration: what a run trains and how, and the part of it that anybody may know.
+"""The complete configuration of a run, and its public part.
 
-Read from YAML by the operator's commands, validated once, frozen, sent to every peer at join, and saved in every
-checkpoint. The defaults are sahajBERT's (Diskin et al. 2021, arXiv 2106.10207, section 4.3). The public part says what
-a machine has to compute, not where the text comes from.
+The configuration is loaded from YAML by the operator's commands, validated once, frozen, sent to
+every peer at join, and saved in every checkpoint. The defaults are sahajBERT's (Diskin et al. 2021,
+arXiv 2106.10207, section 4.3). The public part describes the computation, but not the text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from peer.config.tokenizer import Tokenizer
 from peer.config.training import Averaging, Optimizer, Phase, Schedule
 
 MAX_RUN_FILE_CHARS = 4_000_000
-MAX_DEVICES_PER_MEMBER = 32  # unless the run says otherwise
+MAX_DEVICES_PER_MEMBER = 32  # default of the run file
 BUILTIN_RUNS = Path(__file__).parents[1] / "runs"
 
 LanguageCode = Annotated[
@@ -155,7 +155,7 @@ class RunConfig(Section):
         return self
 
     def in_phase(self, step: int) -> RunConfig:
-        """Return what is in force after `step` global steps once the batch has grown; see `at_step`."""
+        """Return the configuration after `step` global steps with the batch at full size; see `at_step`."""
         begun = tuple(phase for phase in self.phases if phase.from_step <= step)
         sections: dict[str, Section] = {}
         for phase in begun:
@@ -164,7 +164,7 @@ class RunConfig(Section):
         return self.model_copy(update={**sections, "phases": begun})
 
     def at_step(self, step: int) -> RunConfig:
-        """Return the configuration in force after `step` global steps; its `phases` are those that have begun."""
+        """Return the configuration after `step` global steps; its `phases` are those that have begun."""
         now = self.in_phase(step)
         return now.model_copy(update={"averaging": now.averaging.at_step(step)})
 
@@ -174,17 +174,17 @@ class RunConfig(Section):
         return (*self.data.sources, *(source for phase in self.phases for source in phase.sources or ()))
 
     def schedule_start(self, step: int) -> int:
-        """The global steps completed when the learning rate's schedule in force after `step` began."""
+        """Return the global steps completed when the current learning rate schedule began."""
         begun = [phase.from_step for phase in self.at_step(step).phases if phase.begins_schedule]
         return max(begun, default=0)
 
     def starts_optimizer(self, step: int) -> bool:
-        """Return whether the optimizer has no moments after `step` completed steps: a fresh phase begins there."""
+        """Return whether the optimizer has no moments after `step` steps, because a fresh phase begins."""
         return any(phase.from_step == step and phase.optimizer == "fresh" for phase in self.phases)
 
     @classmethod
     def from_yaml(cls, path: Path) -> RunConfig:
-        """Read and validate a run file; raises `ConfigError` with one sentence for the first mistake."""
+        """Load and validate a run file. Raises `ConfigError` with one sentence on the first mistake."""
         try:
             text = path.read_text(encoding="utf-8")
         except OSError as error:
@@ -195,7 +195,7 @@ class RunConfig(Section):
 
     @classmethod
     def from_text(cls, text: str, origin: str) -> RunConfig:
-        """Parse and validate a run file's text; raises `ConfigError` with one sentence for the first mistake."""
+        """Parse and validate a run file's text. Raises `ConfigError` with one sentence on the first mistake."""
         content = _parse_yaml(text, origin)
         if content is None:
             raise ConfigError(f"{origin} is empty: a run file names at least its run, as in `run: {{name: my-run}}`.")
@@ -203,7 +203,7 @@ class RunConfig(Section):
 
     @classmethod
     def from_mapping(cls, content: Any, origin: str = "the run configuration") -> RunConfig:
-        """Validate a parsed run file; raises `ConfigError`, which names the key, the value and what is allowed."""
+        """Validate a parsed run file. Raises `ConfigError` with the key, its value and the allowed values."""
         try:
             return cls.model_validate(content)
         except ValidationError as error:
@@ -211,25 +211,25 @@ class RunConfig(Section):
 
     @classmethod
     def from_json(cls, text: str) -> RunConfig:
-        """Parse what `to_json` wrote, as a peer does at join; raises `ConfigError`."""
+        """Parse the output of `to_json`, as sent to joining peers. Raises `ConfigError` if it is invalid."""
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
             raise ConfigError(f"the coordinator's run configuration: {first_mistake(error)}.") from error
 
     def to_json(self) -> str:
-        """The canonical JSON form that travels to peers."""
+        """Return the canonical JSON form that is sent to peers."""
         return self.model_dump_json()
 
     def to_yaml(self) -> str:
-        """The complete run file, defaults included, as saved in checkpoints."""
+        """Return the complete run file, including defaults, as saved in checkpoints."""
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
 def public_part(config: RunConfig) -> RunConfig:
-    """The name and the sizes of a run (as they are in force: see `at_step`), everything else at its default.
+    """Return only a run's name and current sizes (see `at_step`), with defaults for everything else.
 
-    What is public is listed here, so that no key that is added to the run file becomes public by accident.
+    Public keys are listed explicitly, so that a new key does not become public by accident.
     """
     return RunConfig(
         run=Run(name=config.run.name, language=config.run.language),
@@ -242,9 +242,9 @@ def public_part(config: RunConfig) -> RunConfig:
 
 
 def _parse_yaml(text: str, origin: str) -> Any:
-    """Parse the YAML. Raises `ConfigError` if it is not valid, or too long.
+    """Parse the YAML. Raises `ConfigError` if it is invalid or too long.
 
-    Aliases are not taken: a few lines of them can stand for more values than there is memory.
+    Aliases are rejected, because a few lines of them could expand to more data than fits in memory.
     """
     if len(text) > MAX_RUN_FILE_CHARS:
         raise ConfigError(f"{origin} has {len(text)} characters; a run file may have {MAX_RUN_FILE_CHARS}.")
@@ -254,13 +254,13 @@ def _parse_yaml(text: str, origin: str) -> Any:
             return loader.get_single_data()
         finally:
             loader.dispose()
-    except Exception as error:  # yaml's own, and what its readers of numbers, dates and deep nesting let through
+    except Exception as error:  # errors of yaml, and of its parsers of numbers, dates and nesting
         reason = " ".join(str(error).split())
         raise ConfigError(f"{origin} is not valid YAML: {reason:.300}.") from error
 
 
 class _Loader(yaml.SafeLoader):
-    """A safe loader that refuses aliases."""
+    """A safe loader that rejects aliases."""
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
@@ -269,7 +269,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def _phase_mistake(config: RunConfig, phase: Phase) -> str | None:
-    """Return why the settings from `phase` on would make no valid run file of their own; None if they would."""
+    """Return why the settings from `phase` on are not a valid run file; None if they are."""
     effective = config.at_step(phase.from_step)
     try:
         RunConfig.model_validate(effective.model_copy(update={"phases": ()}).model_dump())

@@ -1,7 +1,7 @@
-"""Steering of a live run by its operator: changes in the keeper's beacon, which every peer makes at the same step.
+"""Steering of a live run by its operator: changes that the keeper's beacon sends to all peers.
 
-The beacon carries what is in force and what is to come. A peer that missed a change takes one step unlike the others,
-is told apart by the sketch of its state, and takes the keeper's.
+The beacon contains current and planned settings, which every peer applies at the same step. A peer
+that misses a change is recognized by the sketch of its state, and downloads the keeper's.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from peer.config.training import Averaging
 
-MAX_CHANGES = 8  # in one beacon: the one in force and those to come
+MAX_CHANGES = 8  # maximum per beacon, including the change in force
 MOST_SCALE = 1000.0
-LiveCompression = Literal["none", "float16", "8bit-blockwise"]  # which a live run may change to
+LiveCompression = Literal["none", "float16", "8bit-blockwise"]  # available to a live run
 LiveRank = Literal[0, 4, 8, 16, 32]
 COMPRESSIONS: tuple[LiveCompression, ...] = get_args(LiveCompression)
 RANKS: tuple[LiveRank, ...] = get_args(LiveRank)
@@ -23,20 +23,20 @@ _Step = Annotated[int, Field(ge=0, le=2**40)]
 
 
 class Change(BaseModel):
-    """The settings from a step on, until the next change; complete, so that nobody needs to know earlier changes."""
+    """The settings from a step until the next change; complete, so earlier changes are irrelevant."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     from_step: _Step  # global steps completed
-    learning_rate_scale: Annotated[float, Field(gt=0, le=MOST_SCALE, allow_inf_nan=False)] = 1.0  # of the run file's
+    learning_rate_scale: Annotated[float, Field(gt=0, le=MOST_SCALE, allow_inf_nan=False)] = 1.0  # factor
     target_batch_size: Annotated[int, Field(ge=1, le=2**31)] | None = None  # None: the run file's
-    compression: LiveCompression | None = None  # likewise
-    powersgd_rank: LiveRank | None = None  # likewise
+    compression: LiveCompression | None = None  # None: the run file's
+    powersgd_rank: LiveRank | None = None  # None: the run file's
 
     def averaging(self, usual: Averaging) -> Averaging:
-        """Return the run file's settings of averaging with the code of gradients in force.
+        """Return the run file's averaging settings with the gradient encoding in force.
 
-        A run whose gradients are sparse keeps its code, and one that clips them keeps them whole, whatever is said.
+        Sparse gradients keep their encoding, and clipped gradients are always averaged whole.
         """
         if usual.sends_sparse:
             return usual
@@ -46,13 +46,13 @@ class Change(BaseModel):
 
 
 class Steering(BaseModel):
-    """Everything that the operator has said of steps to come."""
+    """The operator's decisions on all future steps."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    changes: Annotated[tuple[Change, ...], Field(max_length=MAX_CHANGES, strict=False)] = ()  # by `from_step`
+    changes: Annotated[tuple[Change, ...], Field(max_length=MAX_CHANGES, strict=False)] = ()  # ordered by `from_step`
     paused: bool = False
-    last_step: _Step | None = None  # the run ends with it
+    last_step: _Step | None = None  # last step of the run
 
     def at(self, step: int) -> Change:
         """Return the change in force after `step` steps."""
@@ -65,6 +65,6 @@ class Steering(BaseModel):
 
 
 def in_force(changes: Sequence[Change], step: int) -> tuple[Change, ...]:
-    """Return the changes, by `from_step`, that the beacon of `step` needs: the newest past one, and the next."""
+    """Return the changes required in the beacon of `step`: the latest past one, and future ones."""
     past = [change for change in changes if change.from_step <= step]
     return (*past[-1:], *(change for change in changes if change.from_step > step))[:MAX_CHANGES]

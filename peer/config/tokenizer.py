@@ -1,7 +1,7 @@
-"""`tokenizer:` in a run file: where the run's tokenizer comes from, or how it is trained.
+"""`tokenizer:` in a run file: the run's tokenizer, imported or trained.
 
-`normalizers` and `pre_tokenizers` are steps, each written as its name, or as an object with `name` and parameters. A
-preset stands for steps by a name (`PRESETS`). `peer.data.tokenization.pipelines` builds them.
+`normalizers` and `pre_tokenizers` are steps, each a name, or an object with `name` and parameters.
+A preset is a named list of steps (`PRESETS`). `peer.data.tokenization.pipelines` builds them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PresetName = Literal["albert", "bengali", "byte-level", "multilingual-cased"]
 Algorithm = Literal["unigram", "bpe", "wordpiece", "sentencepiece"]
 BERT_TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 ROBERTA_TOKENS = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
-MARKS_SPACES = {"metaspace", "byte-level"}  # pre-tokenizers that keep a sign of each space
+MARKS_SPACES = {"metaspace", "byte-level"}  # pre-tokenizers that mark spaces
 DROPS_SPACES = {"bert", "whitespace", "whitespace-split", "char-delimiter"}
 
 

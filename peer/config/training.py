@@ -1,7 +1,7 @@
-"""`optimizer:`, `schedule:`, `averaging:` and `phases:` in a run file: the swarm's steps, and changes at some of them.
+"""`optimizer:`, `schedule:`, `averaging:` and `phases:` in a run file: the swarm's steps and their changes.
 
-BERTIN (de la Rosa et al. 2022, arXiv 2207.06814) trained most of its steps on 128 tokens and the last on 512, with a
-fresh optimizer and a short warm-up: two phases. `RunConfig.at_step` says what is in force when.
+BERTIN (de la Rosa et al. 2022, arXiv 2207.06814) trained mostly on 128 tokens and at last on 512,
+with a fresh optimizer and a short warm-up: two phases. `RunConfig.at_step` applies them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from peer.config.base import Fraction, Positive, PositiveFloat, Section, WholeNu
 from peer.config.data import Source
 
 Compression = Literal["float16", "8bit-blockwise", "none", "topk-2bit"]
-CODE_BEFORE_CHOICE: Compression = "8bit-blockwise"  # a choice by itself has no measured lines at the first step
+CODE_BEFORE_CHOICE: Compression = "8bit-blockwise"  # no bandwidth has been measured before the first automatic choice
 Shape = Literal["linear", "cosine", "warmup_stable_decay"]
 
 
@@ -119,17 +119,17 @@ class Averaging(Section):
 
     @property
     def wire_format(self) -> Compression:
-        """The format of averaged values: the named one, or with `auto` that of the steps before the first choice."""
+        """The format of averaged values; with `auto`, that of the steps before the first choice."""
         return CODE_BEFORE_CHOICE if self.compression == "auto" else self.compression
 
     @property
     def sends_sparse(self) -> bool:
-        """True if senders send few of their values, and keep the rest for later steps."""
+        """Whether senders send few of their values, and keep the rest for later steps."""
         return self.compression == "topk-2bit"
 
     @property
     def code(self) -> tuple[Compression, int]:
-        """The compression and PowerSGD's rank: only peers that have the same average with each other."""
+        """The compression and PowerSGD rank; only peers with equal values average with each other."""
         return self.wire_format, self.powersgd_rank
 
     def with_code(self, code: tuple[Compression, int]) -> Averaging:
@@ -138,11 +138,11 @@ class Averaging(Section):
 
     @property
     def local_batch_size(self) -> int:
-        """Samples in one local step."""
+        """The number of samples in one local step."""
         return max(1, self.target_batch_size // self.local_steps)
 
     def at_step(self, step: int) -> Averaging:
-        """Return these settings with the batch of the step after `step` completed ones, which grows no more."""
+        """Return these settings with the batch size of the step after `step` completed ones."""
         initial, steps = self.initial_batch_size, self.batch_warmup_steps
         if initial is None:
             return self
@@ -233,12 +233,12 @@ class Phase(Section):
 
     @property
     def begins_schedule(self) -> bool:
-        """Return whether the learning rate starts anew at `from_step`; otherwise the earlier schedule continues."""
+        """Return whether the learning rate restarts at `from_step`; else the earlier schedule applies."""
         return any(key is not None for key in (self.warmup_steps, self.total_steps, self.schedule, self.decay_steps))
 
     @property
     def changes(self) -> dict[str, dict[str, Any]]:
-        """The keys of the run file that the phase sets, by section."""
+        """The run file's keys that the phase sets, by section."""
         warmup_steps = (self.warmup_steps or 0) if self.begins_schedule else None
         settings: dict[str, dict[str, Any]] = {
             "objective": {"mask_probability": self.mask_probability},
@@ -261,5 +261,5 @@ class Phase(Section):
             for section, keys in settings.items()
         }
         if self.schedule is not None:
-            changes["schedule"]["decay_steps"] = self.decay_steps  # another shape has its own, or none
+            changes["schedule"]["decay_steps"] = self.decay_steps  # belongs to the shape
         return changes

@@ -1,8 +1,8 @@
-"""Checks of a run's sources: what they would reach beyond the public web, and which of them may change under the run.
+"""Checks of a run's sources for access beyond the public web, and for changes during the run.
 
-A run file is the operator's, its sources are opened on every volunteer's machine. What lies on such a machine, or in
-the network around it, is its owner's: a run may use it only where the owner says so (`check_reach`). A source that no
-revision or digest pins may give volunteers tomorrow what they do not read today (`unpinned`).
+A run file is written by the operator, but its sources are opened on every volunteer's machine.
+Files on that machine and its local network are accessible to a run only if their owner allows it
+(`check_reach`). A source without a pinned revision or digest may change later (`unpinned`).
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _PRIVATE_NAMES = (".local", ".localhost", ".internal", ".intranet", ".lan", ".ho
 
 @dataclass(frozen=True)
 class Allowed:
-    """The places that a machine's owner lets runs read besides the public web."""
+    """The places besides the public web that a machine's owner allows runs to read."""
 
     folders: tuple[Path, ...] = ()
     private_network: bool = False
 
 
 def check_reach(config: RunConfig, allowed: Allowed) -> None:
-    """Raise `ConfigError`, naming the address and the option that allows it, for what the owner has not allowed."""
+    """Raise `ConfigError` for disallowed access, with the address and the option that allows it."""
     for path in local_paths(config):
         if not _is_within(path, allowed.folders):
             raise ConfigError(
@@ -52,7 +52,7 @@ def check_reach(config: RunConfig, allowed: Allowed) -> None:
 
 
 def local_paths(config: RunConfig) -> Iterator[str]:
-    """Every path on the volunteer's own machine."""
+    """Yield every path on the volunteer's own machine."""
     for source in config.all_sources:
         yield from (path for path in source.paths if not is_remote(path) and not _is_repository(source, path))
         model = None if source.sampling is None else source.sampling.scorer.model
@@ -61,7 +61,7 @@ def local_paths(config: RunConfig) -> Iterator[str]:
 
 
 def hosts(config: RunConfig) -> Iterator[tuple[str, str]]:
-    """Address and host of everything that is fetched from a host which the run file itself names."""
+    """Yield address and host of everything downloaded from a host that the run file itself names."""
     for source in config.all_sources:
         model = None if source.sampling is None else source.sampling.scorer.model
         endpoint = source.storage_options.get("endpoint_url")
@@ -71,7 +71,7 @@ def hosts(config: RunConfig) -> Iterator[tuple[str, str]]:
 
 
 def host_of(address: str) -> str:
-    """The host in a web address; raises `ConfigError` if it cannot be read."""
+    """Return the host of a web address. Raises `ConfigError` if it cannot be parsed."""
     try:
         host = urlsplit(address).hostname
     except ValueError as error:
@@ -80,7 +80,7 @@ def host_of(address: str) -> str:
 
 
 def is_private(host: str) -> bool:
-    """Return whether a host is, by its name or number, this machine or in its private network (no look-up is made)."""
+    """Return whether a host is local or in a private network, judged by name or number without a look-up."""
     number = _number(host)
     if number is not None:
         return not_public(number)
@@ -88,7 +88,7 @@ def is_private(host: str) -> bool:
 
 
 def not_public(address: IPv4Address | IPv6Address) -> bool:
-    """Return whether an address is not public: loopback, private, link-local (cloud metadata), reserved."""
+    """Return whether an address is loopback, private, link-local (cloud metadata) or reserved."""
     inner = getattr(address, "ipv4_mapped", None) or getattr(address, "sixtofour", None) or address
     return not inner.is_global or inner.is_multicast
 
@@ -98,20 +98,20 @@ def _number(host: str) -> IPv4Address | IPv6Address | None:
         return ip_address(host.partition("%")[0])
     except ValueError:
         pass
-    try:  # 127.1, 0x7f000001 and the like, which systems take for numbers, too
+    try:  # forms such as 127.1 or 0x7f000001, also accepted by systems
         return IPv4Address(socket.inet_aton(host)) if re.fullmatch(r"[0-9a-fxA-FX.]+", host) else None
     except OSError:
         return None
 
 
 def _is_repository(source: Source, path: str) -> bool:
-    """Return whether a hub source is a repository: `datasets` prefers a folder of that name."""
+    """Return whether a hub source is a repository; `datasets` prefers a folder of that name."""
     return source.kind == "hub" and _REPOSITORY.fullmatch(path) is not None and not Path(path).exists()
 
 
 def _is_within(path: str, folders: tuple[Path, ...]) -> bool:
-    """Return whether all files that a path or pattern can name lie in one of the folders, links resolved."""
-    parts = Path(os.path.expanduser(path)).parts  # noqa: PTH111 - as fsspec does, also for unknown users
+    """Return whether all files matched by a path or pattern are in one of the folders, links resolved."""
+    parts = Path(os.path.expanduser(path)).parts  # noqa: PTH111 - like fsspec, also for unknown users
     plain = next((number for number, part in enumerate(parts) if has_magic(part)), len(parts))
     if ".." in parts[plain:]:
         return False
@@ -120,7 +120,7 @@ def _is_within(path: str, folders: tuple[Path, ...]) -> bool:
 
 
 def unpinned(config: RunConfig) -> Iterator[str]:
-    """One sentence for each source, or scorer's model, that no revision or digest holds fast."""
+    """Yield one sentence for each source or scorer's model without a pinned revision or digest."""
     for source in config.all_sources:
         if source.kind == "hub" and not _COMMIT.fullmatch(source.revision or ""):
             yield f"The data source {source.name} is not pinned: give the commit (40 hex digits) as its `revision`."

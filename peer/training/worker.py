@@ -101,7 +101,7 @@ def run_worker(plan: WorkerPlan, pipe: Connection, parent_pid: int) -> None:
     except ManyhandsError as error:
         traceback.print_exc()
         pipe.send(Failed(error.code, error.exit_code, str(error)))
-    except Exception as error:  # noqa: BLE001  - the process's outermost boundary; the log has the traceback
+    except Exception as error:  # noqa: BLE001 - the process's outermost boundary; the log has the traceback
         traceback.print_exc()
         text = f"The training process failed ({type(error).__name__}: {error}); details are in {LOG_FILE}."
         pipe.send(Failed(WorkerError.code, WorkerError.exit_code, text, is_out_of_memory(error)))

@@ -72,7 +72,7 @@ def _open(source: Source) -> Any:
         return dataset
     try:
         return dataset.reshard()
-    except Exception:  # noqa: BLE001  - one bad file: its reader reports the error
+    except Exception:  # noqa: BLE001 - one bad file: its reader reports the error
         return dataset
 
 

@@ -56,7 +56,7 @@ class Prefetched(Generic[T]):
                 if not self._put(item):
                     return
             self._put(_End(StopIteration()))
-        except BaseException as error:  # noqa: BLE001  - raised again in the consumer
+        except BaseException as error:  # noqa: BLE001 - raised again in the consumer
             self._put(_End(error))
 
     def _put(self, item: T | _End) -> bool:

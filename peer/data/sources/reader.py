@@ -126,7 +126,7 @@ class BlockReader:
                 ended = self._attempts(self._read_on, gathered)
             except StreamClosed:
                 raise
-            except Exception as error:  # noqa: BLE001  - fault boundary: any file system or format
+            except Exception as error:  # noqa: BLE001 - fault boundary: any file system or format
                 gathered.error = error
                 break
             if ended:
@@ -219,7 +219,7 @@ class SourceReader:
                 return attempts(self._plan.open_units)
             except StreamClosed:
                 raise
-            except Exception as error:  # noqa: BLE001  - fault boundary: any file system or format
+            except Exception as error:  # noqa: BLE001 - fault boundary: any file system or format
                 self._rest(_sentence(error, action, f"; {LATER}."))
 
     def _shuffled(self, gathered: Gathered) -> Sequence[str | None]:

@@ -119,7 +119,7 @@ def ask_each(files: Sequence[File], ask: Callable[[File], Answer]) -> list[Answe
     def answer(file: File) -> Answer | Exception:
         try:
             return ask(file)
-        except Exception as error:  # noqa: BLE001  - reported by the reader of the file
+        except Exception as error:  # noqa: BLE001 - reported by the reader of the file
             return error
 
     with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
