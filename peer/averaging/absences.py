@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-MOST_REMEMBERED = 512  # number of peers
+MOST_REMEMBERED = 512  # maximum number of remembered peers
 REMEMBERED_ROUNDS = 16  # rounds (at least) after which absences are forgotten
 MOST_DOUBLINGS = 20
 LINE_LOST = 0.5  # share of the awaited peers; if more are absent, this peer's own connection was down
@@ -22,9 +22,9 @@ LINE_LOST = 0.5  # share of the awaited peers; if more are absent, this peer's o
 
 @dataclass
 class _Record:
-    times: int = 0  # number of absences
+    times: int = 0  # number of this peer's absences
     out_until: int = 0  # number of the last round of the exclusion
-    term: int = 0  # rounds of exclusion
+    term: int = 0  # length of the exclusion in rounds
 
 
 class Absences:

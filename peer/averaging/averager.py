@@ -90,7 +90,7 @@ class AveragedGroup:
     attested: Mapping[str, AttestedWeight] = field(default_factory=dict)  # peer ID -> its weight, by all reducers
     seconds: float = 0.0  # time from the group's formation to the last average
     traffic: RoundTraffic | None = None  # measured traffic of this peer's connection
-    lines: GroupLines = NOBODY  # declared connections
+    lines: GroupLines = NOBODY  # declared bandwidths and roles
     peers: frozenset[str] = frozenset()  # peer IDs of the group
     pseudonyms: Mapping[str, str] = field(default_factory=dict)  # peer ID -> its name in receipts
 
@@ -385,7 +385,6 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         self._accusations.accuse(finding.peer_id)
 
     def _key_of(self, peer: PeerID) -> bytes | None:
-        """Return the public key of a peer's token, with which its attestations are verified."""
         token = self.directory.token_of(peer)
         return None if token is None else token.public_key.encode()
 

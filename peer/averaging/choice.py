@@ -32,7 +32,7 @@ SLOWER = ON_THE_LINE * (1 + BOTH_WAYS)  # real duration of a round relative to t
 class RoundPace:
     """The durations of batches and rounds, which determine the time available for training."""
 
-    averaging: Averaging  # current settings
+    averaging: Averaging  # averaging settings in force
     values: Callable[[int], int]  # PowerSGD rank -> number of values that one peer sends
     lines: GroupLines  # connections of the present group, and of peers that stand by because theirs is too slow
     speeds: tuple[float, ...]  # relative training speeds of these peers; 0 for those that do not train
@@ -146,10 +146,10 @@ def reconsider(
 ) -> AveragingChoice | None:
     """Return the mode to which a live run should change; None to keep the present one.
 
-    `paces`: the newest groups, the last one current. A run changes to admit volunteers that stand
-    by, if they contribute more than their slow connections cost, or if training time is too short
-    and another mode improves it clearly. It returns to a mode with a lower loss only if that leaves
-    ample time in each of these groups, to avoid a change with every peer that joins or leaves. A
+    `paces`: the newest groups, the last one current. A run changes its mode to admit volunteers
+    whose contribution exceeds the cost of their slow connections. It also changes if training time
+    is too short and another mode improves it clearly. It returns to a lower loss only if that
+    leaves ample time in all these groups, to avoid a change with every peer that joins or leaves. A
     slow peer is excluded only if the others train much faster without it in each of these groups.
     `may_return`: a mode with a lower loss is permitted now.
     """

@@ -25,7 +25,7 @@ from auth.statements import Statement
 from peer.config.training import Compression
 from peer.reduction.findings import MAX_ID_CHARS, MOST_ACCUSED
 
-MAX_BYTES = 4096  # including the signature
+MAX_BYTES = 4096  # maximum size, including the signature
 GROUP_ID_BYTES = 20  # the size of hivemind's group IDs
 MAX_BANDWIDTH = 12.5e9  # bytes per second (100 Gbit/s); higher claims are not believed
 MAX_S = 86_400.0
@@ -41,7 +41,7 @@ class Declaration(Statement):
     declaration: Literal["manyhands-declaration-v1"] = "manyhands-declaration-v1"
     run: Annotated[str, Field(min_length=1, max_length=1024)]
     era: _Count
-    step: _Count  # last completed step
+    step: _Count  # last completed global step
     compression: Compression  # gradient compression
     powersgd_rank: _Count
     rate: Annotated[float, Field(ge=0, le=MAX_BANDWIDTH)] | None = None  # bytes per second of the peer's connection

@@ -28,8 +28,8 @@ class ErrorFeedback(GradientCode):
     def __init__(self, decay: float = DECAY) -> None:
         self._decay = decay
         self._lost: list[torch.Tensor] = []  # empty before the first round, and on a peer without samples
-        self._sent: list[SparseValues] = []  # values last loaded
-        self._samples = 0  # number of samples in the values last loaded
+        self._sent: list[SparseValues] = []  # sparse values of the last `load`
+        self._samples = 0  # samples behind the gradients of the last `load`
 
     @property
     def remainders(self) -> Mapping[int, torch.Tensor]:

@@ -1,12 +1,12 @@
 """Matchmaking: the time at which a group begins to average, and the choice of its leader.
 
 hivemind's leader begins at its declared time, however early the last peer arrived. Here the
-trainer's process announces the number of peers it expects, and the averager's process begins once
-all are present; the declared time matters only if a peer does not arrive.
+averager's process begins once all peers that the trainer's process expects are present. The
+declared time matters only if a peer does not arrive.
 
 hivemind asks every peer declared as a leader, and anybody can declare any peer in its DHT. A leader
-determines the members of its group. One without the right token, or with strangers in its group,
-could block every round, because the others reject the group (`auth.swarm.access`) and then ask the
+determines the members of its group. A leader without the right token, or with strangers in its
+group, could block every round: the others reject the group (`auth.swarm.access`) and then ask the
 same leader again. `Leaders` therefore follows only members that may average, and avoids leaders of
 invalid groups for a time. A leader whose groups fail (it never begins, or sends members different
 data) is skipped while another is available. Used by `peer.averaging.averager`.
@@ -42,7 +42,7 @@ MOST_PASSED_OVER_S = 600.0
 LOOK_S = 0.3  # interval between lookups of leaders
 BEGIN_POLL_S = 0.05
 MOST_REQUEST_S = 3.0  # wait for a peer's answer; shorter than the window, else two peers may wait for each other
-NEVER = 2**30  # larger than any group
+NEVER = 2**30  # a group size that is never reached
 FULL_GROUP_ATTEMPTS = 3  # rounds that wait for all peers, before a majority suffices
 COMPRESSIONS: tuple[Compression, ...] = get_args(Compression)
 LEAST_WINDOW_S = 3.0  # a DHT record and an answer from a distant peer take up to a second each

@@ -1,9 +1,9 @@
 """PowerSGD: sends a large gradient as the product of two thin matrices, with error feedback.
 
 Vogels et al. 2019 (arXiv 1905.13727). For each peer's matrix M, the peers first average the image
-of a few directions under M, then M's coordinates in that image: rank * (rows + columns) values
-instead of rows * columns. The remainder is added to the peer's gradient of the next step. Equal
-averages give equal bits on any machine, because sums are rounded in a fixed order.
+of a few directions under M, then M's coordinates in that image. That is rank * (rows + columns)
+values instead of rows * columns. The remainder is added to the peer's gradient of the next step.
+Equal averages give equal bits on any machine, because sums are rounded in a fixed order.
 
 hivemind's own version averages differences, lets peers diverge, changes its buffers in failed
 rounds, and multiplies by factors that grow with the gradient's square, which overflows 16 bits.
@@ -87,7 +87,7 @@ class LowRank(GradientCode):
         }
         self._factors: dict[int, Factors] = {}
         self._lost: dict[int, torch.Tensor] = {}  # index -> sums over samples; empty on a peer without samples
-        self._samples = 0  # number of samples in the values last loaded
+        self._samples = 0  # samples behind the gradients of the last `load`
 
     @property
     def factors(self) -> Mapping[int, Factors]:
@@ -167,8 +167,9 @@ class LowRank(GradientCode):
     def settle(self, tensors: Sequence[torch.Tensor], sums: Sequence[torch.Tensor], *, averaged: bool) -> None:
         """Replace the factors by the averaged matrices for a step, and update this peer's remainders.
 
-        A remainder is the part of the peer's own values outside the common directions: a difference
-        from the average would never be paid back if another peer left. A lone peer has none.
+        A remainder is the part of the peer's own values outside the common directions. The
+        difference from the average would never be paid back if another peer left. A lone peer has
+        none.
         """
         self._factors = {}
         if not averaged:
@@ -189,7 +190,7 @@ class LowRank(GradientCode):
         return lost if bool(torch.isfinite(lost).all()) else torch.zeros_like(lost)
 
     def forget(self) -> None:
-        """Drop the remainders: they belong to a state that this peer no longer has, or others may have counted them."""
+        """Drop the remainders after a change of state, or if other peers may have counted them."""
         self._lost = {}
 
 

@@ -17,10 +17,11 @@ fraction f sends V * (1 + ((n - 1) * r - 1) * f), with V the bytes of its own va
 
 A reducer determines its parts' averages, and its bandwidth is only claimed. No device but the
 keeper therefore reduces more than a quarter of the values, or two equal shares if that is more
-(`largest_share`). That takes longer only if one or two connections are much faster than all others
-and the keeper, which has no limit, is absent: 8 peers with 200 and 7 x 10 Mbit/s need 1.64 times as
-long (16 peers: 1.70), DeDLOC's 4 x 200, 8 x 100 and 4 x 50 no longer. A limit of a half would give
-1.43, but a dishonest peer twice as much. (By `round_time`; at most 2 if all peers reduce.)
+(`largest_share`). The limit costs time only if one or two connections are much faster than the
+others and the keeper, which has no limit, is absent. 8 peers with 200 and 7 x 10 Mbit/s then need
+1.64 times as long (16 peers: 1.70). DeDLOC's example of 4 x 200, 8 x 100, 4 x 50 is unaffected. A
+limit of a half would give 1.43, but a dishonest peer twice as much. (By `round_time`; at most 2 if
+all peers reduce.)
 """
 
 from __future__ import annotations
@@ -205,7 +206,7 @@ class GroupLines:
     """The connections and roles of a group's peers, in its order, from declarations and tokens."""
 
     rates: tuple[float | None, ...]
-    reduces: tuple[bool, ...]  # which peers may reduce
+    reduces: tuple[bool, ...]  # whether each peer may reduce
     trusted: tuple[bool, ...]
     second_reducers: tuple[PeerID, ...]  # auditors of other reducers; peers with direct connections
     patience_s: float = math.inf  # limit for the whole round
@@ -218,8 +219,9 @@ NOBODY = GroupLines((), (), (), ())
 def group_lines(peers: Sequence[PeerID], tokens: Sequence[AccessToken], said: Sequence[Declaration]) -> GroupLines:
     """Return the connections of a group, in its order, from its declarations and tokens.
 
-    A peer reduces nothing if more than half of the other members have caught or missed it, or if
-    the keeper, which every round needs, has missed it. The keeper itself always has a share.
+    A peer reduces nothing if more than half of the other members have caught or missed it. The same
+    applies if the keeper, which every round needs, has missed it. The keeper itself always has a
+    share.
     """
     members, trusted = [token.member for token in tokens], [token.role in TRUSTED_ROLES for token in tokens]
     return GroupLines(

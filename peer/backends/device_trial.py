@@ -87,7 +87,7 @@ def _torch_gradients(device: torch.device) -> list[float]:
 
 def _jax_gradients(device: str) -> list[float]:
     """Return the sum of `_torch_gradients` on each of JAX's devices."""
-    import jax  # an optional extra
+    import jax  # an optional dependency
 
     gradient = jax.jit(jax.grad(lambda ones: (ones @ ones).sum()))
     devices = jax.local_devices(backend="tpu" if device == "tpu" else None)

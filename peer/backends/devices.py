@@ -64,7 +64,7 @@ def _start_torch(
 
 def _start_jax(device: str, wanted: Wanted, config: RunConfig, model: PreTrainedModel, threads: int) -> Backend:
     """Start JAX, whose threads start as soon as its devices are queried."""
-    import jax  # an optional extra
+    import jax  # an optional dependency
 
     from peer.backends.jax_backend import JaxBackend
 
@@ -89,7 +89,7 @@ class TrialOutcome(IntEnum):
 
     SLOWER = 0
     FASTER = 1
-    BEGUN = 2  # not completed
+    BEGUN = 2  # the trial has begun but was not completed
     FAILED = 3
 
 
@@ -129,7 +129,7 @@ def compile_if_it_pays(
 
 
 def _judge(layers: CompiledLayers, trial: Trial, mode: CompileMode, tell: Callable[[str], None]) -> TrialOutcome:
-    if not layers.on:  # the reason was reported
+    if not layers.on:  # the reason has already been reported
         return TrialOutcome.FAILED
     kept = trial.pays or mode == "on"
     if not kept:

@@ -1,13 +1,14 @@
 """Local steps: between two averagings, a peer takes optimizer steps of its own on its own samples.
 
-This is DiLoCo (Douillard et al. 2023, arXiv 2311.08105), for lines too slow to average gradients
-every minute. A peer trains a copy of the common parameters. When the global batch is full, the
-difference between copy and common parameters is averaged, weighted by samples, in place of
-gradients; the outer step (`OuterNesterov`) changes the common parameters, and the copy starts from
-them again. The swarm handles only the common parameters: it sketches them, sends them to joiners
-and stores them in checkpoints. To the trainer, local steps are a backend that wraps its backend.
+This is DiLoCo (Douillard et al. 2023, arXiv 2311.08105), for connections too slow to average
+gradients every minute. A peer trains a copy of the common parameters. When the global batch is
+full, the difference between copy and common parameters is averaged, weighted by samples, instead of
+gradients. The outer step (`OuterNesterov`) changes the common parameters, and the copy restarts
+from them. The swarm handles only the common parameters: it sketches them, sends them to joiners and
+stores them in checkpoints. To the trainer, local steps are a backend that wraps its backend.
 
-θ and v: common parameters and outer momentum; θᵢ: the copy of peer i, after local steps on nᵢ samples from the base bᵢ:
+θ and v: common parameters and outer momentum; θᵢ: the copy of peer i, after local steps on nᵢ
+samples from the base bᵢ:
 
     (1)  dᵢ = bᵢ - θᵢ                                     the peer's pseudo-gradient
     (2)  g = Σᵢ nᵢ dᵢ / Σᵢ nᵢ                              the round's average
@@ -22,13 +23,14 @@ the average arrives, the copy keeps its progress since then:
     (6)  θᵢ ← θ' + (θᵢ - eᵢ),  bᵢ ← θ'                    the round has brought the step
     (7)  θᵢ ← θ' + (θᵢ - bᵢ),  bᵢ ← θ'                    a late peer follows the step, and its samples still count
 
-(5) is the eager update of Kale, Douillard & Donchev 2025 (arXiv 2502.12996): it applies the peer's own
-pseudo-gradient at once, instead of the average, which arrives one round late. There each worker's own θ and v
-take that step. Here only the copy does, so θ and v stay identical on all peers. None of (5) to (7) changes the
-part of bᵢ - θᵢ that is still to be averaged, so every local step is in exactly one average. If a round fails,
-nothing changes: bᵢ - θᵢ contains the local steps of the samples set aside and of later ones. A mixture of θᵢ
-and θ' (Douillard et al. 2025, arXiv 2501.18512) would count a part of dᵢ twice. The inner optimizer's moments
-are always kept, except in a phase with a fresh optimizer.
+(5) is the eager update of Kale, Douillard & Donchev 2025 (arXiv 2502.12996): it applies the peer's
+own pseudo-gradient at once, instead of the average, which arrives one round late. There each
+worker's own θ and v take that step. Here only the copy does, so θ and v stay identical on all
+peers. None of (5) to (7) changes the part of bᵢ - θᵢ that is still to be averaged, so every local
+step is in exactly one average. If a round fails, nothing changes: bᵢ - θᵢ contains the local steps
+of the samples set aside and of later ones. A mixture of θᵢ and θ' (Douillard et al. 2025, arXiv
+2501.18512) would count a part of dᵢ twice. The inner optimizer's moments are always kept, except in
+a phase with a fresh optimizer.
 """
 
 from __future__ import annotations
@@ -96,13 +98,13 @@ class LocalSteps:
         trained = zip(own.parameters(), common.parameters(), strict=True)
         self._pairs = [(mine, shared) for mine, shared in trained if shared.requires_grad]
         self.inner = build_inner_optimizer(config, parameter_groups(own, config))
-        self._bases: list[torch.Tensor] = [shared for _, shared in self._pairs]  # b of (1)
+        self._bases: list[torch.Tensor] = [shared for _, shared in self._pairs]  # b in equation (1)
         if config.averaging.delay:
             self._bases = [base.detach().clone() for base in self._bases]
         self._guesses = self._bases  # e of (5), during a background round
         self._began_at = swarm.step
         self._samples = self._pending = 0  # samples since the base; samples not yet in a local step
-        self._set_aside = 0  # samples before the guess
+        self._set_aside = 0  # samples accumulated before the guess
         self.synchronize()
 
     @property
@@ -207,7 +209,6 @@ class LocalSteps:
         self._clear()
 
     def _clear(self) -> None:
-        """Clear the gradient for the next local step."""
         for mine, _ in self._pairs:
             if mine.grad is not None:
                 mine.grad.zero_()

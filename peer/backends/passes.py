@@ -55,7 +55,7 @@ class MicrobatchShare:
     total: float
     mlm_loss: float
     sop_loss: float | None
-    gradients: list[Tensor | None]  # one per trained parameter
+    gradients: list[Tensor | None]  # one gradient per trained parameter
     finite: bool
 
 

@@ -111,7 +111,6 @@ class ReplicaBackend:
             replica.compute(part, Counts.of(batch))
 
     def _divide(self, batch: Batch) -> list[tuple[_Replica, Batch]]:
-        """Divide a batch among the replicas; a small batch uses only some of them."""
         return list(zip(self._replicas, parts_of(batch, -(-batch.samples // len(self._replicas))), strict=False))
 
     def collect(self) -> None:

@@ -42,7 +42,7 @@ METRICS: Mapping[str, tuple[str, ...]] = {
     "retrieval": ("ndcg_at_10", "mrr_at_10", "recall_at_100"),
 }
 LOWER_IS_BETTER = frozenset({"pseudo_perplexity", "distance"})
-UNTRAINED = frozenset({"fill-mask", "bias"})  # evaluated without fine-tuning
+UNTRAINED = frozenset({"fill-mask", "bias"})  # kinds that are evaluated without fine-tuning
 MAY_BE_UNTRAINED = UNTRAINED | {"retrieval"}
 HUB = "hub:"
 Column = int | str

@@ -62,7 +62,7 @@ WEB_LANGUAGES = frozenset(
     """.split()  # noqa: SIM905  # as a list of strings the codes would fill pages
 )
 WEB_CODES: Mapping[str, str] = {"he": "iw", "nb": "no", "tl": "fil"}
-WORD_PRESETS: Mapping[str, PresetName] = {"bn": "bengali"}  # presets other than `albert`
+WORD_PRESETS: Mapping[str, PresetName] = {"bn": "bengali"}  # exceptions to the preset `albert`
 
 
 def sources_in(language: str) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ class PhaseFacts:
     number: int  # number of the phase, from 1
     count: int  # number of phases in the run
     from_step: int  # global steps completed when the phase begins
-    sequence_length: int  # number of tokens
+    sequence_length: int  # tokens per sample
     target_batch_size: int  # samples per step
     fresh_optimizer: bool  # whether the optimizer's moments start at zero
     final_batch_size: int | None = None  # samples per step after the batch has grown; None: it does not grow

@@ -261,5 +261,5 @@ class Phase(Section):
             for section, keys in settings.items()
         }
         if self.schedule is not None:
-            changes["schedule"]["decay_steps"] = self.decay_steps  # belongs to the shape
+            changes["schedule"]["decay_steps"] = self.decay_steps  # not inherited by another shape
         return changes

@@ -1,9 +1,9 @@
 """A faster forward pass for transformers' `AlbertForPreTraining`, and linear layers with oneDNN.
 
 The module and its checkpoints are transformers'. The forward pass computes the same function for a
-training batch with query, key and value in one product, the fused GELU, and attention without a
-mask if nothing is padded. After the last layer's attention, only the positions needed for a loss
-are computed (those with labels, and [CLS]). `peer.models.build` lists it among the families.
+training batch. Query, key and value are one product, GELU is fused, and attention has no mask if
+nothing is padded. After the last layer's attention, only the positions needed for a loss are
+computed (those with labels, and [CLS]). `peer.models.build` lists it among the families.
 
 PyTorch uses MKL for float32 products, which does not use AMD processors' AVX-512 units. oneDNN,
 also part of PyTorch, is about twice as fast there at the same precision. It is called through an
@@ -177,13 +177,11 @@ def use_onednn(model: nn.Module) -> None:
 
 class _Linear(nn.Linear):
     def forward(self, inputs: Tensor) -> Tensor:
-        """Apply the layer with `linear`: inputs (..., k) -> (..., m)."""
         return linear(inputs.flatten(0, -2), self.weight, self.bias).view(*inputs.shape[:-1], self.out_features)
 
 
 class _TransposedLinear(Conv1D):
     def forward(self, inputs: Tensor) -> Tensor:
-        """Apply the layer with `linear`: inputs (..., k) -> (..., m)."""
         return linear(inputs.flatten(0, -2), self.weight.t(), self.bias).view(*inputs.shape[:-1], self.nf)
 
 

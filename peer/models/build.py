@@ -1,16 +1,17 @@
 """Construction of a run's model, its evaluation mode, and its description in checkpoints.
 
 `FAMILIES` defines each model family's transformers configuration and its functions for a training
-batch. Every family is a transformers module, run in two parts, `encode` and `token_logits`: the
-head, expensive with a large vocabulary, is computed only at positions with a label. ALBERT has
+batch. Every family is a transformers module, run in two parts, `encode` and `token_logits`. The
+head, expensive with a large vocabulary, is thus computed only at positions with a label. ALBERT has
 faster functions in `peer.models.albert`. `peer.models.objectives` calls these functions.
 
 Some parameters have a gradient of zero by construction. In floating point it is rounding noise,
 which LAMB would turn into steps of the usual length. Peers would not diverge, because averages are
 identical on all of them. But the steps would be random, grow during the run and affect the norms by
-which LAMB scales its steps. Such parameters are therefore frozen: above all the bias of attention's
-keys, which adds the same value to all scores of a row and is ignored by softmax. If positions are
-scored against keys (DeBERTa's p2c), that bias has an effect and is trained.
+which LAMB scales its steps. Such parameters are therefore frozen. The most important one is the
+bias of attention's keys, which adds the same value to all scores of a row and is ignored by
+softmax. If positions are scored against keys (DeBERTa's p2c), that bias has an effect and is
+trained.
 """
 
 from __future__ import annotations
@@ -187,7 +188,7 @@ def _untrained_in_deberta_v2(model: Model) -> tuple[str, ...]:
     untrained = ["*.pos_key_proj.bias"]
     if not (relative and isinstance(scores, list) and "p2c" in scores):
         untrained += ["*.self.key_proj.bias", "deberta.encoder.LayerNorm.bias"]
-    return (*untrained, *([] if relative else ["deberta.encoder.LayerNorm.weight"]))  # for relative positions
+    return (*untrained, *([] if relative else ["deberta.encoder.LayerNorm.weight"]))  # used by relative positions only
 
 
 def _prepare_gpt2(model: Any) -> None:

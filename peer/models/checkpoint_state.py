@@ -60,7 +60,6 @@ def _is_tied(model: torch.nn.Module, name: str, tensor: torch.Tensor) -> bool:
 
 
 def _load(path: Path) -> dict[str, torch.Tensor]:
-    """Load a safetensors file. Raises `StorageError` if it is damaged."""
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:

@@ -23,8 +23,8 @@ from peer.reduction.sizes import StateSize
 def parameter_groups(model: torch.nn.Module, config: RunConfig) -> list[ParameterGroup]:
     """Group the trainable parameters by weight decay; vectors (biases, LayerNorms) have none.
 
-    Matrices of hidden layers, without embeddings and heads, form a separate group for Muon's own
-    rule, as do a discriminator's embeddings, which are a difference from the generator's.
+    For Muon's own rule, matrices of hidden layers form a separate group, without embeddings and
+    heads. So do a discriminator's embeddings, a difference from the generator's.
     """
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     decay = config.optimizer.weight_decay

@@ -1,18 +1,19 @@
 """The update rules of the optimizers: LAMB, AdamW, StableAdamW, Muon, and outer Nesterov momentum.
 
-All peers hold the same optimizer state and compute the same step from the same average. So all state exists
-from construction on and consists of tensors: hivemind can send all of it without a virtual first step, and
-checkpoints contain it. A rule is taken from a library if the library computes it equally on every processor:
+All peers hold the same optimizer state and compute the same step from the same average. All state
+is created by the constructor and consists of tensors, so hivemind can send it without a virtual
+first step, and checkpoints contain it. A library's rule is used if it gives equal results on every
+processor:
 
-- LAMB (You et al. 2020, arXiv 1904.00962) is written out because the packaged ones differ from the recipe in the clamp,
-  in the bias correction and in where they clip.
+- LAMB (You et al. 2020, arXiv 1904.00962) is implemented here, because packaged versions differ
+  from the recipe in the clamp, in the bias correction and in where they clip.
 - AdamW (Loshchilov & Hutter 2019, arXiv 1711.05101) is PyTorch's.
-- StableAdamW (Wortsman et al. 2023, arXiv 2304.13013, algorithm 2) is not in PyTorch; torch-optimi keeps the number of
-  steps outside of the state and makes the state in the first step only.
-- Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/) is PyTorch's formula in float32.
-  `torch.optim.Muon` iterates in bfloat16: of the same gradient, two processors' updates differ by a hundredth.
+- StableAdamW (Wortsman et al. 2023, arXiv 2304.13013, algorithm 2) is not in PyTorch. torch-optimi
+  stores the number of steps outside of the state and creates the state in the first step only.
+- Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/) is PyTorch's formula in
+  float32. `torch.optim.Muon` iterates in bfloat16, so updates differ by 1 % between processors.
 
-`peer.models.optimizer_setup` builds the optimizer that a run file names.
+`peer.models.optimizer_setup` builds the optimizer of a run file.
 """
 
 from __future__ import annotations
@@ -34,8 +35,7 @@ logger = logging.getLogger(__name__)
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 NEWTON_SCHULZ_STEPS = 5
 LEAST_NORM = 1e-7
-# Scales updates to the size of AdamW's, for equal learning rates (Liu et al. 2025, arXiv
-# 2502.16982).
+# Scales updates to AdamW's size, for equal learning rates (Liu et al. 2025, arXiv 2502.16982).
 MUON_RMS = 0.2
 
 
@@ -140,10 +140,11 @@ class SharedOptimizer(torch.optim.Optimizer):
 
 
 class Lamb(SharedOptimizer):
-    """LAMB with bias correction in the step size, clamped weight norms and a clip of the global gradient norm.
+    """LAMB with bias correction in the step size, clamped weight norms and gradient norm clipping.
 
-    For each parameter: m and v as in Adam, r = m / (sqrt(v) + eps) + weight_decay * p, and
-    p -= lr * sqrt(1 - b2^t) / (1 - b1^t) * min(|p|, clamp) / |r| * r, where the ratio of norms is 1 if either is 0.
+    For each parameter: m and v as in Adam, r = m / (sqrt(v) + eps) + weight_decay * p, and p -= lr
+    * sqrt(1 - b2^t) / (1 - b1^t) * min(|p|, clamp) / |r| * r, where the ratio of norms is 1 if
+    either is 0.
     """
 
     rounded = frozenset({"exp_avg", "exp_avg_sq"})  # a step's length depends on the weights' norm only
@@ -310,11 +311,12 @@ def orthogonalized(matrix: Tensor) -> Tensor:
 
 
 class OuterNesterov(SharedOptimizer):
-    """The swarm's optimizer if peers take local steps: Nesterov momentum on averaged differences.
+    """The swarm's optimizer with local steps: Nesterov momentum on averaged differences.
 
-    v = momentum * v + g, then p -= lr * (g + momentum * v), from `.grad`. DiLoCo (Douillard et al. 2023, arXiv
-    2311.08105): a global step's "gradient" is the peers' average displacement from the common parameters by
-    their local steps (`peer.backends.local_steps`), so its learning rate is near one.
+    v = momentum * v + g, then p -= lr * (g + momentum * v), from `.grad`. In DiLoCo (Douillard et
+    al. 2023, arXiv 2311.08105), the "gradient" of a global step is the peers' average displacement
+    from the common parameters by local steps (`peer.backends.local_steps`). The learning rate is
+    near one.
     """
 
     def __init__(self, params: Iterable[Any], lr: float = 0.7, momentum: float = 0.9) -> None:
@@ -325,7 +327,7 @@ class OuterNesterov(SharedOptimizer):
         return {"momentum": torch.zeros_like(parameter, requires_grad=False)}
 
     def _update_group(self, group: dict[str, Any], parameters: list[Tensor], scale: float) -> None:
-        del scale  # no clipping
+        del scale  # gradients are not clipped
         lr, momentum = float(group["lr"]), float(group["momentum"])
         grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
         momenta = [self.state[parameter]["momentum"] for parameter in parameters]

@@ -2,9 +2,9 @@
 
 A peer that accepts connections repeats the reduction of one random part: all senders of this part
 send it the same bytes again. All peers also compare digests of their attestations
-(`peer.reduction.attestation`). No claim is trusted: senders have confirmed the digests of their
-inputs, the reducer has signed the weights, and a peer with a different attestation must show it.
-This module is pure; `peer.reduction.audit_rpc` communicates.
+(`peer.reduction.attestation`). No claim is trusted: senders have confirmed their inputs' digests,
+the reducer has signed the weights, and peers must show different attestations. This module is pure;
+`peer.reduction.audit_rpc` communicates.
 
 An honest reducer computes the mean with the weights that it attests. It may scale down far too
 large inputs, by data that others do not have exactly. `falsified` allows for this.
@@ -87,8 +87,8 @@ class Evidence:
         self._parts = tuple(parts)
         self._named = [weight] * len(self._parts)  # weight declared to each reducer
         self._sent: list[list[runtime_pb2.Tensor]] = [[] for _ in parts]
-        self._inputs: list[list[bytes]] = [[] for _ in parts]  # digests
-        self._averages: list[list[bytes]] = [[] for _ in parts]  # digests of the averages
+        self._inputs: list[list[bytes]] = [[] for _ in parts]  # digests of the parts for each reducer
+        self._averages: list[list[bytes]] = [[] for _ in parts]  # digests of each reducer's averages
         self._weights: list[list[float]] = [[] for _ in parts]  # weights returned with the averages
 
     @property
@@ -227,7 +227,6 @@ class Audit:
             self._take_input(index, wanted.drawn, wire, digests)
 
     def _compare(self, reducer: int, other: SignedAttestation) -> None:
-        """Record a finding if a reducer signed an attestation that differs from this peer's copy."""
         held, key = self.evidence.attestations[reducer][1], self._key_of(self.peers[reducer])
         try:
             theirs = None if key is None else other.opened(key)

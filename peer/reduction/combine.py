@@ -37,7 +37,7 @@ class WeightedPart:
 
     sender: int  # index among the round's senders
     part: torch.Tensor  # float32; must not be modified
-    weight: float  # samples
+    weight: float  # number of samples
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class PartReducer(TensorPartReducer):
         self._combine, self._unawaited = combine, frozenset(unawaited)
         self._held: dict[int, WeightedPart] = {}  # sender -> its current part
         self._banned: set[int] = set()
-        self._weightless: set[int] = set()  # senders without parts
+        self._weightless: set[int] = set()  # senders that have no parts
         self.counted: list[Mapping[int, float]] = []  # averaged part -> sender -> weight
         self.late: frozenset[int] = frozenset()  # senders whose part was missing when the round ended
         super().__init__(part_shapes, num_senders)
@@ -186,8 +186,8 @@ def centered_clipping(
     """Average one part by centred clipping.
 
     `centre` is the part's last accepted average, and `usual` the usual norm of its averages. If
-    either is unknown, the centre is the elementwise median of senders, and the usual norm is the
-    median of their distances from the centre, each times the root of the sender's share.
+    either is unknown, the centre is the elementwise median of senders. The usual norm is then the
+    median of their distances from it, each times the root of the sender's share.
     """
     weighing = [given for given in contributions if given.weight > 0]
     if not weighing:

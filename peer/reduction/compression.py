@@ -180,10 +180,10 @@ def half_steps(values: torch.Tensor, compression_type: int) -> torch.Tensor:
 def decode(message: runtime_pb2.Tensor, *also: CompressionBase) -> torch.Tensor:
     """Decode the tensor in another peer's message.
 
-    Raises `ValueError` if the tensor is inconsistent, or its dtype or compression is neither common
-    to all peers nor in `also`; an arbitrary compression could lose most of an average. hivemind
-    would accept any NumPy dtype, some of which are a thousand times larger in memory than on the
-    wire, and would let the sender request an autograd graph for the tensor.
+    Raises `ValueError` if the tensor is inconsistent. Only the dtypes and compressions common to
+    all peers and those in `also` are accepted: others could lose most of an average. Unlike
+    hivemind, it rejects NumPy dtypes that are a thousand times larger in memory than on the wire,
+    and requests for an autograd graph.
     """
     readers = {**_READERS, **{code.compression_type: code for code in also}}
     reader = readers.get(message.compression)

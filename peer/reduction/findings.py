@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 MOST_ACCUSED = 8  # accusations by one peer at a time
-ACCUSED_S = 3600.0  # duration of an accusation
+ACCUSED_S = 3600.0  # duration of an accusation in seconds
 MAX_ID_CHARS = 100
 MOST_WAITING = 32  # far below a pipe's capacity
 MOST_DETAIL_CHARS = 200

@@ -213,8 +213,8 @@ class RoundGuard:
 
         A sender is reported once most of its values here are gross, but only relative to earlier
         rounds, because honest first gradients differ as much. Single tensors of an honest gradient
-        may be gross: once most samples are learnt, one mistake makes the gradients of the pooler
-        and the sentence-order head a hundred times as large as before.
+        may be gross. Once most samples are learnt, one mistake makes the gradients of pooler and
+        sentence-order head a hundred times as large.
         """
         total = sum(given.weight for given in weighing)
         for given in weighing:

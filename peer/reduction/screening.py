@@ -28,7 +28,7 @@ from peer.reduction.combine import RefusedPart
 
 REMEMBERED_ROUNDS = 16
 LEAST_ROUNDS = 4  # rounds before a norm is considered usual
-SPREADS = 6.0  # spreads above the median
+SPREADS = 6.0  # deviations above the median that are tolerated
 SPREAD_OF_DEVIATION = 1.4826  # ratio of a normal distribution's standard deviation to its median absolute deviation
 LEAST_FACTOR, MOST_FACTOR = 4.0, 32.0  # bounds of the usual limit in multiples of the median
 MARGIN = 4.0  # factor over this round's reference below which contributions are always allowed
@@ -49,7 +49,7 @@ class PartPlace:
 class Yardsticks:
     """The reference norms of one reducer in a round, for whole tensors."""
 
-    sizes: Sequence[int]  # number of values
+    sizes: Sequence[int]  # number of values of each tensor
     own: Sequence[float]  # norms of this peer's own gradient; zero without samples
     usual: Sequence[float] | None  # limits from earlier averages; None: unknown
 
@@ -73,8 +73,8 @@ class Yardsticks:
 
         `limit` is the largest allowed norm. A usual norm is never gross, however small this round's
         reference is: a peer that has learnt its own samples has almost no gradient. Without a
-        history, a tensor may be as large per value as any of this peer's own: if two of three
-        senders have as many pairs in order as swapped, the head for sentence order has no gradient.
+        history, a tensor may be as large per value as any of this peer's own. The head for sentence
+        order has no gradient if two of three senders have equally many pairs of both orders.
         """
         usual = self._like_others(self.sizes[place.tensor]) if self.usual is None else self.usual[place.tensor]
         return GROSS * max(limit, usual)

@@ -88,7 +88,7 @@ def missed_average_bytes(averaging: Averaging, averaged: int) -> int:
 class StateSize:
     """The numbers of values in a run's state, which depend on its optimizer."""
 
-    parameters: int  # trained parameters
+    parameters: int  # number of trained parameters
     rounded: int  # optimizer statistics that a joiner receives in 16 bits
     exact: int  # optimizer statistics that a joiner receives exactly
 

@@ -47,7 +47,7 @@ class Accounts:
         judged together, because it could spread the cuts over them.
         """
         usual = self._usual(beside_named=True)
-        cut: dict[str, set[str]] = {}  # by reducing member
+        cut: dict[str, set[str]] = {}  # reducing member -> members that it undercounts
         for reducer in self.attestations:
             low = {self._owner(sender) for sender, counted, due in self._cuts(reducer, usual) if counted < FULL * due}
             cut.setdefault(self._owner(reducer), set()).update(low)

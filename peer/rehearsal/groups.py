@@ -106,7 +106,7 @@ class Seeker:
     position: Position = (0, 0)
     is_gone: bool = False
     scheduled_at: float = 0.0  # end of the wait for others
-    began_at: float = 0.0  # start of its averaging
+    began_at: float = 0.0  # start time of its averaging
     others: list[Seeker] = field(default_factory=list)  # all peers that look for the same group, this one included
 
     @property
@@ -124,7 +124,7 @@ class _Round:
     patience_s: float
     moved_at: float  # time of the last progress
     ends_at: float
-    winners: list[Seeker] = field(default_factory=list)  # peers with all averages
+    winners: list[Seeker] = field(default_factory=list)  # peers that have received all averages
 
     @property
     def reducers(self) -> frozenset[str]:

@@ -1,9 +1,9 @@
 """Network connections in virtual time: transfers as fluid flows with fair sharing.
 
-A transfer moves bytes over several directions of several connections at once, in fixed proportions,
-like an averaging round in which all peers send their parts at the same pace. Each direction is
-shared equally by its transfers. Capacity that one cannot use, because another connection limits it,
-goes to the others (max-min fairness: Bertsekas and Gallager, "Data Networks", section 6.5.2).
+A transfer moves bytes over several connections at once, in fixed proportions. It models an
+averaging round, in which all peers send their parts at the same pace. Each direction is shared
+equally by its transfers. Capacity that one cannot use, because another connection limits it, goes
+to the others (max-min fairness: Bertsekas and Gallager, "Data Networks", section 6.5.2).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Transfer:
     bytes_by: Mapping[Direction, float]
     load_by: Mapping[Direction, float]  # bytes that the time used would have allowed
     done: simpy.Event
-    left: float = 1.0  # remaining fraction
-    speed: float = 0.0  # fraction per second
+    left: float = 1.0  # remaining fraction of all bytes
+    speed: float = 0.0  # fraction transferred per second
 
 
 class Lines:

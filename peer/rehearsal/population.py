@@ -127,7 +127,7 @@ class ReachabilityTable(Section):
 
 
 class PopulationTables(Section):
-    """All tables."""
+    """All tables of the package."""
 
     lines: LineTable
     devices: DeviceTable
@@ -139,7 +139,7 @@ class PopulationTables(Section):
 class Provenance:
     """A source with its entries in the tables."""
 
-    entries: tuple[str, ...]  # such as `devices.classes.rtx-3060.share`
+    entries: tuple[str, ...]  # names such as `devices.classes.rtx-3060.share`
     kind: str
     source: str
 

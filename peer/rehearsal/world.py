@@ -44,10 +44,10 @@ class RehearsedStep:
 
     step: int
     at_s: float
-    peers: int  # group size
+    peers: int  # size of the group
     samples: int  # number of averaged samples
     round_s: float
-    waited_s: float  # wait for the group
+    waited_s: float  # time spent waiting for the group
     missing_auxiliaries: int | None  # according to the first peer
     batches: dict[tuple[str, ...], int]  # group -> number of peers that took the step from its average
 
@@ -61,7 +61,7 @@ class TakenStep:
     era: int
     step: int
     state: int  # number of the state after the step
-    samples: int  # own samples
+    samples: int  # this peer's samples in the step
     group: MetGroup
     at_s: float
 

@@ -47,7 +47,7 @@ class Situation:
     is_undone: bool = False  # the run has returned to a checkpoint since this peer took its state
     has_drifted: bool = False  # the keeper has another state after the same step
     can_follow: bool = True  # the average after `step` may still be available
-    may_download: bool = True  # no recent download that failed to bring this peer into a step
+    may_download: bool = True  # no recent download has failed to lead to a step
     is_leaving: bool = False
     is_held: bool = False  # the operator has paused or ended the run
     is_full: bool = False  # the global batch of the step after `step` is full
@@ -169,7 +169,7 @@ def patience_s(timeout_s: float, usual_s: float) -> float:
 
 
 class DownloadPause:
-    """A growing pause between downloads of the state that bring this peer into no step.
+    """A growing pause between downloads of the state that do not lead to a step.
 
     A download uses the donor's bandwidth, so the pause starts at the download's duration and
     doubles.

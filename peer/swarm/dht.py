@@ -4,9 +4,9 @@ Three coroutines run in the DHT process. `announce` publishes this peer's addres
 connects to a member at its published address, and `greet` reconnects a DHT that has lost the
 keeper.
 
-To fit a home connection, a node asks a few of the nodes that store the entries for changes since
-its last read (`auth.swarm.protocol`). hivemind's nodes query twenty others for each read and write,
-cache and refresh the results, and replicate them to further nodes.
+A node's traffic must fit a home connection. It asks a few of the nodes that store the entries for
+changes since its last read (`auth.swarm.protocol`). Plain hivemind nodes query twenty others for
+each read and write, cache and refresh the results, and replicate them to further nodes.
 """
 
 from __future__ import annotations

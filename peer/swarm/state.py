@@ -1,8 +1,8 @@
 """The training state's averager: uploads parameters and optimizer, and downloads from trusted donors.
 
 A donor serves few peers at once and asks the others to retry (`Donations`, pure). Each download
-holds a copy of the state, and all share the donor's bandwidth: fifty at once would exhaust the
-keeper's memory and be outdated before they end. An interrupted download cannot be resumed. The
+holds a copy of the state, and all share the donor's bandwidth. Fifty at once would exhaust the
+keeper's memory, and be outdated before they end. An interrupted download cannot be resumed. The
 keeper rejects that device for a while, so that it uses a checkpoint, which is resumable. A peer
 with an earlier state downloads only the averages it missed (`peer.swarm.average_history`).
 """
@@ -82,7 +82,7 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
         self.era = 0  # returns to a checkpoint before this state
         self.is_downloading = False  # whether this process waits for a download of a state or an average
         self._clock = time.monotonic
-        writes_checkpoints = "keeper" not in access.donor_roles  # true on the keeper
+        writes_checkpoints = "keeper" not in access.donor_roles  # only the keeper writes checkpoints
         self._donations = Donations(self._clock, after_break_s=BROKEN_OFF_S if writes_checkpoints else 0.0)
         self._following = Donations(self._clock, FOLLOWERS_AT_ONCE)
         self._history = AverageHistory()  # used in the forked process

@@ -25,14 +25,14 @@ from peer.swarm.records import Beacon, BeaconWatch, KnownPeer, nearest_step
 STEPS_AHEAD = 2  # plausible lead of a record over the swarm's step, because others may be late
 STEPS_PER_SECOND = 2.0  # upper bound on any swarm's speed, for steps taken since the last read
 MOST_BATCHES = 8  # most batches that a device accumulates towards one step
-REMEMBERED_SKETCHES = 16  # number of steps
+REMEMBERED_SKETCHES = 16  # number of steps whose sketches are remembered
 GREETING_PERIOD_S = 5.0  # interval at which peers without a keeper ping it
 MEETING_S = GREETING_PERIOD_S + 1.0
 
 
 @dataclass(frozen=True)
 class TrainerPace:
-    """A trainer's speed towards the next step, as far as believed."""
+    """A trainer's credited speed towards the next step."""
 
     peer_id: str
     rate: float  # samples per second
@@ -41,7 +41,7 @@ class TrainerPace:
 
 @dataclass(frozen=True)
 class SwarmView:
-    """The swarm as one peer sees it in the records of a moment."""
+    """One peer's view of the swarm, from the records at one moment."""
 
     step: int  # the swarm's step
     samples: int  # counted samples towards the next step, from peers at `step`
@@ -357,9 +357,9 @@ class SwarmCourse:
     def _look_for_liars(self, trainers: list[KnownPeer], step: int, target: int, now: float) -> None:
         """Suspect peers whose claims are impossible even with outdated records or a long step.
 
-        A peer that was out of sight may have trained alone and honestly while the keeper was away,
-        and a returning keeper may adopt that state or undo it. Only a jump that this peer has
-        observed counts.
+        An honest peer that was out of sight may have trained alone while the keeper was away. A
+        returning keeper may adopt that state or undo it. Only observed jumps are therefore
+        suspected.
         """
         horizon = step + STEPS_AHEAD + int(self.age_s(step, now) * STEPS_PER_SECOND)
         sights = {peer.peer_id: self._sights.get(peer.peer_id, (now, peer.record.step)) for peer in trainers}

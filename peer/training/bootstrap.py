@@ -31,7 +31,7 @@ TAKEN = "Took the run's state after step {step} from {origin}."
 POLL_S = 0.2
 BEACON_WAIT_S = 5.0  # wait for the swarm's first beacon
 RETRY_S = 2.0
-NOTICE_EVERY = 15  # number of retries
+NOTICE_EVERY = 15  # retries between notices to the user
 SEEK_AFTER_S = 60.0  # time without a visible keeper before each request for its addresses
 ASK_EVERY = 5  # number of retries, because the coordinator limits requests per IP address
 

@@ -1,4 +1,4 @@
-"""The training loop: microbatch -> loss -> gradients -> accumulate -> step together."""
+"""The training loop: compute microbatches, accumulate their gradients, and step with the swarm."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ SIZES_FILE = "microbatch.json"
 REMAINDERS_FILE = "remainders.safetensors"
 MAX_LOG_BYTES = 5_000_000
 TRAFFIC_EVERY_S = 2.0
-ASSIST_POLL_S = 0.03  # longest delay of a full batch by this peer
+ASSIST_POLL_S = 0.03  # longest time that a full batch waits for this peer
 ASSIST_PROGRESS_S = 1.0
 
 

@@ -36,9 +36,9 @@ def credited(claim: int, member: str, words: Sequence[Confirmation]) -> int | No
     """Return the credited samples of a member's claim; None without any confirmation.
 
     The keeper's confirmation alone suffices, because the operator runs the keeper and must trust it
-    anyway. Without it, the median of the confirmations by *other* members' devices is used, so one
-    dishonest member among three has no effect; of two confirmations the smaller one is used.
-    Confirmations among a member's own devices are ignored. The credit never exceeds the claim.
+    anyway. Otherwise the median of the confirmations by *other* members' devices is used, or the
+    smaller of two. One dishonest member among three therefore has no effect. Confirmations among a
+    member's own devices are ignored. The credit never exceeds the claim.
     """
     keepers = [word.samples for word in words if word.is_keeper]
     others = [word.samples for word in words if not word.is_keeper and word.member != member]

@@ -364,7 +364,7 @@ class PhasedBatches:
         self._config = config
         self._step = step
         self._enter = enter
-        self._waited_s = 0.0  # total for closed streams
+        self._waited_s = 0.0  # waiting time for streams already closed
         self._open_at(step())
 
     def __iter__(self) -> Iterator[Batch]:

@@ -1,9 +1,9 @@
 """Labels, the tokens to predict: randomly masked tokens, or the next token of each position.
 
 Dynamic masking: in each use of a sample, `mask_probability` of the places (at least one) are drawn
-without replacement. A fixed number instead of a coin toss per token gives the head the same work in
-every batch, as compiled backends need, and reduces the noise of the loss. Of the chosen tokens 80 %
-become [MASK], 10 % a random token, and 10 % do not change (Devlin et al. 2019).
+without replacement. A fixed number gives the head the same work in every batch, as compiled
+backends need, and a less noisy loss than a coin toss per token. Of the chosen tokens 80 % become
+[MASK], 10 % a random token, and 10 % do not change (Devlin et al. 2019).
 
 With whole words, either all tokens of a word are chosen or none. Words are taken in random order
 while they fit into the number of tokens; a word longer than this number is treated as single

@@ -5,7 +5,7 @@ samples of exactly the sequence length, without loss, padding or another tokeniz
 
 For sentence order (`PairPacker`), documents are cut into *pieces*: as many whole sentences of one
 document as fit into a sample. The first piece of a long document has a random size, so that each
-pass over a text yields different pieces; a model would soon memorize the order of constant ones.
+pass over a text yields different pieces. A model would soon memorize the order of constant ones.
 The best pieces become *anchors*, one per sample. All others are *filler*, a run of tokens that
 fills the samples and is cut wherever a sample is full; the remainder starts the next chunk's
 samples.
@@ -13,15 +13,15 @@ samples.
     [CLS] first part of the anchor [SEP] second part of the anchor, filler [SEP]     in order
     [CLS] second part of the anchor [SEP] first part of the anchor, filler [SEP]     swapped
 
-The label therefore concerns two consecutive passages of whole sentences of one document, and
-nothing else reveals it: both orders begin at the start of a sentence, break at the end of one, and
-have the filler in the same place. An anchor of a single sentence has no order and no label.
+The label therefore concerns two consecutive passages of whole sentences of one document. Nothing
+else reveals it: both orders begin and break between sentences, with the filler in the same place.
+An anchor of a single sentence has no order and no label.
 
-`n` tokens fill `n // capacity` samples, and there are at least as many pieces, because a piece is
-at most one capacity long and the carried filler is shorter. Any pieces can become the anchors.
+`n` tokens fill `n // capacity` samples. There are at least as many pieces, because a piece is at
+most one capacity long and the carried filler is shorter. Any pieces can become the anchors.
 
 Without sentence order (`ContiguousPacker`), samples are cut from one continuous text, like
-RoBERTa's full sentences (Liu et al. 2019, arXiv 1907.11692, section 4.2): each document is followed
+RoBERTa's full sentences (Liu et al. 2019, arXiv 1907.11692, section 4.2). Each document is followed
 by a separator and the next one, and a sample ends wherever it is full. Nearly all context then
 comes from the same text.
 """

@@ -39,7 +39,7 @@ from peer.network.remote_files import PACKED_ENDINGS
 Packing = Literal["none", "gz", "zst"]
 NAMES = {"none": "documents.jsonl", "gz": "documents.jsonl.gz", "zst": "documents.jsonl.zst"}
 GZIP_LEVEL = 6
-BLOCK = 1_000  # number of documents
+BLOCK = 1_000  # documents read at a time
 RUN_FILES = (".yaml", ".yml")
 JSON_ENDINGS = (".jsonl", ".ndjson", ".json")
 Blocks = Iterable[list[str]]
@@ -112,7 +112,7 @@ def train_scorer(sample: Sequence[str], config: RunConfig, path: Path) -> None:
     run = config.tokenizer
     preset = run.preset if run.path is None and run.chosen_algorithm == "unigram" else "albert"
     wanted = {"run": {"language": config.run.language}, "tokenizer": {"preset": preset, "vocab_size": SCORER_PIECES}}
-    ends = list(accumulate(map(len, sample)))  # cumulative characters
+    ends = list(accumulate(map(len, sample)))  # cumulative numbers of characters
     enough = bisect_left(ends, SCORER_CHARACTERS) + 1  # includes the document that reaches the limit
     train_tokenizer(RunConfig.from_mapping(wanted), sample[:enough]).save(str(path))
 

@@ -47,7 +47,7 @@ class ExactDuplicates:
     """
 
     def __init__(self, remembered: int = EXACT_REMEMBERED) -> None:
-        self._table = np.zeros((max(1, remembered // WAYS), WAYS), np.uint64)  # 0: empty
+        self._table = np.zeros((max(1, remembered // WAYS), WAYS), np.uint64)  # 0: an empty place
 
     def keep(self, documents: Sequence[str]) -> Mask:
         """Return a mask of the documents that are not copies of earlier ones."""

@@ -51,7 +51,7 @@ def open_sampling(source: Source, tokenizer_dir: Path | None) -> DocumentFilter 
     sampling = source.sampling
     if sampling is None:
         return None
-    if sampling.method == "random":  # no scorer needed
+    if sampling.method == "random":  # random sampling needs no scorer
         return lambda documents: decide(documents, np.full(len(documents), min(1.0, sampling.scale)))
     scorer = open_scorer(sampling.scorer, tokenizer_dir)
     return lambda documents: decide(documents, probabilities(sampling, scorer.perplexities(documents)))

@@ -20,7 +20,7 @@ from auth.errors import ConfigError
 from peer.runtime.software import how_to_add
 
 REMEMBERED_WORDS = 500_000
-LONGEST_REMEMBERED = 40  # characters
+LONGEST_REMEMBERED = 40  # longest cached word in characters
 _MARK, _DIGIT = regex.compile(r"[\p{P}\p{S}]"), regex.compile(r"\p{Nd}")
 SMALL_CORPUS = "--discount_fallback"  # a small text has too few counts to estimate the discounts
 

@@ -1,7 +1,7 @@
 """BERTIN's perplexity sampling as pure functions, which select documents by their perplexities.
 
 De la Rosa et al. 2022, "BERTIN: Efficient Pre-Training of a Spanish Language Model using Perplexity
-Sampling", section 2: text of the lowest perplexity is repetitive, of the highest noisy, so
+Sampling", section 2. Text of the lowest perplexity is repetitive, of the highest noisy, so
 documents of the middle quartiles are preferred. A method gives each perplexity a weight, and one
 common scale turns weights into probabilities. Unlike BERTIN, this module computes the scale for
 which the expected number of kept documents is the requested one.

@@ -2,12 +2,12 @@
 
 A plain file is divided into ranges; of a compressed one, each part takes every k-th document.
 `datasets` is not used, because it can neither skip a bad record or an endless line nor begin in the
-middle of a file. Memory is bounded: a document of more than 16 MiB is cut into pieces, each of
-which becomes a document (`peer.data.sources.pieces`), and a JSON line of more than 64 MiB is
-skipped. A truncated file is an error.
+middle of a file. Memory is bounded: a document of more than 16 MiB is cut into pieces
+(`peer.data.sources.pieces`), and a JSON line of more than 64 MiB is skipped. A truncated file is an
+error.
 
 The ranges of a file are disjoint and complete: a line belongs to the range in which it begins, a
-paragraph to the range in which the blank line before it begins.
+paragraph to that of the blank line before it.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class FileReader(UnitReader):
         # One byte early, to detect whether a line begins at the range's first byte.
         self._offset = max(span.start - 1, 0) if state is None else int(state["offset"])
         self._number = 0 if state is None else int(state["number"])
-        self._pieces = 0 if state is None else int(state.get("pieces", 0))  # already read of the document at the offset
+        self._pieces = 0 if state is None else int(state.get("pieces", 0))  # pieces already read
         self._records = self._read(self._number > 0 or span.start == 0)
 
     def state(self) -> State:

@@ -1,7 +1,7 @@
 """Division of long documents into pieces, equal on all devices because filters use a piece's hash.
 
-A document is cut after a paragraph, else after a line, else after white space near the limit, else
-between grapheme clusters, which keeps a letter with its marks and an emoji with its modifiers.
+A document is cut after a paragraph, else a line, else white space near the limit, else between
+grapheme clusters. That keeps a letter with its marks and an emoji with its modifiers.
 """
 
 from __future__ import annotations
@@ -59,4 +59,4 @@ def _whole_character(content: bytes, at: int, step: int) -> int:
     for place in range(at, at + LONGEST_CHARACTER_BYTES * step, step):
         if not 0 < place < len(content) or content[place] & 0xC0 != 0x80:
             return place
-    return at  # not UTF-8
+    return at  # not valid UTF-8

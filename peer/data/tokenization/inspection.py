@@ -35,8 +35,8 @@ CUT_WORDS = (
     "train one for the next run."
 )
 EXAMPLES = 8  # tokens shown per kind
-LONG = 20  # number of characters
-ROW = 5  # repetitions of one character
+LONG = 20  # length in characters above which a token is reported
+ROW = 5  # number of repetitions above which a token is reported
 BYTES = {f"<0x{byte:02X}>" for byte in range(256)}  # sentencepiece's byte tokens
 _SCRIPTS = UnicodeScripts()
 _NO_JOINERS = dict.fromkeys(map(ord, JOINERS))
@@ -48,7 +48,7 @@ class TracedToken:
 
     token: str
     id: int
-    start: int  # character offset
+    start: int  # offset in characters
     end: int
     text: str
 
@@ -104,7 +104,7 @@ class Fit:
     documents: int = 0
     characters: int = 0
     tokens: int = 0
-    unknown: int = 0  # unknown tokens
+    unknown: int = 0  # number of unknown tokens
     words: int = 0
     word_tokens: int = 0  # tokens with a part of a word; one with parts of two words is counted twice
     split_words: int = 0  # words of more than one token

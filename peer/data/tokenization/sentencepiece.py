@@ -178,7 +178,7 @@ class _Texts(Iterator[str]):
     def __next__(self) -> str:
         try:
             sentence = next(self._sentences)
-        except ConfigError as error:  # raised by a source
+        except ConfigError as error:  # raised by the source of the sentences
             self._error = error
             raise
         return sentence if self._normalizer is None else self._normalizer.normalize_str(sentence)

@@ -59,7 +59,7 @@ class RareWordFilter:
         self._free_words = free_words
         self._counts = bytearray(SLOTS)
         self.let_through = 0  # distinct words that have passed
-        self.drawn = 0  # characters of sampled clauses
+        self.drawn = 0  # total length of the sampled clauses
 
     def __call__(self, text: str) -> str:
         """Return the text without its rare words, and count its words."""
@@ -100,7 +100,7 @@ def _train(config: TokenizerConfig, names: Mapping[str, str], sentences: Iterato
     try:
         tokenizer.train_from_iterator(sentences, trainer)
     except ConfigError:
-        raise  # raised by a source
+        raise  # raised by a source of documents
     except Exception as error:  # the library raises nothing more specific
         raise ConfigError(f"Cannot train the tokenizer: {error}; is `tokenizer.vocab_size` large enough?") from error
     size = tokenizer.get_vocab_size()

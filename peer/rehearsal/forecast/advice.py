@@ -30,7 +30,7 @@ class TriedChange:
     """Other values for some keys of the run file."""
 
     dial: str
-    keys: Mapping[str, Any]  # keys of `averaging`
+    keys: Mapping[str, Any]  # changed keys of the section `averaging`
     reason: str  # reason why it may help
     training: str = ""  # effect on the training itself; empty: none
     title: str = ""  # short title for a table

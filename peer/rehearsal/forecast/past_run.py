@@ -34,7 +34,7 @@ from peer.rehearsal.scenario import MOST_PEERS, HomeLine, MeasuredRun, Rehearsed
 
 MOST_ROWS = 5_000_000  # maximum number of rows per table
 MOST_BYTES = 2**30
-LEAST_STEPS = 4  # three times between steps
+LEAST_STEPS = 4  # enough for three times between steps
 UNKNOWN_MBIT = 100.0  # assumed for a connection without data, such as an auxiliary peer's
 LINE_LEVEL = 0.9  # quantile of a connection's lower bounds; the maximum may stem from one report with a wrong time
 TAKEN_S = 1.0  # time from a step's first peer to its last
@@ -155,7 +155,7 @@ def _read(source: str, table: str, row: type[_Row]) -> list[_Row]:
         if file.metadata.num_rows > MOST_ROWS:
             raise ConfigError(f"{name} of {source} has more than {MOST_ROWS:,} rows: give the history of one run.")
         return [row.model_validate(each) for each in file.read(columns=list(row.model_fields)).to_pylist()]
-    except OSError as error:  # includes pyarrow's own
+    except OSError as error:  # includes pyarrow's own errors
         reason = error.strerror or "it is no table in Parquet"
         raise ConfigError(f"{name} of {source} cannot be read: {reason}.") from error
     except pyarrow.ArrowException as error:
