@@ -3,9 +3,9 @@
 A lost connection, a busy machine and deliberate obstruction look alike, so an absence is not
 treated as misbehavior. The peer is only not awaited in the next rounds. An honest peer returns
 soon, and a dishonest one costs ever fewer rounds: some twenty in a million. Exclusions are measured
-in rounds, because a step takes seconds in one run and an hour in another. Pure decisions with three
-users. A reducer that returned no averages gets no share, and a reducer does not wait for a silent
-sender (`peer.averaging.averager`). The next group does not wait for a peer that missed the last
+in rounds, because a step takes seconds in one run and an hour in another. These pure decisions have
+three uses. A reducer that returned no averages gets no share, and reducers do not wait for a silent
+sender (`peer.averaging.averager`). The next group does not wait for a peer that missed the last one
 (`peer.swarm.step_rounds`).
 """
 

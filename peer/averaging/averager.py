@@ -299,7 +299,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
     def making_room(self) -> Iterator[None]:
         """Lend `.grad` to the averaged gradient for a step, and restore the newer gradients afterwards.
 
-        Until then the averaged tensors hold the step's gradient; remainders are updated.
+        From now on the averaged tensors hold the step's gradient; remainders wait for later steps.
         """
         with self.get_tensors() as averaged:
             sums = self._held or list(self._grad_accumulators())

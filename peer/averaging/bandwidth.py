@@ -3,7 +3,7 @@
 A round is as fast as its slowest connection, so its traffic is only a lower bound: it may raise the
 estimate (by a moving average), never lower it. A failed round, or one much slower than the declared
 rates promise, casts doubt on all of them, including this peer's. A doubted estimate is measured
-again with the coordinator, and that result replaces it. Pure decisions, used by
+again with the coordinator, and that result replaces it. These pure decisions are used by
 `peer.swarm.step_rounds` and `peer.training.worker`.
 """
 

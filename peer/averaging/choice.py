@@ -2,8 +2,8 @@
 
 The first mode (in the order of `peer.averaging.ways`) that leaves 90% of the time for training is
 selected, among the modes that admit as many volunteers as the most productive one. `relative_time`
-estimates the duration of a round, as for the shares. Pure decisions, used by the keeper in a live
-run (`coordinator.keeper.way_chooser`) and by the rehearsal.
+estimates the duration of a round, as for the shares. These pure decisions are used by the keeper in
+a live run (`coordinator.keeper.way_chooser`) and by the rehearsal.
 """
 
 from __future__ import annotations
@@ -119,8 +119,8 @@ def choose(pace: RoundPace, ways: Sequence[AveragingWay], *, may_shut_out: bool 
     """Return the first of `ways` that leaves enough time for training, or else the most productive one.
 
     It must admit as many volunteers as the latter. Present peers are excluded only if
-    `may_shut_out` and the others train much faster without them. If no mode admits a peer, the
-    smallest is returned.
+    `may_shut_out` and the others train much faster without them. If no mode admits any volunteer,
+    the one with the fewest bytes is returned.
     """
     now = way_of(pace.averaging)
     best = max([way for way in ways if not pace.shuts_out(way)] or ways, key=pace.contribution)  # the first of equals

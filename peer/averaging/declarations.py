@@ -94,7 +94,7 @@ def bound(group: GroupInfo) -> GroupInfo:
     """Return the group with an ID derived from its peers and their declarations.
 
     If a leader sends different data to different peers, they form separate groups instead of one
-    group with inconsistent shares. The ID has `GROUP_ID_BYTES`, whatever the leader's length.
+    with inconsistent shares. The ID always has `GROUP_ID_BYTES`.
     """
     content = [group.group_id, [peer.to_bytes() for peer in group.peer_ids], list(group.gathered)]
     digest = hashlib.sha256(MSGPackSerializer.dumps(content)).digest()

@@ -6,7 +6,7 @@ values instead of rows * columns. The remainder is added to the peer's gradient 
 Equal averages give equal bits on any machine, because sums are rounded in a fixed order.
 
 hivemind's own version averages differences, lets peers diverge, changes its buffers in failed
-rounds, and multiplies by factors that grow with the gradient's square, which overflows 16 bits.
+rounds, and multiplies by factors that grow with the gradient's square, which underflows in 16 bits.
 Here both halves of a round are exact rounds of one group, and only a complete round has effects.
 """
 

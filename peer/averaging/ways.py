@@ -29,7 +29,7 @@ class AveragingWay:
         return {"compression": self.compression, "powersgd_rank": self.powersgd_rank}
 
     def __str__(self) -> str:
-        """Return the mode's name in the guide's table."""
+        """Return the mode's name, as in the guide's table."""
         return f"powersgd_rank: {self.powersgd_rank}" if self.powersgd_rank else self.compression
 
 

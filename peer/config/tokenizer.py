@@ -180,27 +180,27 @@ PreTokenizer = Annotated[
 
 @dataclass(frozen=True)
 class Preset:
-    """A preset of the steps that clean and cut text before a vocabulary is learnt on it."""
+    """A named combination of algorithm, normalizers, pre-tokenizers and special tokens."""
 
     algorithm: Algorithm
     normalizers: tuple[Normalizer, ...]
     pre_tokenizers: tuple[PreTokenizer, ...]
-    special_tokens: Mapping[str, str]  # role -> token, in the order of the ids from 0
+    special_tokens: Mapping[str, str]  # role -> token; ids from 0 in this order
 
 
-NMT = SimpleNormalizer(name="nmt")  # drops control characters, makes all white space spaces
+NMT = SimpleNormalizer(name="nmt")  # removes control characters and normalizes white space
 NFKC = SimpleNormalizer(name="nfkc")
 ONE_SPACE = Replace(name="replace", pattern=" {2,}", content=" ", regex=True)
 LOWERCASE = SimpleNormalizer(name="lowercase")
-# Keyboards and old fonts write the danda and the visarga in several ways; as sahajBERT's tokenizer unifies them.
+# Unifies how keyboards and old fonts write the danda and the visarga, like sahajBERT's tokenizer.
 BENGALI_MARKS = (
     Replace(name="replace", pattern="\u09e4", content="।"),  # reserved for a danda in the Bengali block, never assigned
     Replace(name="replace", pattern="\u09e5", content="॥"),
     Replace(name="replace", pattern="|", content="।"),
-    Replace(name="replace", pattern="\u09f7", content="।"),  # a currency sign that looks like one
+    Replace(name="replace", pattern="\u09f7", content="।"),  # a currency sign that resembles a danda
     Replace(name="replace", pattern=r"(?<=[\u0980-\u09ff]):", content="\u0983", regex=True),  # a colon as visarga
 )
-# Digits one by one and punctuation apart: the vocabulary goes to words, not to numbers and "word,".
+# Separates single digits and punctuation, to keep numbers and "word," out of the vocabulary.
 WORDS_DIGITS_MARKS = (Metaspace(name="metaspace"), Digits(name="digits"), Punctuation(name="punctuation"))
 
 PRESETS: Mapping[PresetName, Preset] = {
@@ -276,7 +276,7 @@ class Tokenizer(Section):
 
     @property
     def chosen_normalizers(self) -> tuple[Normalizer, ...]:
-        """The given steps, or the preset's with small letters as wanted."""
+        """The given steps, or the preset's with or without lowercasing, as configured."""
         if self.normalizers is not None:
             return self.normalizers
         steps = PRESETS[self.preset].normalizers
@@ -287,7 +287,7 @@ class Tokenizer(Section):
 
     @property
     def chosen_pre_tokenizers(self) -> tuple[PreTokenizer, ...]:
-        """The given steps, or the preset's; words get a mark if the algorithm does not give them one."""
+        """The given steps, or the preset's, plus a mark of words if the algorithm has none."""
         if self.pre_tokenizers is not None:
             return self.pre_tokenizers
         steps = PRESETS[self.preset].pre_tokenizers

@@ -73,8 +73,9 @@ class Yardsticks:
 
         `limit` is the largest allowed norm. A usual norm is never gross, however small this round's
         reference is: a peer that has learnt its own samples has almost no gradient. Without a
-        history, a tensor may be as large per value as any of this peer's own. The head for sentence
-        order has no gradient if two of three senders have equally many pairs of both orders.
+        history, a tensor may be as large per value as any of this peer's own. For example, the
+        sentence-order head has no gradient if two of three senders have as many pairs in order as
+        swapped.
         """
         usual = self._like_others(self.sizes[place.tensor]) if self.usual is None else self.usual[place.tensor]
         return GROSS * max(limit, usual)

@@ -58,7 +58,7 @@ class LineQuantiles(Section):
 
 
 class LineTable(Sourced):
-    """The file `lines.yaml`."""
+    """Connections by region, from the file `lines.yaml`."""
 
     levels: Annotated[tuple[Fraction, ...], Field(strict=False)]
     """Levels of the quantiles. Lines beyond the outer ones are drawn as if at them."""
@@ -90,7 +90,7 @@ class DeviceClass(Section):
 
 
 class DeviceTable(Section):
-    """The file `devices.yaml`."""
+    """Training speeds by class of devices, from the file `devices.yaml`."""
 
     spread: SourcedFigure
     """Standard deviation of the logarithm of speeds in a class."""
@@ -99,7 +99,7 @@ class DeviceTable(Section):
 
 
 class SessionTable(Section):
-    """The file `sessions.yaml`."""
+    """Lengths and times of sessions, from the file `sessions.yaml`."""
 
     mean_hours: SourcedFigure
     """Length of a session on average."""
@@ -116,7 +116,7 @@ class SessionTable(Section):
 
 
 class ReachabilityTable(Section):
-    """The file `reachability.yaml`."""
+    """Reachability of home connections, from the file `reachability.yaml`."""
 
     behind_nat: SourcedFigure
     """Share of the homes behind network address translation."""

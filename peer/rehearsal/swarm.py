@@ -79,8 +79,7 @@ def rehearse(
     """Run a scenario in virtual time, with this seed for all random draws.
 
     `shares_eyes`: whether trainers share one evaluation of the records, much faster in a large
-    swarm; by default above `OWN_EYES` devices. `watch` is called for steps of peers and undone
-    steps.
+    swarm; by default above `OWN_EYES` devices. `watch` is called for each step taken or undone.
     """
     env = simpy.Environment()
     world = World(env, config, scenario, seed, watch)

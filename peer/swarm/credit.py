@@ -79,8 +79,7 @@ class Allowances:
         """Return each trainer's weight limit in a round (peer ID -> samples): twice its credited samples.
 
         A member's allowance is divided among its devices by their claims, but each gets at least an
-        equal share: its record may be old. Samples counted towards the batch are therefore never
-        cut.
+        equal share: its record may be old. Samples counted towards the batch are never cut.
         """
         caps = {}
         for devices in _by_member(peers).values():

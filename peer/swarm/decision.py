@@ -156,9 +156,9 @@ def demands_on_group(
 def may_average_alone(view: SwarmView, samples: int, target: int, keeper_may_be_late: bool) -> bool:
     """Return whether a peer that sees no other at its step may use its own mean gradient.
 
-    It needs a whole batch, else the others have just moved on, or this peer is the keeper. A keeper
-    that may only be late would be left behind. If others are at another step, one peer is no
-    majority.
+    It needs a whole batch: otherwise the others have just moved on, or this peer is the keeper. A
+    keeper that may only be late would be left behind. One peer alone is no majority if others are
+    at another step.
     """
     return samples >= target and not keeper_may_be_late and view.live <= 1
 

@@ -1,6 +1,6 @@
 """The intervals at which a peer reads all records and reports its own; long while the batch is far from full.
 
-Pure decisions, used by `peer.swarm.tracker`. All times are in seconds.
+These pure decisions are used by `peer.swarm.tracker`. All times are in seconds.
 """
 
 from __future__ import annotations

@@ -68,8 +68,7 @@ class SwarmView:
     def remaining_s(self, own_id: str, missing: int, now: float, longest_s: float) -> float:
         """Return the seconds until a batch that lacks `missing` samples is full.
 
-        This step's trainers continue at their reported rates, for at most `longest_s`; infinite
-        without rates.
+        Reported rates are extrapolated for at most `longest_s`; infinite without rates.
         """
         rate = sum(pace.rate for pace in self.paces)
         if rate <= 0:

@@ -167,7 +167,7 @@ def _read(source: str, table: str, row: type[_Row]) -> list[_Row]:
 def stretch_of(history: RunHistory, hours: float, until: int | None = None) -> PastStretch:
     """Return the last steps up to `until` with one era and one batch, within `hours`.
 
-    All steps together begin with the first session. Raises `ConfigError` for too few steps.
+    A stretch of all steps begins with the first session. Raises `ConfigError` for too few steps.
     """
     steps = sorted((each for each in history.steps if until is None or each.step <= until), key=lambda each: -each.step)
     kind = [(each.era, each.target_batch_size) for each in steps]

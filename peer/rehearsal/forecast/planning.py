@@ -165,7 +165,7 @@ def _choose_batch(
 ) -> tuple[int, str]:
     """Return the smallest power of two that keeps devices busy, or the largest with enough steps; and why.
 
-    The search starts with a batch for common steps, if one may suffice in its mode.
+    The search starts with a batch for common steps, if such a batch may suffice.
     """
 
     def first(batch: int) -> int:
