@@ -100,7 +100,7 @@ class ExactAllReduce(AllReduceRunner):
         self.tensor_part_reducer: PartReducer = _own_reducer(self.tensor_part_reducer, guard.combine, indices)
         self._note, self._guard = note, guard
         self._set_up_guard(tensors)
-        self._limits, self._accused = limits, accused  # limits of each tensor's average; reducers exempt from them
+        self._limits, self._accused = limits, accused  # limits per tensor; exempt reducers
         self._sizes: dict[str, float] = {}  # reducer (peer ID) -> its largest average in multiples of the limit
         self._attesting = attesting
         self.evidence = Evidence(
@@ -124,7 +124,7 @@ class ExactAllReduce(AllReduceRunner):
         self.missed: set[str] = set()  # reducers (peer IDs) that did not return all averages
         self.received_bytes = 0  # bytes received from others for reduction
         self._returned = [0] * len(self.ordered_peer_ids)  # averages returned by each reducer
-        self.least_weight = float("inf")  # smallest total weight of any part's average, as reported by its reducer
+        self.least_weight = float("inf")  # smallest total weight behind any average
 
     def _set_up_guard(self, tensors: Sequence[torch.Tensor]) -> None:
         own_parts = self.tensor_part_container._input_parts_by_peer[self.ordered_peer_ids.index(self.peer_id)]
@@ -300,7 +300,7 @@ class ExactAllReduce(AllReduceRunner):
             sent = self._traffic.sending(self._committed_parts(peer_index))
             stream = await self._get_peer_stub(peer_id).rpc_aggregate_part(sent)
             part_index, expected, is_attested = 0, container.num_parts_by_peer[peer_index], False
-            last = torch.empty(0)  # accepted only after the attestation of all averages; without it the round fails
+            last = torch.empty(0)  # accepted only after the attestation of all averages
             answers = aiter_with_timeout(stream, self.reducer_timeout)
             received = self._traffic.receiving(answers)
             read = partial(self._averaged_part, peer_id)
@@ -323,7 +323,7 @@ class ExactAllReduce(AllReduceRunner):
                 part_index += 1
             if not is_attested:
                 raise AllreduceException(f"{peer_id} returned {part_index} of {expected} parts, and no attestation")
-        except BaseException as error:  # on cancellation too, because nobody may wait for this reducer any longer
+        except BaseException as error:  # on cancellation too: nobody may wait for this reducer
             if not isinstance(error, FalseAverage):
                 self.missed.add(peer_id.to_base58())  # before hivemind's container raises at the round's end
             container.register_failed_reducer(peer_index)
@@ -421,7 +421,7 @@ class ExactAllReduce(AllReduceRunner):
                 returned += 1
                 yield averaging_pb2.AveragingData(code=averaging_pb2.AVERAGED_PART, tensor_part=wire, weight=weight)
                 if returned == self.tensor_part_reducer.num_parts:
-                    signed = await asyncio.shield(self._attestation)  # shielded, because other senders wait for it too
+                    signed = await asyncio.shield(self._attestation)  # other senders wait for it too
                     yield averaging_pb2.AveragingData(
                         code=ATTESTED, tensor_part=runtime_pb2.Tensor(buffer=signed.content)
                     )
@@ -487,7 +487,7 @@ class ExactAllReduce(AllReduceRunner):
         """Store the digests of a sender's parts. Raises `RefusedPart` if their number is wrong."""
         if sender_index in self._inputs:
             raise RefusedPart("named the digests of its parts twice")
-        self._inputs[sender_index] = []  # before the await below, because a second stream could start meanwhile
+        self._inputs[sender_index] = []  # a second stream could start during the await below
         if message.peer_id != self._attesting.round.layout:  # a field that hivemind leaves unused
             raise AllreduceException("the group's leader has told this sender another order")
         await self._check_weight(sender_index, message.weight)

@@ -71,10 +71,10 @@ from peer.runtime.processes import name_fork
 logger = logging.getLogger(__name__)
 GROUP_POLL_S = 0.2
 UNAWAITED_ROUNDS = 4  # rounds without waiting for a sender that was silent twice
-MISSED_ROUNDS = 16  # rounds without a share for a reducer that was missed once; costs the reducer nothing
+MISSED_ROUNDS = 16  # rounds without a share for a reducer that was missed
 UNDERCOUNTED_ROUNDS = 2  # successive rounds after which an undercounting reducer is treated as missed
-SENDERS_SHARE, REDUCERS_SHARE = 1 / 3, 2 / 3  # fractions of a round's limit within which the next part must arrive
-LATE_SHARE = 0.9  # fraction of a round's limit after which an awaited sender is late; others may give up earlier
+SENDERS_SHARE, REDUCERS_SHARE = 1 / 3, 2 / 3  # fractions of a round's limit for the next part
+LATE_SHARE = 0.9  # fraction of a round's limit after which an awaited sender is late
 SETTLE_S = 0.5  # delay after a round for its tasks to end and hivemind to release its errors
 
 
@@ -357,7 +357,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
             steering.cancel()
             if self._control is step:
                 self._beginnings.forget()
-            if step.done() and not step.cancelled():  # hivemind references the last step until the next is requested
+            if step.done() and not step.cancelled():  # hivemind still references the step
                 forget_frames(step.exception())
 
     async def _aggregate_with_group(self, group_info: GroupInfo, **kwargs: Any) -> AveragedGroup:
@@ -467,7 +467,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         own = {self.peer_id.to_base58()}
         senders = {peer.to_base58() for peer in runner.sender_peer_ids}
         late = runner.late if time.monotonic() >= self._nearly_over_at else set()
-        silent = absent_of(late or runner.silent, senders)  # a round that ends bans all senders with an open stream
+        silent = absent_of(late or runner.silent, senders)  # a round's end bans senders with open streams
         unreturned = set() if late else runner.missed  # reducers may be waiting for the late sender too
         missed = absent_of(unreturned, runner.other_reducers | own)
         self._missed.round_ended(missed)

@@ -19,7 +19,7 @@ LEAST_BYTES = 2**20  # in each direction; smaller transfers may fit into buffers
 RISE = 0.5  # fraction of the difference, per round that exceeded the estimate
 SLOW_TIMES, SLOW_S = 2.0, 5.0  # a round is slow above `SLOW_TIMES` of the promised time plus `SLOW_S`
 DOUBTFUL_ROUNDS = 2  # successive slow rounds that cause doubt
-SOONEST_S, LATEST_S = 180.0, 6 * 3600.0  # bounds on the interval between measurements; connections may also get faster
+SOONEST_S, LATEST_S = 180.0, 6 * 3600.0  # bounds of the interval between measurements
 SPREAD_S = 60.0  # random spread of the peers' measurements after the same round
 SAME = 0.25  # relative difference below which a measurement confirms the estimate
 

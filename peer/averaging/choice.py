@@ -20,7 +20,7 @@ from peer.config.training import Averaging
 from peer.network.traffic import BOTH_WAYS, ON_THE_LINE, passes_in_time
 from peer.reduction.sizes import RoundBytes
 
-SUFFICIENT = 0.9  # fraction of time for training that suffices: modes with a higher loss are not considered
+SUFFICIENT = 0.9  # fraction of time for training that suffices
 TOO_LITTLE = 0.8  # fraction of time for training below which a live run changes its mode
 AMPLE = 0.95  # fraction above which it returns to a mode with a lower loss
 WORTH_SHUTTING_OUT = 1.5  # factor of training speed that justifies the exclusion of slow connections
@@ -34,7 +34,7 @@ class RoundPace:
 
     averaging: Averaging  # averaging settings in force
     values: Callable[[int], int]  # PowerSGD rank -> number of values that one peer sends
-    lines: GroupLines  # connections of the present group, and of peers that stand by because theirs is too slow
+    lines: GroupLines  # connections of the present group, and of peers that stand by
     speeds: tuple[float, ...]  # relative training speeds of these peers; 0 for those that do not train
     batch_s: float  # time in which the present group computes a batch; infinite without trainers
     present_speed: float  # training speed of the present group

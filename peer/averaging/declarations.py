@@ -44,12 +44,12 @@ class Declaration(Statement):
     step: _Count  # last completed global step
     compression: Compression  # gradient compression
     powersgd_rank: _Count
-    rate: Annotated[float, Field(ge=0, le=MAX_BANDWIDTH)] | None = None  # bytes per second of the peer's connection
+    rate: Annotated[float, Field(ge=0, le=MAX_BANDWIDTH)] | None = None  # the peer's bytes per second
     takes_connections: bool = True
     reduces: bool = True  # False: not all peers can connect to it directly
     patience_s: Annotated[float, Field(gt=0, le=MAX_S)]  # time limit for the round, from earlier rounds
     accused: list[_PeerId] = Field(default_factory=list, max_length=MOST_ACCUSED)  # reducers caught cheating
-    missed: list[_PeerId] = Field(default_factory=list, max_length=MOST_MISSED)  # reducers that returned nothing to it
+    missed: list[_PeerId] = Field(default_factory=list, max_length=MOST_MISSED)  # reducers without an answer
 
     def signed(self, sign: Callable[[bytes], bytes]) -> bytes:
         """Return the declaration in its wire format, with a signature."""

@@ -23,7 +23,7 @@ from peer.reduction.sizes import shrinks
 
 FIRST = b".images"  # suffix of the group ID for the first half of a round
 DEPENDENT = 1e-6  # relative norm below which the rest of a direction is rounding noise
-CACHED_VALUES = 2**16  # float32 values that fit into a processor's cache: rows of a product summed at once
+CACHED_VALUES = 2**16  # float32 values that fit into a processor's cache
 
 
 def first_directions(index: int, shape: torch.Size) -> torch.Tensor:

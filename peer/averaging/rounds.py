@@ -20,7 +20,7 @@ LEAST_KNOWN = 5  # rounds before which the run's own limit applies
 SPREADS = 8  # deviations above the median that are tolerated
 TIMES_MEDIAN = 3  # minimum in medians, because equal rounds have no spread
 LEAST_S = 15.0  # a busy processor may delay a sender by seconds; each has a third of this limit
-SPREAD_OF_DEVIATION = 1.4826  # ratio of a normal distribution's standard deviation to its median absolute deviation
+SPREAD_OF_DEVIATION = 1.4826  # a normal distribution's standard deviation over its median deviation
 
 
 class RoundDeadline:

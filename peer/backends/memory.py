@@ -41,7 +41,7 @@ PHRASES = (
     "cudnn_status_internal_error",
     "could not create a primitive",
 )
-MICROBATCHES_A_STEP = 16  # minimum per step from a single peer, because a step waits for whole microbatches
+MICROBATCHES_A_STEP = 16  # minimum per step, which waits for whole microbatches
 
 
 def fitting_microbatch_size(

@@ -135,7 +135,7 @@ class Passes:
             compiled = self._layers.on
             try:
                 return self._in_parts(batch, whole, scale)
-            except Exception as error:  # compilers and allocators raise arbitrary types; other errors are raised again
+            except Exception as error:  # compilers and allocators raise arbitrary types
                 if is_out_of_memory(error):
                     self._shortage = str(error).partition("\n")[0]
                     break

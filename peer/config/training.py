@@ -14,7 +14,7 @@ from peer.config.base import Fraction, Positive, PositiveFloat, Section, WholeNu
 from peer.config.data import Source
 
 Compression = Literal["float16", "8bit-blockwise", "none", "topk-2bit"]
-CODE_BEFORE_CHOICE: Compression = "8bit-blockwise"  # no bandwidth has been measured before the first automatic choice
+CODE_BEFORE_CHOICE: Compression = "8bit-blockwise"  # no bandwidth is known before the first choice
 Shape = Literal["linear", "cosine", "warmup_stable_decay"]
 
 

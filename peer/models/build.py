@@ -188,7 +188,7 @@ def _untrained_in_deberta_v2(model: Model) -> tuple[str, ...]:
     untrained = ["*.pos_key_proj.bias"]
     if not (relative and isinstance(scores, list) and "p2c" in scores):
         untrained += ["*.self.key_proj.bias", "deberta.encoder.LayerNorm.bias"]
-    return (*untrained, *([] if relative else ["deberta.encoder.LayerNorm.weight"]))  # used by relative positions only
+    return (*untrained, *([] if relative else ["deberta.encoder.LayerNorm.weight"]))  # relative positions only
 
 
 def _prepare_gpt2(model: Any) -> None:

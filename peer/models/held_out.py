@@ -40,7 +40,7 @@ from peer.models.build import evaluating, family_of
 from peer.models.objectives import label_rows, logits_at_once, replace_tokens
 from peer.models.replaced_tokens import ReplacedTokens, detection_loss
 
-TOKENS_AT_ONCE = 4096  # tokens per forward pass; independent of the microbatch, to fit in memory next to the keeper
+TOKENS_AT_ONCE = 4096  # tokens per forward pass, to fit in memory next to the keeper
 logger = logging.getLogger(__name__)
 MAX_DOCUMENTS_READ = 500_000  # limit for a huge corpus, which would take minutes and gigabytes
 DRAWING_DEVICE = 0  # device number that determines the order of documents

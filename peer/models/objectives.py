@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from peer.data.batching.batches import Batch
 
 ROWS = 64  # multiple to which numbers of rows are rounded up
-MAX_LOGITS = 1 << 26  # maximum held at once (256 MiB); more are computed in parts, and again for the gradient
+MAX_LOGITS = 1 << 26  # maximum held at once (256 MiB); more are computed in parts
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ class AttestedRound:
     era: int
     step: int  # last step before the average
     group_id: bytes
-    layout: bytes  # digest of the group's order and shares, because a leader could send different ones to peers
+    layout: bytes  # digest of the group's order and shares, which a leader could falsify
 
 
 class AttestedSender(BaseModel):

@@ -39,7 +39,7 @@ from peer.reduction.screening import LEAST_SENDERS, MARGIN as LARGE
 from peer.reduction.top_k import TOP_K
 
 TOLERANCE = 1e-3  # fraction of a part's norm, because processors round sums differently
-ON_EDGE = 1e-3  # fraction of half a step between codes; sums so close to the boundary may be rounded either way
+ON_EDGE = 1e-3  # fraction of half a step; closer sums may be rounded either way
 MOST_DIFFERING = 4  # attestations requested from one peer
 
 

@@ -26,7 +26,7 @@ from peer.reduction.findings import Finding
 
 logger = logging.getLogger(__name__)
 AUDIT_S = 30.0  # duration after which an audit ends and its evidence is dropped
-MOST_AUDITS = 2  # concurrent audits (the two halves of a round); each holds all bytes that this peer sent
+MOST_AUDITS = 2  # concurrent audits, such as the two halves of a round
 Stub = Any  # hivemind's stub of another peer's averager
 
 

@@ -29,11 +29,11 @@ from peer.reduction.combine import RefusedPart
 REMEMBERED_ROUNDS = 16
 LEAST_ROUNDS = 4  # rounds before a norm is considered usual
 SPREADS = 6.0  # deviations above the median that are tolerated
-SPREAD_OF_DEVIATION = 1.4826  # ratio of a normal distribution's standard deviation to its median absolute deviation
+SPREAD_OF_DEVIATION = 1.4826  # a normal distribution's standard deviation over its median deviation
 LEAST_FACTOR, MOST_FACTOR = 4.0, 32.0  # bounds of the usual limit in multiples of the median
 MARGIN = 4.0  # factor over this round's reference below which contributions are always allowed
-MOST_MARGIN = 1000.0  # factor over the reference above which they never are, even with a corrupted history
-GROSS = 10.0  # factor over the limit; such a part is ignored, and a sender of mostly such values reported
+MOST_MARGIN = 1000.0  # factor over the reference above which contributions never are
+GROSS = 10.0  # factor over the limit above which a part is ignored
 LEAST_SENDERS = 3  # senders required for a median
 
 
@@ -59,7 +59,7 @@ class Yardsticks:
         Infinite if no norm is known. `norms`: norms of the parts of all senders with a weight.
         """
         if self.usual is None and len(norms) < LEAST_SENDERS:
-            return math.inf  # with two senders and few labels, one may be hundreds of times the other: undecidable
+            return math.inf  # one of two senders may be hundreds of times the other: undecidable
         usual = self.usual[place.tensor] if self.usual is not None else 0.0
         typical = median(norms) / math.sqrt(place.share) if len(norms) >= LEAST_SENDERS else 0.0
         reference = max(self.own[place.tensor], typical)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 BLOCK = 128  # values with a common scale
 SCALE_BYTES = 4
-ROUNDED_BYTES = 2 + SCALE_BYTES / BLOCK  # bytes per value of an optimizer's statistic in 16 bits with blockwise scales
+ROUNDED_BYTES = 2 + SCALE_BYTES / BLOCK  # bytes per value of an optimizer's statistic
 LEAST_SAVING = 2  # factor by which a matrix must shrink to be averaged as factors
 CHUNK = 4096  # values per chunk, of which a sparse sender sends `CHUNK_SENT`
 CHUNK_SENT = 64

@@ -21,7 +21,7 @@ DHT_S = 0.4  # time to store a record at several nodes and find it there: a few 
 class _Stored:
     seen_at: float
     peer: KnownPeer
-    hidden: frozenset[str]  # devices that were on the other side of a partition when the record was stored
+    hidden: frozenset[str]  # devices on the other side of a partition at that time
 
 
 class Board:

@@ -39,9 +39,9 @@ from peer.swarm.view import SwarmCourse
 JOIN_S = 0.6  # time to find a group's leader: a DHT read and a request
 FORM_S = 0.3  # time from a complete group to the first part: the leader's answer, shares, digests
 FINISH_S = 1.0  # time from the last part to the step: attestations, the last averages, the optimizer
-ROUND_BYTES = 170_000  # bytes per peer and direction besides the parts: matchmaking, declarations, attestations
-JOIN_EXCHANGES, FORM_EXCHANGES = 3, 3  # requests and answers within these times, each delayed by the distance
-LAST_PARTS = 0.1  # fraction of a round; reducers lost this late may have returned their averages to some peers only
+ROUND_BYTES = 170_000  # bytes per peer and direction besides the parts
+JOIN_EXCHANGES, FORM_EXCHANGES = 3, 3  # number of round trips within these times
+LAST_PARTS = 0.1  # fraction of a round; lost reducers may already have returned some averages
 Position = tuple[int, int]  # era and step
 
 
@@ -107,7 +107,7 @@ class Seeker:
     is_gone: bool = False
     scheduled_at: float = 0.0  # end of the wait for others
     began_at: float = 0.0  # start time of its averaging
-    others: list[Seeker] = field(default_factory=list)  # all peers that look for the same group, this one included
+    others: list[Seeker] = field(default_factory=list)  # all peers that look for the same group
 
     @property
     def is_running(self) -> bool:

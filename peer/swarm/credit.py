@@ -29,7 +29,7 @@ from peer.swarm.records import MAX_CREDITS, KnownPeer
 GROWTH = 2.0  # growth over recent contributions that is credited at once
 HEADROOM = 2.0  # factor over a claim cap, because reducers may know older records
 REMEMBERED_STEPS = 8
-DOUBTED_SHARE = 0.01  # share of a batch credited to a device beyond its contributions even after false claims
+DOUBTED_SHARE = 0.01  # share of a batch credited in excess even after false claims
 HONEST_SHARE = 0.9  # share of a claim; a peer may have dropped a microbatch since its record
 FALSE_ROUNDS = 2
 LOST_ROUNDS = 2  # rounds without a contribution, towards one step

@@ -20,8 +20,8 @@ SKETCH_SIZE = 32  # projections of the parameters; further tensors are added to 
 MOMENTS_SIZE = 8  # projections of each kind of tensor in the optimizer's state
 MAX_MOMENTS = 4  # kinds of tensors in the optimizer's state
 MAX_SKETCH_SIZE = SKETCH_SIZE + MAX_MOMENTS * MOMENTS_SIZE
-DRIFT_TOLERANCE = 1e-4  # far above accumulated rounding differences between hardware, far below one missed step
-MOMENTS_TOLERANCE = 1e-2  # far above 16-bit rounding (3e-5), even if the few projections happen to be small
+DRIFT_TOLERANCE = 1e-4  # far above accumulated rounding differences, far below one missed step
+MOMENTS_TOLERANCE = 1e-2  # far above 16-bit rounding (3e-5)
 
 
 def sketch_of(parameters: Iterable[torch.Tensor], moments: Sequence[Sequence[torch.Tensor]] = ()) -> Sketch:

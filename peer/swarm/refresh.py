@@ -9,7 +9,7 @@ LOOKS_AHEAD = 4  # minimum number of reads before a batch is full at the reporte
 UNKNOWN_S = 1.0  # interval between reads before any rate is known
 REPORTS_PER_S = 16.0  # limit for all peers together, because each of them reads all reports
 LOOKS_PER_S = 60.0  # limit for all peers together, because each read lists all records
-SLOWEST = 20  # ratio of the slowest interval to the fastest; the absence of a keeper must still be noticed soon
+SLOWEST = 20  # ratio of the slowest interval to the fastest; a missing keeper must be noticed soon
 
 
 def longest_refresh_s(shortest_s: float, expiration_s: float) -> float:

@@ -58,8 +58,8 @@ BROKEN_OFF_S = 120.0  # long enough for a checkpoint to be written and requested
 STATE_OVERHEAD_BYTES = 1 << 20
 LOOK_S = 0.5  # interval between checks of a download's progress
 HUNG_S = 600.0  # longest time without a request or received data in the averager's process
-QUICK_S, QUICK_DONORS = 1800.0, 3  # time limit and number of the first attempts at possibly dishonest donors
-STATE_CODE = RoleAdaptiveCompression(optimizer=ROOTS)  # only the optimizer's tensors are rounded; see `moment_roles`
+QUICK_S, QUICK_DONORS = 1800.0, 3  # time limit and number of first attempts
+STATE_CODE = RoleAdaptiveCompression(optimizer=ROOTS)  # see `moment_roles`
 _LACKS = frozenset(lack.value for lack in Lack)
 Doubt = Callable[[str, int, Sketch], str | None]  # (donor, step, sketch) -> reason to reject
 

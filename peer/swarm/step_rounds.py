@@ -58,7 +58,7 @@ class StepRounds:
         self.counts = RoundCounts(time.monotonic)
         self.attempts = 0  # failed rounds of the current step
         self._met_nobody = False  # no group was found in the newest round
-        self.missing_auxiliaries: int | None = None  # given the connections of the newest group; None before the first
+        self.missing_auxiliaries: int | None = None  # given the newest group; None before the first
         self.lines = NOBODY  # connections of the newest group
         self._scheduled: StepControl | None = None  # a round that was scheduled ahead of time
         self._due_view = tracker.view  # view in which the batch was full
@@ -290,7 +290,7 @@ class StepRounds:
             try:
                 return control.result(GROUP_POLL_S)
             except futures.TimeoutError:
-                is_full = self.is_full  # read first, because the start of a round is not reported once it runs
+                is_full = self.is_full  # read first: a running round no longer reports its start
                 runs = control.stage is AveragingStage.RUNNING_ALLREDUCE
                 tracker.is_reducing(runs)
                 late_s = time.monotonic() - deadline

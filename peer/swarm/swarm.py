@@ -141,7 +141,7 @@ class Swarm:
         self._background = futures.ThreadPoolExecutor(1, "averaging")
         self._overlapping: Round | None = None
         self._last_samples = 0  # samples in this peer's newest microbatch
-        self._held = -1, 0.0  # step after which this peer waited for the last samples, and for how long in total
+        self._held = -1, 0.0  # step in which this peer waited for the last samples, and seconds
         self._held_after = -1  # step after which this peer waited for the last samples in vain
         self._has_late_samples = False  # accumulated samples are one step late, the maximum
         self._silent_looks = 0  # successive unanswered requests for a missed average

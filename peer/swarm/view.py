@@ -52,12 +52,12 @@ class SwarmView:
     keeper_sketch: Sketch  # sketch of the beacon for `step`; else empty
     live: int = 0  # active peers at any step, including keeper and auxiliary peers
     newest_step: int = 0  # newest step of any active peer
-    arriving: int = 0  # peers one step behind, which have averaged and are probably about to take the step
+    arriving: int = 0  # peers one step behind, probably about to take the step
     census: Census = ()
     paces: tuple[TrainerPace, ...] = ()  # paces of the trainers at `step`
     here: frozenset[str] = frozenset()  # IDs of the peers counted in `averaging`
-    slow_lines: tuple[float, ...] = ()  # bytes per second of members whose trainers stand by for a faster connection
-    step_is_shared: bool = False  # a peer other than a keeper has taken the step, even if it has stopped since
+    slow_lines: tuple[float, ...] = ()  # bytes per second of members whose trainers stand by
+    step_is_shared: bool = False  # a peer other than a keeper has taken the step
 
     def expected_samples(self, own_id: str, now: float, longest_s: float) -> float:
         """Return the samples added by others since their records, extrapolated for at most `longest_s`."""
@@ -180,7 +180,7 @@ class SwarmCourse:
         self._is_keeper = is_keeper
         self._watch = BeaconWatch(silent_after_s)
         self._silent_after_s = silent_after_s
-        self._last_seen: dict[str, tuple[float, KnownPeer]] = {}  # time and record of each peer's last appearance
+        self._last_seen: dict[str, tuple[float, KnownPeer]] = {}  # time and record of its last appearance
         self._first_step_s = first_step_s  # assumed duration of a step until one is known
         self._least_share = least_share
         self._suspicions = suspicions

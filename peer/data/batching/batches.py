@@ -43,7 +43,7 @@ from peer.data.tokenization.tokenizers import load_special_ids, load_tokenizer
 from peer.data.tokenization.words import WordStarts
 
 logger = logging.getLogger(__name__)
-FIRST_CHUNK_CHARACTERS = 20_000  # small, because the trainer waits for it; each following chunk may be twice as large
+FIRST_CHUNK_CHARACTERS = 20_000  # small, because the trainer waits for it
 CHUNK_CHARACTERS = 200_000  # enough to keep every core's tokenizer busy
 PREFETCHED_BATCHES = 16
 STATE_FILE = "stream.json"

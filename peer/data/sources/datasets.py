@@ -21,7 +21,7 @@ from peer.network.http import asking, reaching
 
 HUB_TIMEOUT_S = 4.0  # the hub's own client retries for minutes
 REPOSITORY = re.compile(r"[A-Za-z0-9_-][\w.-]*(/[\w.-]+)?")  # NAME or OWNER/NAME; anything else is a folder
-MANY_SHARDS = 64  # number of shards that are not divided further, which would read the row groups of each file
+MANY_SHARDS = 64  # number of shards above which they are not divided
 BATCH_ROWS = 1000  # rows decoded at a time
 TEXT_TYPES = ("string", "large_string", "string_view")
 

@@ -45,7 +45,7 @@ class SourceStream:
     """
 
     def __init__(self, plan: SourcePlan, position: BlockPosition | None, report: Report, pauses: Pauses) -> None:
-        self.reader = SourceReader(plan, position, report, pauses)  # `trouble` is the reason for missing documents
+        self.reader = SourceReader(plan, position, report, pauses)  # `trouble`: why documents are missing
         self._position, self._pauses = position or BlockPosition(), pauses
         self._documents: Sequence[str | None] = ()  # documents of the current block
         self._index = self._position.index

@@ -12,7 +12,7 @@ from itertools import accumulate
 
 import regex
 
-WINDOW_BYTES = 4096  # bytes before the limit that are searched for white space or the end of a character
+WINDOW_BYTES = 4096  # bytes before the limit that are searched for a cut
 LONGEST_CHARACTER_BYTES = 4
 _UTF8 = codecs.getincrementaldecoder("utf-8")
 _SEEN_CHARACTER = regex.compile(r"\X")  # Unicode's extended grapheme cluster

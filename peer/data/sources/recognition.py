@@ -66,7 +66,7 @@ UNMARKED = {"utf-32-le": 4, "utf-32-be": 4, "utf-16-le": 2, "utf-16-be": 2}  # e
 CONTROLS = frozenset(map(chr, range(32))) - frozenset("\t\n\v\f\r\x1a\x1b\x1c\x1d\x1e\x1f")
 MOST_CONTROLS = 0.01  # share of a text's characters
 FEW = 3  # invalid bytes tolerated in UTF-8 text
-LEAST_COHERENCE, LEAST_LEAD = 0.2, 0.03  # thresholds for charset-normalizer's best guess, and its lead over the next
+LEAST_COHERENCE, LEAST_LEAD = 0.2, 0.03  # thresholds for charset-normalizer's guesses
 REPLACEMENT = "\ufffd"
 
 

@@ -33,7 +33,7 @@ from peer.data.tokenization.special_tokens import SpecialIds
 
 GAPS = ("  ", "\n", "\t", "\r")  # possible separators of words besides a space
 GAPPED_SENTENCES = 20  # sentences tried with each separator
-FEW_WORDS = 3  # fewer words per sentence indicate a script without spaces, whose "words" hardly ever recur
+FEW_WORDS = 3  # fewer words per sentence indicate a script without spaces
 WORD_WITH_SPACE = re.compile(r"\s*\S+")
 # A printable symbol that normalizers turn into a space, which changes the words.
 REPLACEMENT = "\ufffd"

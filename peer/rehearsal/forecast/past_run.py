@@ -36,7 +36,7 @@ MOST_ROWS = 5_000_000  # maximum number of rows per table
 MOST_BYTES = 2**30
 LEAST_STEPS = 4  # enough for three times between steps
 UNKNOWN_MBIT = 100.0  # assumed for a connection without data, such as an auxiliary peer's
-LINE_LEVEL = 0.9  # quantile of a connection's lower bounds; the maximum may stem from one report with a wrong time
+LINE_LEVEL = 0.9  # quantile of a connection's lower bounds, to ignore single wrong times
 TAKEN_S = 1.0  # time from a step's first peer to its last
 _Row = TypeVar("_Row", bound=BaseModel)
 _Count = Annotated[int, Field(ge=0, le=2**53)]
