@@ -53,6 +53,8 @@ def drifted(own: Sketch, other: Sketch) -> bool:
     """Return whether two sketches belong to clearly different states; False if either is missing."""
     if not own or not other:
         return False
+    if own == other:  # nearly always
+        return not math.isfinite(math.hypot(*own))
     blocks = [0, *range(SKETCH_SIZE, MAX_SKETCH_SIZE, MOMENTS_SIZE), MAX_SKETCH_SIZE]
     return len(own) != len(other) or any(
         _differ(own[start:end], other[start:end], MOMENTS_TOLERANCE if start else DRIFT_TOLERANCE)

@@ -54,6 +54,13 @@ def test_missing_sketch_says_nothing() -> None:
     assert not drifted((), sketch_of(parameters()))
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_no_state_without_finite_numbers_is_anybodys(value: float) -> None:
+    """Not even one of the same sketch is in the same state: such a state is none to go on from."""
+    broken = (value, *sketch_of(parameters())[1:])
+    assert drifted(broken, broken)
+
+
 def test_many_tensors_fit_into_a_record() -> None:
     """A model with more tensors than projections still has a sketch of bounded size, in which every tensor counts."""
     many = parameters(tensors=100)
