@@ -39,6 +39,7 @@ PLAIN = {"benchmarks/swarm/hivemind_peer.py", "tests/system/test_addresses.py"}
 MAKES = re.compile(r"\b(DHT|DHTNode\.create|P2P\.create)\(")  # a node of hivemind's own
 
 
+@pytest.mark.usefixtures("forked")  # from a process that has imported keeper and worker, too
 def test_importing_patches_nothing_and_a_node_brings_the_patches() -> None:
     """Nothing changes where no node is made; a node's own process has what the one that made it has.
 

@@ -106,6 +106,7 @@ def held_rounds(peer: Peer) -> int:
     return int(hear(peer))
 
 
+@pytest.mark.usefixtures("forked")
 def test_no_round_outlives_its_end(tmp_path: Path) -> None:
     """Neither rounds that succeeded nor those that failed stay in the averager's memory until the next one."""
     with started(tmp_path) as (peer, failing):
