@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from peer.rehearsal.peer import RehearsedPeer
 from peer.rehearsal.rounds import VirtualRounds
 from peer.rehearsal.scenario import HomeLine, Mishap, Rehearsed, Scenario
 from tests.support import rehearsed_chaos as rules
-from tests.support.rehearsed_chaos import END_S, draw_chaos, run_chaos
+from tests.support.rehearsed_chaos import END_S, Broken, draw_chaos, run_chaos
 
 LINE = HomeLine(up_mbit_per_second=20, down_mbit_per_second=50)
 # The keeper takes a step with `a` alone, and is killed before the others, who stood still, have the step.
@@ -124,16 +125,24 @@ CASES: list[tuple[Callable[..., object], int | Scenario, Mapping[str, Any]]] = [
 ]
 
 
+def broken_in(chaos: int | Scenario) -> list[Broken]:
+    """The rules that are broken in the chaos of a seed, or in a scenario."""
+    scenario, seed = (draw_chaos(chaos), chaos) if isinstance(chaos, int) else (chaos, 0)
+    return run_chaos(scenario, seed).audit.broken
+
+
+broken_today = cache(broken_in)  # before a decision is weakened
+
+
 @pytest.mark.parametrize(("rule", "chaos", "weakened"), CASES, ids=[rule.__name__ for rule, _, _ in CASES])
 def test_a_rule_notices_a_weakened_decision(
     rule: Callable[..., object], chaos: int | Scenario, weakened: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only this rule is broken with the weakened decision, and none with today's, in a seed's chaos or a scenario."""
-    scenario, seed = (draw_chaos(chaos), chaos) if isinstance(chaos, int) else (chaos, 0)
-    assert run_chaos(scenario, seed).audit.broken == []
+    assert broken_today(chaos) == []
     for name, decision in weakened.items():
         monkeypatch.setattr(name, decision)
-    assert {broken.rule for broken in run_chaos(scenario, seed).audit.broken} == {rule.__doc__}
+    assert {broken.rule for broken in broken_in(chaos)} == {rule.__doc__}
 
 
 def test_every_rule_is_shown_to_notice_something() -> None:
