@@ -19,6 +19,7 @@ from tests.support.small_swarms import Bounds, Rules, Search, begin, settle
 pytestmark = pytest.mark.usefixtures("no_suspicions")
 ONE_STEP = Bounds(last_step=2, deaths=1)
 TWO_STEPS = Bounds(last_step=3, deaths=1)
+TODAY = Rules()  # the product's, for all searches: it remembers what a peer may do that sees a world so
 
 
 @pytest.fixture
@@ -27,9 +28,9 @@ def no_suspicions(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("ERROR", logger="peer.reporting.suspicions")
 
 
-def fault_in(trainers: int, bounds: Bounds, rules: Rules | None = None) -> list[str]:
+def fault_in(trainers: int, bounds: Bounds, rules: Rules = TODAY) -> list[str]:
     """The shortest way to a world in which one step has two averages; empty if there is none."""
-    search = Search(rules or Rules(), bounds)
+    search = Search(rules, bounds)
     for world in search.worlds(begin(trainers)):
         if world.is_split or world.is_astray:
             return search.story(world)
@@ -56,9 +57,8 @@ def test_everybody_comes_into_one_step_once_records_arrive_and_the_keeper_is_bac
     trainers: int, bounds: Bounds
 ) -> None:
     """From every world, also from those in which nobody may take a step without the keeper."""
-    rules = Rules()
-    for world in Search(rules, bounds).worlds(begin(trainers)):
-        assert settle(world, rules).is_together, world
+    for world in Search(TODAY, bounds).worlds(begin(trainers)):
+        assert settle(world, TODAY).is_together, world
 
 
 @pytest.mark.parametrize(
@@ -71,10 +71,9 @@ def test_everybody_comes_into_one_step_once_records_arrive_and_the_keeper_is_bac
 )
 def test_a_swarm_that_confirms_no_state_needs_an_operator(bounds: Bounds) -> None:
     """The keeper lost two rounds that others won: they are further, differ, and so no majority confirms a state."""
-    rules = Rules()
-    worlds = list(Search(rules, bounds).worlds(begin(2)))
-    assert all(settle(world, rules, goes_back=True).is_together for world in worlds)
-    stuck = [settled for world in worlds if not (settled := settle(world, rules)).is_together]
+    worlds = list(Search(TODAY, bounds).worlds(begin(2)))
+    assert all(settle(world, TODAY, goes_back=True).is_together for world in worlds)
+    stuck = [settled for world in worlds if not (settled := settle(world, TODAY)).is_together]
     assert stuck
     assert all(peer.strays for world in stuck for peer in world.peers[1:])
 
