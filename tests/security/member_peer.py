@@ -38,7 +38,8 @@ MICROBATCHES = 4  # that each trainer computes again and again, so that the loss
 MASKED_TOKENS, FIRST_TOKEN = 8, 5
 SEEDS = range(1, 3)  # of the honest
 STATE_RETRY_S = 0.3
-GROWTH = 1e6  # times, of all gradients from one step on
+GROWS_AFTER = "grows after "  # an order, with the step after which all gradients are larger
+GROWTH = 1e6  # times
 DISAGREEMENT_S = 2.0  # that a keeper waits while most members confirm no state
 SAME_PAUSE_S = 0.5  # each attack in its turn is to be named, by whatever name the one before was
 
@@ -64,7 +65,6 @@ class MemberPlan:
     microbatch_s: float = 0.1
     bandwidth: float | None = None  # bytes per second, as it claims
     more_devices: tuple[str, ...] = ()  # credentials of further devices of an insider's member
-    grows_after: int | None = None  # the step after which all gradients are larger
     clock_ahead_s: float = 0.0  # of the coordinator's; it is set right, for this peer, when the peer joins
 
 
@@ -108,8 +108,6 @@ def run_member(plan: MemberPlan, orders: Orders) -> None:
         orders.stop.wait(STATE_RETRY_S)
     insider = Insider(swarm, orders, [Path(directory) for directory in plan.more_devices])
     backend, part = TorchBackend(config, model), 0
-    if plan.grows_after is not None:
-        _let_gradients_grow(model, swarm, plan.grows_after)
     orders.say("joined", addresses=swarm.addresses, step=swarm.step)
     while not orders.stop.wait(plan.microbatch_s):
         if plan.role == "trainer":
@@ -128,6 +126,11 @@ def run_member(plan: MemberPlan, orders: Orders) -> None:
         if orders.told == "another state":
             _hold_another_state(swarm, plan.seed)
             orders.told = ""
+        elif orders.told.startswith(GROWS_AFTER):
+            grows_after = int(orders.told.removeprefix(GROWS_AFTER))
+            _let_gradients_grow(model, swarm, grows_after)
+            orders.told = ""
+            orders.say("grows", after=grows_after)
     swarm.leave()
 
 

@@ -51,14 +51,12 @@ class MemberSwarm:
         honest: Sequence[str] = HONEST,
         insiders: Sequence[str] = (INSIDER,),
         more_devices: int = 0,
-        grows_after: int | None = None,
         clocks: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         """`bandwidths`: what peers claim their lines to be (bytes per second), by name; others: as fast as any.
 
-        The first insider has so many more devices, without programs.
-        `grows_after`: the step after which all gradients are a million times as large. `clocks`: the seconds by which
-        members' clocks are ahead, by name.
+        The first insider has so many more devices, without programs. `clocks`: the seconds by which members' clocks
+        are ahead, by name.
         """
         self.directory, self.bandwidths = directory, bandwidths
         self.authority = AuthorityKey.generate()
@@ -89,7 +87,6 @@ class MemberSwarm:
                         1 + (number - len(insiders)) % len(members),  # the honest members' first
                         bandwidth=bandwidths.get(name),
                         more_devices=tuple(further) if number == 0 else (),
-                        grows_after=grows_after,
                         clock_ahead_s=clocks.get(name, 0.0),
                     ),
                 )
