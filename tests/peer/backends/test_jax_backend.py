@@ -3,78 +3,73 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
 import torch
-from transformers import BertConfig, BertForMaskedLM, RobertaConfig, RobertaForMaskedLM
 
-from auth.errors import ConfigError
 from peer.backends.jax_backend import PLACES, JaxBackend, divide
-from peer.backends.jax_layout import layout_of
 from peer.backends.torch_cpu import TorchBackend
 from peer.config.run import RunConfig
+from peer.data.batching.batches import Batch
 from peer.data.batching.samples import IGNORED
-from tests.support.tiny_albert import VOCABULARY, gradients, random_batch, tiny_config, tiny_model, transformers_outputs
+from tests.support.tiny_albert import gradients, random_batch, tiny_config, tiny_model, transformers_outputs
+from tests.support.tiny_families import family_batch, family_config, family_model
 
 TOLERANCE = 1e-5
-DEVICES = pytest.mark.parametrize("devices", [1, 8])
-
-
-def masked_only(config: RunConfig) -> RunConfig:
-    return config.model_copy(update={"objective": config.objective.model_copy(update={"name": "mlm"})})
+EXACT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
 def jax_backend(config: RunConfig, model: torch.nn.Module, devices: int) -> JaxBackend:
-    return JaxBackend(config, model, jax.devices()[:devices])
+    backend = JaxBackend(config, model, jax.devices()[:devices])
+    assert backend.replicas == devices
+    return backend
 
 
-def both_gradients(
-    config: RunConfig, model: Any, batches: list[Any], devices: int
-) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """PyTorch's and JAX's, both sums over the samples of all batches."""
-    for batch in batches:
-        (transformers_outputs(model, batch).loss * batch.samples).backward()
-    expected = gradients(model)
-    model.zero_grad()
-    backend = jax_backend(config, model, devices)
-    for batch in batches:
-        backend.accumulate(batch)
-    backend.collect()
-    return expected, gradients(model)
+def padded(batch: Batch) -> Batch:
+    """The batch, as if a third of its first sample were padding."""
+    attention_mask = torch.ones_like(batch.input_ids)
+    attention_mask[0, -batch.input_ids.shape[1] // 3 :] = 0
+    return replace(batch, attention_mask=attention_mask)
 
 
-def assert_equal(expected: dict[str, torch.Tensor], found: dict[str, torch.Tensor]) -> None:
-    for name, gradient in expected.items():
+@pytest.mark.parametrize(
+    ("devices", "family", "shape"),
+    [
+        (1, "albert", {}),
+        (8, "albert", {}),
+        (8, "albert", {"num_hidden_groups": 2, "num_hidden_layers": 4}),
+        (8, "bert", {}),
+        (8, "roberta", {}),
+    ],
+)
+def test_gradients_are_pytorchs(devices: int, family: str, shape: dict[str, Any]) -> None:
+    """Of padded samples, of microbatches that do not divide evenly, of shared and of separate layers."""
+    config = family_config(family, **shape, **EXACT)
+    batches = [padded(family_batch(config, 1, samples=11)), family_batch(config, 2, samples=11)]
+    model, expected = family_model(config), family_model(config)
+    backends = [jax_backend(config, model, devices), TorchBackend(config, expected)]
+    for backend in backends:
+        for batch in batches:
+            backend.accumulate(batch)
+        backend.collect()
+    found = gradients(model)
+    for name, gradient in gradients(expected).items():
         if not name.endswith("key.bias"):  # its gradient is zero but for rounding, and is not computed
             torch.testing.assert_close(found[name], gradient, rtol=TOLERANCE, atol=TOLERANCE, msg=name)
 
 
-def test_eight_devices_are_simulated() -> None:
-    """What follows really divides microbatches."""
-    assert len(jax.devices()) == 8
-
-
-@DEVICES
-@pytest.mark.parametrize("shape", [{}, {"num_hidden_groups": 3}, {"num_hidden_groups": 2, "num_hidden_layers": 4}])
-def test_alberts_gradients_are_pytorchs(devices: int, shape: dict[str, Any]) -> None:
-    """Padded samples, microbatches that do not divide evenly, shared and separate layers."""
-    config = tiny_config(**shape)
-    batches = [random_batch(1, samples=3, padded=True), random_batch(2, samples=11)]
-    assert_equal(*both_gradients(config, tiny_model(config), batches, devices))
-
-
-@DEVICES
-def test_losses_are_pytorchs(devices: int) -> None:
+def test_losses_are_pytorchs() -> None:
     """Total and parts are reported as the PyTorch backend reports them, also of samples without an order."""
     config = tiny_config()
     model, batch = tiny_model(config), random_batch(3, samples=5)
     assert batch.sop_labels is not None
     batch.sop_labels[1] = IGNORED
     expected = TorchBackend(config, model).accumulate(batch)
-    found = jax_backend(config, model, devices).accumulate(batch)
+    found = jax_backend(config, model, 8).accumulate(batch)
     assert found.finite
     assert (found.samples, found.mlm_loss) == (5, pytest.approx(expected.mlm_loss, abs=TOLERANCE))
     assert (found.loss, found.sop_loss) == (
@@ -85,45 +80,13 @@ def test_losses_are_pytorchs(devices: int) -> None:
 
 def test_without_sentence_order_its_weights_stay_at_home() -> None:
     """The masked-LM objective alone: no order loss, no gradient for pooler and classifier."""
-    config = masked_only(tiny_config())
+    config = tiny_config()
+    config = config.model_copy(update={"objective": config.objective.model_copy(update={"name": "mlm"})})
     model = tiny_model(config)
     backend = jax_backend(config, model, 8)
     assert backend.accumulate(random_batch(1, sop=False)).sop_loss is None
     backend.collect()
     assert model.albert.pooler.weight.grad is None
-
-
-@pytest.mark.parametrize("family", ["bert", "roberta"])
-def test_berts_and_robertas_gradients_are_pytorchs(family: str) -> None:
-    """The same forward serves the other families under their names."""
-    torch.manual_seed(0)
-    shape = {
-        "vocab_size": VOCABULARY,
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "intermediate_size": 64,
-        "max_position_embeddings": 40,
-        "hidden_dropout_prob": 0.0,
-        "attention_probs_dropout_prob": 0.0,
-        "pad_token_id": 0,
-        "type_vocab_size": 2,
-    }
-    model: Any = (
-        BertForMaskedLM(BertConfig(**shape)) if family == "bert" else RobertaForMaskedLM(RobertaConfig(**shape))
-    )
-    model.train()
-    batch = random_batch(4, samples=5, sop=False)
-    labels = torch.full((batch.input_ids.numel(),), -100)
-    labels[batch.label_positions] = batch.labels
-    inputs = {"input_ids": batch.input_ids, "token_type_ids": batch.token_type_ids}
-    (model(**inputs, labels=labels.view_as(batch.input_ids)).loss * batch.samples).backward()
-    expected = gradients(model)
-    model.zero_grad()
-    backend = jax_backend(masked_only(tiny_config()), model, 8)
-    backend.accumulate(batch)
-    backend.collect()
-    assert_equal(expected, gradients(model))
 
 
 def test_gradients_are_added_in_place_and_only_once() -> None:
@@ -212,9 +175,3 @@ def test_places_are_counted_within_their_samples() -> None:
     assert flat.tolist() == batch.label_positions.tolist()
     assert np.asarray(shard.labels)[rows, columns].tolist() == batch.labels.tolist()
     assert np.asarray(shard.real).tolist() == [1.0] * 5 + [0.0] * 3
-
-
-def test_other_families_are_refused() -> None:
-    """The message names the family and what to do."""
-    with pytest.raises(ConfigError, match=r"not `gpt2`.*--device auto"):
-        layout_of(type("Config", (), {"model_type": "gpt2"})(), sentence_order=False)
