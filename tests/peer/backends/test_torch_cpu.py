@@ -7,7 +7,6 @@ import math
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,8 +23,10 @@ from peer.data.batching.batches import Batch
 from peer.models.build import save_memory
 from peer.models.objectives import Losses, compute_losses
 from peer.runtime.devices import FIRST_SCALE, LossScale
+from tests.support import short_of_memory
 from tests.support.tiny_albert import gradients, random_batch, tiny_config, tiny_model, transformers_outputs
 from tests.support.tiny_families import family_batch, family_config, family_model
+from tests.support.zygote import forking_python
 
 
 def test_gradient_is_the_sum_over_samples() -> None:
@@ -220,22 +221,16 @@ def test_gradient_checkpointing_changes_no_gradient() -> None:
     torch.testing.assert_close(gradients(twice), gradients(kept))
 
 
-def short_of_memory(*mib: str) -> dict[str, Any]:
-    """What a process says that the kernel gives only so much more memory, if any limit is given."""
-    script = Path(__file__).parents[2] / "support" / "short_of_memory.py"
-    command = [sys.executable, str(script), *mib]
-    environment = {"PYTHONPATH": str(script.parents[1]), "OMP_NUM_THREADS": "1"}
-    finished = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
-    outcome: dict[str, Any] = json.loads(finished.stdout)
-    return outcome
-
-
 @pytest.mark.thorough
 def test_memory_that_ends_costs_no_sample() -> None:
     """A microbatch for which the allocator has no room is computed in parts, to the same gradient and loss."""
-    expected, found = short_of_memory(), short_of_memory("300")
+    with forking_python():
+        command = [sys.executable, short_of_memory.__file__, "300"]
+        finished = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    found, expected = json.loads(finished.stdout), short_of_memory.train()
     assert found["norm"] == pytest.approx(expected["norm"], rel=1e-5)
     assert found["loss"] == pytest.approx(expected["loss"], rel=1e-5)
+    assert (found["is_divided"], expected["is_divided"]) == (True, False)
 
 
 @pytest.fixture
