@@ -53,6 +53,13 @@ def test_a_process_is_our_child_and_has_what_it_was_given(tmp_path: Path) -> Non
     assert facts["group"] == facts["id"]
 
 
+def test_a_new_session_has_begun_when_its_leader_is_known() -> None:
+    """Who sends a signal to its group at once would else send it to the group of the test itself."""
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
+    assert os.getpgid(process.pid) == process.pid
+    process.communicate(b"a line\n", timeout=PATIENCE_S)
+
+
 def test_processes_draw_their_own_numbers() -> None:
     """As those do that begin with a seed from the system."""
     first, second = told()["chance"], told()["chance"]

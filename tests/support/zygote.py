@@ -180,16 +180,16 @@ def _wait_until_born(connection: socket.socket) -> tuple[Command, Sequence[int]]
         command = pickle.loads(_receive(connection, _NUMBER.unpack(size)[0]))  # noqa: S301 - from our parent
         born, adopted = os.pipe(), os.pipe()
         if (forked := os.fork()) == 0:
-            if (pid := os.fork()) != 0:
-                os.write(born[1], _NUMBER.pack(pid))
+            if os.fork() != 0:
                 os._exit(0)
+            if command.new_session:
+                os.setsid()  # before who asked knows the id, and may send a signal to the process's group
+            os.write(born[1], _NUMBER.pack(os.getpid()))
             connection.close()
             for end in (*born, adopted[1]):
                 os.close(end)
             os.read(adopted[0], 1)  # until it is closed
             os.close(adopted[0])
-            if command.new_session:
-                os.setsid()
             if command.begin is not None:
                 command.begin()
             return command, files
