@@ -84,6 +84,7 @@ async def run_cell(client: NotebookClient, true: Callable[[], object], *, interr
         pytest.fail(str(error))
 
 
+@pytest.mark.usefixtures("forked")
 async def test_one_cell_joins_trains_leaves_and_goes_on(
     served: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,6 +119,7 @@ async def test_one_cell_joins_trains_leaves_and_goes_on(
     await eventually("no process of the notebook is left", lambda: nothing_left(tmp_path))
 
 
+@pytest.mark.usefixtures("forked")
 async def test_nothing_outlives_the_kernel(served: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A session that is restarted, or killed, takes its volunteer with it; so the cell can be run anew."""
     prepare(served, served.membership.invite("pia")[0], monkeypatch)
@@ -127,24 +129,26 @@ async def test_nothing_outlives_the_kernel(served: Site, tmp_path: Path, monkeyp
         await eventually(
             "pia is online", lambda: any(one.member == "pia" for one in online_sessions(served.database, time.time()))
         )
+        assert not nothing_left(tmp_path)
         assert client.km is not None
         await client.km.shutdown_kernel(now=True)
         running.cancel()
     await eventually("no process of the notebook is left", lambda: nothing_left(tmp_path))
 
 
-def nothing_left(home: Path) -> bool:
-    """Whether no process has this home directory in its environment."""
+def nothing_left(directory: Path) -> bool:
+    """Whether no process runs in this directory."""
 
-    def is_of_it(process: psutil.Process) -> bool:
+    def runs_there(process: psutil.Process) -> bool:
         try:
-            return process.environ().get("HOME") == str(home)
+            return Path(process.cwd()) == directory
         except psutil.Error:  # it has just ended, or is another user's
             return False
 
-    return not any(is_of_it(process) for process in psutil.process_iter() if process.pid != os.getpid())
+    return not any(map(runs_there, psutil.process_iter()))
 
 
+@pytest.mark.usefixtures("forked")
 async def test_a_wrong_invite_is_one_sentence(served: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cell ends with the command's sentence and its exit code, no traceback, and does not show the code."""
     prepare(served, "wrong-wrong-wrong", monkeypatch)
