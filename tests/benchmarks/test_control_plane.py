@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pytest
 
-from benchmarks.coordinator.control_plane import check_ledger, figures_of, measure, new_run, quantile
-from benchmarks.coordinator.crowd import Plan, Tally, prepare
+from benchmarks.coordinator.control_plane import check_ledger, figures_of, measure, quantile
+from benchmarks.coordinator.crowd import Plan, Tally
+from coordinator.context.open_run import OpenRun
+from tests.support.zygote import forking_python
 
 PLAN = Plan(every_s=0.3, spread_s=0.3, steps=2)
 COUNT = 3
@@ -16,7 +17,8 @@ COUNT = 3
 
 def test_each_report_of_a_crowd_is_acknowledged() -> None:
     """The ledger is compared with it at the end."""
-    outcome = measure(COUNT, PLAN, dashboards=1)
+    with forking_python():
+        outcome = measure(COUNT, PLAN, dashboards=1)
     assert (outcome.sessions, outcome.tally.lost) == (COUNT, 0)
     assert (len(outcome.tally.answers_s), outcome.tally.refused) == (COUNT * PLAN.steps, 0)
     rows = {row.name: row for row in figures_of(COUNT, outcome)}
@@ -24,13 +26,11 @@ def test_each_report_of_a_crowd_is_acknowledged() -> None:
     assert rows["3 sessions: a report's answer, p99"].value > 0
 
 
-def test_reports_that_are_not_counted_are_no_figure(tmp_path: Path) -> None:
+def test_reports_that_are_not_counted_are_no_figure(opened_run: OpenRun) -> None:
     """What was acknowledged and is missing in the ledger ends the benchmark."""
-    with new_run(tmp_path) as run:
-        assert len({volunteer.number for volunteer in prepare(run, COUNT)}) == COUNT
-        check_ledger(run, Tally())
-        with pytest.raises(RuntimeError, match="1 of 1 reports were accepted, and 0 are counted"):
-            check_ledger(run, Tally(sent=1, answers_s=[0.1]))
+    check_ledger(opened_run, Tally())
+    with pytest.raises(RuntimeError, match="1 of 1 reports were accepted, and 0 are counted"):
+        check_ledger(opened_run, Tally(sent=1, answers_s=[0.1]))
 
 
 def test_a_quantile_lies_between_its_neighbours() -> None:
