@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 
+from benchmarks.coordinator import control_plane
 from benchmarks.coordinator.control_plane import check_ledger, figures_of, measure, quantile
 from benchmarks.coordinator.crowd import Plan, Tally
 from coordinator.context.open_run import OpenRun
+from tests.support.small_run import small_config
 from tests.support.zygote import forking_python
 
 PLAN = Plan(every_s=0.3, spread_s=0.3, steps=2)
 COUNT = 3
 
 
-def test_each_report_of_a_crowd_is_acknowledged() -> None:
+def test_each_report_of_a_crowd_is_acknowledged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The ledger is compared with it at the end."""
+    smaller = tmp_path / "smaller.yaml"
+    smaller.write_text(small_config(tmp_path).to_yaml())
+    monkeypatch.setattr(control_plane, "SMALL_RUN", smaller)
     with forking_python():
         outcome = measure(COUNT, PLAN, dashboards=1)
     assert (outcome.sessions, outcome.tally.lost) == (COUNT, 0)
