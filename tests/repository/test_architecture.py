@@ -82,7 +82,13 @@ def modules() -> dict[str, Path]:
     return {name.removesuffix(".__init__"): path for name, path in names.items()} | {"manyhands": ROOT / "manyhands.py"}
 
 
-def statements(tree: ast.Module) -> Iterator[ast.AST]:
+@cache
+def tree_of(module: str) -> ast.Module:
+    """A module's statements."""
+    return ast.parse(modules()[module].read_text(encoding="utf-8"))
+
+
+def without_types(tree: ast.Module) -> Iterator[ast.AST]:
     """Every node but those that only type checkers read."""
     queue: list[ast.AST] = [tree]
     while queue:
@@ -93,13 +99,20 @@ def statements(tree: ast.Module) -> Iterator[ast.AST]:
 
 
 @cache
+def import_statements(module: str, types: bool = False) -> list[ast.Import | ast.ImportFrom]:
+    """The imports of `module`, at its top or inside a function; with `types` also those only for type checkers."""
+    nodes = ast.walk(tree_of(module)) if types else without_types(tree_of(module))
+    return [node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom))]
+
+
+@cache
 def imports(module: str) -> frozenset[str]:
     """The modules that `module` imports, ours and others', at its top or inside a function."""
     found: set[str] = set()
-    for node in statements(ast.parse(modules()[module].read_text(encoding="utf-8"))):
+    for node in import_statements(module):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
+        elif node.module:
             found |= {node.module} | ({f"{node.module}.{alias.name}" for alias in node.names} & modules().keys())
     return frozenset(found)
 
@@ -165,16 +178,16 @@ LEAVES = {
 MOST_MODULES = 14  # of a folder
 
 
-def own_imports(module: str, types: bool = True) -> set[str]:
+@cache
+def own_imports(module: str, types: bool = True) -> frozenset[str]:
     """Our modules that `module` imports, also only for type checkers if `types`; of a name, the one that defines it."""
     found: set[str] = set()
-    tree = ast.parse(modules()[module].read_text(encoding="utf-8"))
-    for node in ast.walk(tree) if types else statements(tree):
+    for node in import_statements(module, types):
         if isinstance(node, ast.ImportFrom) and node.module in modules():
             found |= {
                 name if (name := f"{node.module}.{alias.name}") in modules() else node.module for alias in node.names
             }
-    return found
+    return frozenset(found)
 
 
 def within(module: str, folder: str) -> bool:
@@ -182,6 +195,7 @@ def within(module: str, folder: str) -> bool:
     return module == folder or module.startswith(f"{folder}.")
 
 
+@cache
 def layer_of(module: str) -> tuple[int, str] | None:
     """The place in its package's row of the innermost folder that the row names, and that folder."""
     package = module.split(".")[0]
@@ -252,10 +266,10 @@ def test_folders_are_small() -> None:
 def test_each_public_class_has_a_name_of_its_own() -> None:
     """A name means one thing in the whole project, so that a reader who meets it knows which class it is."""
     owners = defaultdict(list)
-    for module, path in modules().items():
+    for module in modules():
         if "_pb2" in module or ".migrations" in module:
             continue
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        for node in tree_of(module).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 owners[node.name].append(module)
     assert {name: found for name, found in owners.items() if len(found) > 1} == {}
@@ -400,10 +414,10 @@ def length(path: Path) -> int:
     return path.read_text(encoding="utf-8").count("\n")
 
 
-def dangers(source: str) -> list[str]:
+def dangers(tree: ast.Module) -> list[str]:
     """The calls and imports in a module that could execute what somebody else wrote."""
     found = []
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(tree):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
             found += [name for name in names if name.split(".")[0] in UNPACKERS]
@@ -427,7 +441,7 @@ def dangers_of_call(call: ast.Call) -> list[str]:
 
 def test_nothing_that_comes_from_elsewhere_is_executed() -> None:
     """No module of ours unpickles, evaluates, asks for remote code, or loads weights other than safetensors."""
-    found = {module: dangers(path.read_text(encoding="utf-8")) for module, path in modules().items()}
+    found = {module: dangers(tree_of(module)) for module in modules()}
     assert {module: dangerous for module, dangerous in found.items() if dangerous} == {}
 
 
@@ -447,4 +461,4 @@ def test_nothing_that_comes_from_elsewhere_is_executed() -> None:
 )
 def test_what_would_execute_it_is_recognized(source: str) -> None:
     """The test above sees each of the ways."""
-    assert len(dangers(source)) == 1
+    assert len(dangers(ast.parse(source))) == 1
