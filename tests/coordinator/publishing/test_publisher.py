@@ -88,6 +88,7 @@ def test_a_folder_gets_the_newest_that_may_be_published(opened_run: OpenRun, clo
     assert list(opened_run.directory.publishing_dir.iterdir()) == []
 
 
+@pytest.mark.usefixtures("forked")
 def test_weights_that_compute_something_else_are_published_nowhere(
     opened_run: OpenRun, clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -28,6 +28,7 @@ from coordinator.publishing.release import ReleaseOptions, make_release
 from tests.support.evaluated_runs import FILL, make_evaluated_run
 from tests.support.local_hub import TOKEN, Hub
 from tests.support.sound_checkpoints import add_sound_checkpoint, publish_to
+from tests.support.zygote import forking_python
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # huggingface_hub's own uploads
 RECIPE = {"seeds": [0, 1], "epochs": 4, "learning_rate": 0.01, "batch_size": 8, "max_length": 32}
@@ -65,7 +66,8 @@ def here(plan: Plan) -> TaskResult:
 def released(run: OpenRun, folder: Path) -> Path:
     """The release with all that there can be."""
     wanted = ReleaseOptions("newest", ("tags",), evaluate=True, demo=True)
-    made = make_release(run, folder / "release", wanted, lambda: 10.0, here)
+    with forking_python():
+        made = make_release(run, folder / "release", wanted, lambda: 10.0, here)
     assert made.tasks == ("tags",)
     return folder / "release"
 
@@ -177,6 +179,7 @@ def command(*arguments: object) -> str:
     return result.stdout
 
 
+@pytest.mark.usefixtures("forked")
 def test_it_is_pushed_to_a_repository_for_each_part(
     run: OpenRun, folder: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
