@@ -40,6 +40,8 @@ from tests.support.receipts import key_of
 from tests.support.stays import AgentWith, staying
 from tests.support.waiting import PATIENCE_S, eventually
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 
 async def test_reports_are_delivered_once_and_the_agent_leaves(
     agent_with: AgentWith, coordinator: TestCoordinator

@@ -31,6 +31,8 @@ from peer.runtime.processes import lead_own_group
 from tests.support import worker_mains
 from tests.support.waiting import PATIENCE_S
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 
 def plan_in(directory: Path) -> WorkerPlan:
     """A plan of which the stand-ins use only the data directory."""

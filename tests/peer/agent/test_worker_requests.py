@@ -7,6 +7,8 @@ import random
 import time
 from pathlib import Path
 
+import pytest
+
 from peer.agent.agent import Agent
 from peer.agent.options import AgentOptions
 from peer.agent.worker_requests import CheckpointWatch, LineWatch
@@ -22,6 +24,7 @@ from tests.support.stays import staying
 from tests.support.waiting import eventually
 
 
+@pytest.mark.usefixtures("forked")
 async def test_a_worker_in_doubt_is_told_what_the_line_has_within_the_limits(
     coordinator: TestCoordinator, tmp_path: Path
 ) -> None:
