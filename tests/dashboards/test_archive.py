@@ -37,8 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with fake_run(place) as run:
         for name in ("ada", HOSTILE, SHY, HIDDEN):
             run.add_member(name)
-        for step in range(1, 13):
-            run.add_step(step, 9.0 - 0.1 * step)
+        run.add_steps([9.0 - 0.1 * step for step in range(1, 13)])
         run.add_checkpoint(12)
         run.add_validation(12)
         with run.services.database.begin() as session:

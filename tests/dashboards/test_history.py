@@ -25,8 +25,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeRun]:
     with fake_run(tmp_path_factory.mktemp("history"), fresh_for_s=PATIENCE_S) as made:
         made.add_member("ada")
         made.add_member(HOSTILE)
-        for step in range(1, STEPS + 1):
-            made.add_step(step, 9.0 - step / 50)
+        made.add_steps([9.0 - step / 50 for step in range(1, STEPS + 1)])
         yield made
 
 

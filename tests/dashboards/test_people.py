@@ -55,8 +55,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeRun]:
         services = made.services
         for name in ("ada", HOSTILE):
             made.add_member(name)
-        for step in range(1, 13):
-            made.add_step(step, 9.0 - 0.1 * step)
+        made.add_steps([9.0 - 0.1 * step for step in range(1, 13)])
         made.keeper_says(12, now=services.clock() + 3600)
         services.membership.join(key_of("cleo").public_key, services.membership.invite("cleo")[0])
         for name in ("ada", HOSTILE):

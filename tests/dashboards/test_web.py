@@ -52,8 +52,7 @@ def fill(run: FakeRun, steps: int) -> None:
     """Two members, one with a hostile name, and some steps."""
     run.add_member("ada")
     run.add_member(HOSTILE_NAME)
-    for step in range(1, steps + 1):
-        run.add_step(step, 9.0 - 0.1 * step)
+    run.add_steps([9.0 - 0.1 * step for step in range(1, steps + 1)])
     run.add_checkpoint(steps)
 
 
@@ -133,8 +132,7 @@ def test_milestones_are_marked_and_say_what_they_are(
 ) -> None:
     """Close ones share a star below the curve; pointed at, it tells all; the next one arrives by itself."""
     run.add_member("ada")
-    for step in range(1, 99):
-        run.add_step(step, 9.0 - 0.01 * step)
+    run.add_steps([9.0 - 0.01 * step for step in range(1, 99)])
     page.goto(server.url)
     chart = page.locator("#chart")
     expect(chart).to_have_attribute("data-steps", "98")
@@ -145,8 +143,7 @@ def test_milestones_are_marked_and_say_what_they_are(
     expect(chart.locator(".hoverlayer .hovertext")).to_have_text("1,000 samples · step 10")
     page.locator("#chart-choices [name=x]").select_option("samples_total")
     expect(stars).to_have_count(2)
-    run.add_step(99, 7.0)
-    run.add_step(100, 7.0)
+    run.add_steps([7.0, 7.0], first=99)
     run.add_validation(50, 6.2)
     run.add_validation(99, 5.8)
     expect(chart).to_have_attribute("data-milestones", "3")
@@ -248,8 +245,7 @@ def test_a_loss_that_leaves_its_course_is_told_with_the_way_back(
     """First as a rise from its best, although the loss is far below its beginning; then as an alarm, with a command."""
     run.add_member("ada")
     losses = [*(9.0 - 0.03 * step for step in range(1, 94)), *(6.21 + 0.008 * step for step in range(1, 60))]
-    for step, loss in enumerate(losses[:125], start=1):
-        run.add_step(step, loss)
+    run.add_steps(losses[:125])
     run.add_checkpoint(90)
     run.add_checkpoint(120)
     page.goto(server.url)
@@ -257,8 +253,7 @@ def test_a_loss_that_leaves_its_course_is_told_with_the_way_back(
     expect(verdict).to_have_attribute("data-state", "healthy")
     expect(page.locator("#verdict-text")).to_contain_text("from its best at step 9")
     expect(page.locator("#alarms")).to_be_hidden()
-    for step, loss in enumerate(losses[125:], start=126):
-        run.add_step(step, loss)
+    run.add_steps(losses[125:], first=126)
     later = run.services.clock() + SETTLED_S + 1
     AlarmWatch(run.services.database, run.directory, run.services.ledger, lambda: later).step_taken(0, 152, (1.0,))
     run.keeper_says(152)

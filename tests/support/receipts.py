@@ -34,12 +34,15 @@ def receipt_by(name: str, step: int, samples: Mapping[str, int], *, era: int = 0
     return str(sign_receipt(key_of(name).receipt_key(run), body))
 
 
-def keeper_confirms(database: Database, membership: Membership, ledger: Ledger, run: str, step: int) -> None:
-    """The keeper of this run has received all that was reported of a step so far."""
+def keeper_confirms(database: Database, membership: Membership, ledger: Ledger, run: str, *steps: int) -> None:
+    """The keeper of this run has received all that was reported of these steps so far."""
     key = key_of("keeper")
     device_id = membership.grant_keeper(key.public_key, pseudonym_of("keeper", run)).device_id
-    query = select(Device.receipt_key, Report.samples).join(Device).where(Report.step == step, Report.samples > 0)
+    query = select(Report.step, Device.receipt_key, Report.samples).join(Device)
+    received: dict[int, dict[str, int]] = {step: {} for step in steps}
     with database() as session:
-        received: dict[str, int] = dict(session.execute(query).all())
-    body = ReceiptBody(run=run, era=0, step=step, samples=received)
-    ledger.take_receipt(device_id, step, str(sign_receipt(key.receipt_key(run), body)))
+        for step, sender, samples in session.execute(query.where(Report.step.in_(steps), Report.samples > 0)):
+            received[step][sender] = samples
+    for step in steps:
+        body = ReceiptBody(run=run, era=0, step=step, samples=received[step])
+        ledger.take_receipt(device_id, step, str(sign_receipt(key.receipt_key(run), body)))

@@ -13,6 +13,7 @@ from typing import Any
 
 from coordinator.checkpoints.validations import ValidationRow, record_validation
 from coordinator.context.services import RunServices, open_run_services
+from coordinator.ledger.judgement import Delivery
 from coordinator.ledger.keeper_status import write_swarm_status
 from coordinator.ledger.recorded_checkpoints import record_checkpoint
 from coordinator.ledger.sessions import open_session
@@ -26,7 +27,7 @@ from dashboards import GUIDE
 from peer.config.run import RunConfig
 from peer.reporting.messages import StepReport
 from tests.support.crowds import touch
-from tests.support.ledgers import deliver
+from tests.support.ledgers import ACCEPTED
 from tests.support.receipts import keeper_confirms, key_of
 from tests.support.stores import put_tables
 from tests.support.waiting import PATIENCE_S
@@ -64,26 +65,38 @@ class FakeRun:
 
     def add_step(self, step: int, loss: float | None) -> None:
         """Every member contributes its share of a step, and the keeper follows."""
-        self.keeper_says(step)
-        share = TARGET // len(self.devices) + 1
-        for device in self.devices.values():
-            report = StepReport(
-                step=step,
-                samples=share,
-                loss=loss,
-                mlm_loss=loss,
-                sop_loss=None,
-                group_size=len(self.devices) + 1,
-                group_samples=share * len(self.devices),
-                averaging_s=0.1,
-                samples_per_second=2.5,
-                data_wait_s=0.25,
-                elapsed_s=20.0,
-            )
-            now = self.services.clock()
-            assert deliver(self.services.ledger, device, None, step, report, now).accepted
+        self.add_steps([loss], first=step)
+
+    def add_steps(self, losses: Sequence[float | None], first: int = 1) -> None:
+        """The same for one step after another, whose reports come together."""
+        steps = range(first, first + len(losses))
+        self.keeper_says(steps[-1])
+        reports = [self._report(step, loss) for step, loss in zip(steps, losses, strict=True)]
+        deliveries = [
+            Delivery(device, None, report.step, report, self.services.clock())
+            for report in reports
+            for device in self.devices.values()
+        ]
+        assert self.services.ledger.record_all(deliveries) == [ACCEPTED] * len(deliveries)
         services = self.services
-        keeper_confirms(services.database, services.membership, services.ledger, self.directory.config.run.name, step)
+        keeper_confirms(services.database, services.membership, services.ledger, self.directory.config.run.name, *steps)
+
+    def _report(self, step: int, loss: float | None) -> StepReport:
+        """Each member's report of a step."""
+        share = TARGET // len(self.devices) + 1
+        return StepReport(
+            step=step,
+            samples=share,
+            loss=loss,
+            mlm_loss=loss,
+            sop_loss=None,
+            group_size=len(self.devices) + 1,
+            group_samples=share * len(self.devices),
+            averaging_s=0.1,
+            samples_per_second=2.5,
+            data_wait_s=0.25,
+            elapsed_s=20.0,
+        )
 
     def keeper_says(self, step: int, samples: int = 40, now: float | None = None) -> None:
         """The keeper's status row."""
@@ -160,9 +173,9 @@ def fake_run(
 class PageServer:
     """The dashboard's server, in a thread of its own so that a browser can be driven from the test."""
 
-    def __init__(self, run: FakeRun, guide: Path = GUIDE) -> None:
+    def __init__(self, run: FakeRun, guide: Path = GUIDE, port: int = 0) -> None:
         self._guide = guide
-        self.port = 0  # any, at the first start
+        self.port = port  # 0: any, at the first start
         self._run = run
         self.start()
 

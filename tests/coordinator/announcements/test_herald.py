@@ -133,8 +133,7 @@ def test_known_steps_are_kept_and_not_copied(run: FakeRun, clock: Clock) -> None
     herald = open_herald(run.directory.path, clock)
     herald.reached()
     known = herald.steps
-    for step in (2, 3):
-        run.add_step(step, 8.0)
+    run.add_steps([8.0, 8.0], first=2)
     clock.now += SETTLED_S + 1
     herald.reached()
     assert herald.steps is known

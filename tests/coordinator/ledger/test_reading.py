@@ -39,8 +39,7 @@ def run(run: FakeRun, monkeypatch: pytest.MonkeyPatch) -> FakeRun:
     monkeypatch.setattr("coordinator.ledger.reading.LITTLE_S", 1.0)  # a slow machine is no long run
     for name in ("ada", "grace"):
         run.add_member(name)
-    for step in range(1, STEPS + 1):
-        run.add_step(step, 5.0)
+    run.add_steps([5.0] * STEPS)
     return run
 
 

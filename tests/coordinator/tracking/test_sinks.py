@@ -41,8 +41,7 @@ def clock() -> Clock:
 def run(run: FakeRun) -> FakeRun:
     """A run with three steps and an evaluation of the second."""
     run.add_member("ada")
-    for step, loss in enumerate([9.0, 8.0, 7.0], start=1):
-        run.add_step(step, loss)
+    run.add_steps([9.0, 8.0, 7.0])
     run.add_validation(2)
     run.directory.sinks_dir.mkdir()
     return run
@@ -133,8 +132,7 @@ def test_points_that_were_not_flushed_are_written_again(run: FakeRun) -> None:
 
 def test_a_kill_leaves_out_few_points_and_a_stop_none(run: FakeRun) -> None:
     """A long history is written in small batches, to its end, even if the process is told to stop meanwhile."""
-    for step in range(4, 101):
-        run.add_step(step, 6.0)
+    run.add_steps([6.0] * 97, first=4)
     sink = ListSink(fails_at=50, fails_by=KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):
         writer_of(run, sink).write_until(stopped())

@@ -30,8 +30,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeRun]:
     """A run of 102 steps with a hostile member, which no test changes."""
     with fake_run(tmp_path_factory.mktemp("filled"), Clock()) as made:
         made.add_member(HOSTILE)
-        for step in range(1, 103):
-            made.add_step(step, 9.0 - step / 50)
+        made.add_steps([9.0 - step / 50 for step in range(1, 103)])
         made.add_checkpoint(100)
         made.add_validation(100)
         yield made

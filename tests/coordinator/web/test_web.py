@@ -28,8 +28,7 @@ def client(run: FakeRun) -> Iterator[TestClient]:
     """A run with two members, three steps and a checkpoint, served."""
     for name in ("ada", "grace"):
         run.add_member(name)
-    for step, loss in enumerate([9.0, 8.0, 7.0], start=1):
-        run.add_step(step, loss)
+    run.add_steps([9.0, 8.0, 7.0])
     run.add_checkpoint(3)
     with TestClient(create_app(WebState(run.directory, run.services))) as made:
         yield made
@@ -136,8 +135,7 @@ def test_later_snapshot_has_the_new_steps(client: TestClient, run: FakeRun, monk
     """A snapshot that builds on the one before equals one that is taken anew."""
     monkeypatch.setattr("coordinator.web.state.snapshot.LATE_STEPS", 4)  # more steps than are read again
     before = take_snapshot(run.services, None)
-    for step in range(4, 20):
-        run.add_step(step, 5.0)
+    run.add_steps([5.0] * 16, first=4)
     middle = take_snapshot(run.services, before)
     run.add_step(20, 4.0)
     assert take_snapshot(run.services, middle).steps == take_snapshot(run.services, None).steps

@@ -30,8 +30,7 @@ def run(run: FakeRun) -> FakeRun:
     """Two members, one of whom spreadsheets would compute, and ten steps."""
     run.add_member("ada")
     run.add_member(FORMULA)
-    for step in range(1, 11):
-        run.add_step(step, 10.0 - step)
+    run.add_steps([10.0 - step for step in range(1, 11)])
     run.add_validation(10)
     return run
 
