@@ -23,6 +23,7 @@ from peer.config.run import RunConfig
 from tests.support.clocks import Clock
 from tests.support.served_page import FakeRun, fake_run
 from tests.support.stores import put_tables
+from tests.support.waiting import PATIENCE_S
 
 MARKUP = '<script>alert(1)</script> & "more"'
 
@@ -31,8 +32,7 @@ MARKUP = '<script>alert(1)</script> & "more"'
 def run(run: FakeRun) -> FakeRun:
     """A run of three steps."""
     run.add_member("ada")
-    for step in (1, 2, 3):
-        run.add_step(step, 8.0 - step)
+    run.add_steps([7.0, 6.0, 5.0])
     return run
 
 
@@ -172,19 +172,38 @@ def test_files_of_this_version_are_kept_for_ever(client: TestClient) -> None:
     assert "immutable" in client.get(f"/plotly.min.js?{page_version()}").headers["cache-control"]
 
 
+class WatchedLock:
+    """A lock that tells of the second who asks for it."""
+
+    def __init__(self, second: threading.Event) -> None:
+        self._lock = threading.Lock()
+        self._second = second
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            self._second.set()
+            self._lock.acquire()
+
+    def __exit__(self, *_raised: object) -> None:
+        self._lock.release()
+
+
 def test_the_charts_are_compressed_once_for_all_who_ask_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever asks while another's request compresses them waits for that."""
     begun: list[str] = []
+    second_came = threading.Event()
     later = threading.Thread(target=views.plotly_script)
 
     def compress(_content: bytes, media_type: str) -> Encoded:
         begun.append(media_type)
         if len(begun) == 1:
             later.start()
-            later.join(1.0)  # time enough to begin, too, if nothing kept it from that
+            assert second_came.wait(PATIENCE_S)  # to the lock, or to this function
+        second_came.set()
         return Encoded(b"", media_type, "", None)
 
     views.compressed_plotly.cache_clear()
+    monkeypatch.setattr(views, "_COMPRESSING", WatchedLock(second_came))
     monkeypatch.setattr(views, "encode", compress)
     try:
         views.plotly_script()
