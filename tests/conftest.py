@@ -261,8 +261,7 @@ def opened_run(small_run: RunDirectory) -> Iterator[OpenRun]:
 def three_steps(run: FakeRun) -> None:
     """Give the run a member, three steps and a checkpoint."""
     run.add_member("ada")
-    for step, loss in enumerate([9.0, 8.0, 7.0], start=1):
-        run.add_step(step, loss)
+    run.add_steps([9.0, 8.0, 7.0])
     run.add_checkpoint(3)
 
 
@@ -278,12 +277,20 @@ def client(run: FakeRun) -> Iterator[TestClient]:
         yield made
 
 
+@pytest.fixture(scope="module")
+def page_port() -> int:
+    """The port of a file's dashboards, one after another: a browser keeps what it has compiled under its address."""
+    from tests.support.ports import free_ports
+
+    return free_ports("127.0.0.1", 1)[0]
+
+
 @pytest.fixture
-def server(run: FakeRun) -> Iterator[PageServer]:
+def server(run: FakeRun, page_port: int) -> Iterator[PageServer]:
     """The run's dashboard on a port of this machine."""
     from tests.support.served_page import PageServer
 
-    made = PageServer(run)
+    made = PageServer(run, port=page_port)
     yield made
     made.close()
 
