@@ -128,18 +128,6 @@ def test_a_step_is_waited_for_until_its_reports_are_in(run: FakeRun, chat: ChatS
     assert len(chat.asked) == 1
 
 
-def test_known_steps_are_kept_and_not_copied(run: FakeRun, clock: Clock) -> None:
-    """A step more costs no more after a million steps than after one."""
-    herald = open_herald(run.directory.path, clock)
-    herald.reached()
-    known = herald.steps
-    run.add_steps([8.0, 8.0], first=2)
-    clock.now += SETTLED_S + 1
-    herald.reached()
-    assert herald.steps is known
-    assert [row.step for row in known] == [1, 2, 3]
-
-
 def test_what_fails_is_tried_again_later_and_later(
     herald_of: Callable[..., Herald], run: FakeRun, chat: ChatServer, clock: Clock
 ) -> None:

@@ -134,20 +134,3 @@ def test_the_wheel_installs_itself_only_if_its_digest_is_right(tmp_path: Path) -
     refused = subprocess.run(["sh", "-c", f"{commands} --help"], cwd=tmp_path, capture_output=True, text=True)
     assert refused.returncode != 0
     assert "usage" not in refused.stdout
-
-
-@pytest.mark.parametrize("installer", ["pip", "uv"])
-def test_pip_and_uv_check_the_digest(installer: str, tmp_path: Path) -> None:
-    """An address with its digest is what both understand: another wheel is refused before anything of it is there."""
-    software = own_software()
-    (tmp_path / software.name).write_bytes(software.wheel)
-    target = tmp_path / "site"
-    program = [sys.executable, "-m", *(["pip"] if installer == "pip" else ["uv", "pip"])]
-    command = [*program, "install", "--no-deps", "--target", str(target)]
-    address = f"manyhands-swarm @ file://{tmp_path}/{software.name}#sha256="
-    wrong = subprocess.run([*command, address + "0" * 64], capture_output=True, text=True, check=False)
-    assert wrong.returncode != 0
-    assert not (target / "peer").exists()
-    right = subprocess.run([*command, address + software.sha256], capture_output=True, text=True, check=False)
-    assert right.returncode == 0, right.stderr
-    assert (target / "peer" / "constraints.txt").is_file()
