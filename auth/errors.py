@@ -46,16 +46,16 @@ from typing import ClassVar
 
 
 class ManyhandsError(Exception):
-    """The base class of errors that a user can act on; `str(error)` is one sentence with the remedy."""
+    """An error that the user can fix; `str(error)` is one sentence with the remedy."""
 
     code: ClassVar[str] = "error"
     exit_code: ClassVar[int] = 1
 
 
 class ConfigError(ManyhandsError):
-    """A run file or a setting is wrong.
+    """A run file or a setting is invalid.
 
-    Mend the key that the message names.
+    Correct the key that the message names.
     """
 
     code = "config"
@@ -63,9 +63,9 @@ class ConfigError(ManyhandsError):
 
 
 class UnreachableError(ManyhandsError):
-    """The coordinator, or a web server that is needed, does not answer.
+    """The coordinator, or a web server that the command needs, does not respond.
 
-    Check your connection; ask whether the coordinator is running. A device that has joined the run before waits.
+    Check your connection; ask whether the coordinator is running. A device that has joined the run before retries.
     """
 
     code = "unreachable"
@@ -75,7 +75,7 @@ class UnreachableError(ManyhandsError):
 class LinkError(ManyhandsError):
     """The join link is malformed.
 
-    Copy it whole, quotes around it.
+    Copy the whole link, and keep the quotes around it.
     """
 
     code = "bad-link"
@@ -85,7 +85,7 @@ class LinkError(ManyhandsError):
 class FingerprintError(ManyhandsError):
     """The server is not the one that the join link names.
 
-    Ask the operator for the present link; do not go on.
+    Ask the operator for the current link, and do not continue with this one.
     """
 
     code = "wrong-fingerprint"
@@ -93,9 +93,9 @@ class FingerprintError(ManyhandsError):
 
 
 class NotInvitedError(ManyhandsError):
-    """The device is unknown, and no invite code came with it.
+    """The device is unknown, and the request has no invite code.
 
-    Ask for an invite code.
+    Ask the operator for an invite code.
     """
 
     code = "not-invited"
@@ -113,9 +113,9 @@ class UnknownInviteError(ManyhandsError):
 
 
 class UsedInviteError(ManyhandsError):
-    """The invite code was used already.
+    """The invite code has already been used.
 
-    Ask for another: one code serves one device.
+    Ask for another: one code is valid for one device.
     """
 
     code = "used-invite"
@@ -123,7 +123,7 @@ class UsedInviteError(ManyhandsError):
 
 
 class ExpiredInviteError(ManyhandsError):
-    """The invite code is too old.
+    """The invite code has expired.
 
     Ask for another.
     """
@@ -133,9 +133,9 @@ class ExpiredInviteError(ManyhandsError):
 
 
 class RevokedError(ManyhandsError):
-    """The operator has revoked the member, or this device alone.
+    """The operator has revoked the member, or only this device.
 
-    Talk to the operator; where the message says so, bring another device.
+    Contact the operator; if the message allows it, join with another device.
     """
 
     code = "revoked"
@@ -143,10 +143,10 @@ class RevokedError(ManyhandsError):
 
 
 class QuarantinedError(RevokedError):
-    """The device failed the checks too often, by the keeper's word or several members', or the operator has cut it off
-    for now; another device of the member goes on, a new one must wait.
+    """The device failed too many checks according to the keeper or several members, or the operator has quarantined it.
 
-    Talk to the operator; when the quarantine is lifted, run the same command again.
+    Contact the operator; after the quarantine, run the same command again. Other devices of the member can
+    continue, but new devices must wait.
     """
 
     code = "quarantined"
@@ -154,7 +154,7 @@ class QuarantinedError(RevokedError):
 
 
 class VersionError(ManyhandsError):
-    """Peer and coordinator speak different versions of the protocol.
+    """Peer and coordinator use different versions of the protocol.
 
     Update manyhands.
     """
@@ -164,7 +164,7 @@ class VersionError(ManyhandsError):
 
 
 class PortTakenError(ManyhandsError):
-    """A port to listen on is taken.
+    """A port to listen on is already in use.
 
     Stop the program that uses it, or choose another port.
     """
@@ -176,7 +176,7 @@ class PortTakenError(ManyhandsError):
 class StorageError(ManyhandsError):
     """The disk is full, or a file cannot be written, read or verified.
 
-    Make room; check permissions.
+    Free some space, and check the permissions.
     """
 
     code = "storage"
@@ -186,7 +186,7 @@ class StorageError(ManyhandsError):
 class DatabaseError(StorageError):
     """The run's database is missing, empty or damaged (operators).
 
-    Restore the run from a backup; the message says what was found.
+    Restore the run from a backup; the message describes the fault.
     """
 
     code = "database"
@@ -194,7 +194,7 @@ class DatabaseError(StorageError):
 
 
 class ClockError(ManyhandsError):
-    """This machine's clock and the coordinator's differ by more than the tokens allow.
+    """This machine's clock and the coordinator's differ by more than access tokens tolerate.
 
     Set this machine's clock.
     """
@@ -204,9 +204,9 @@ class ClockError(ManyhandsError):
 
 
 class SwarmError(ManyhandsError):
-    """The swarm cannot be reached, or its network program does not start (operators; volunteers wait).
+    """The swarm cannot be reached, or the p2p daemon does not start (operators; volunteers' devices wait and retry).
 
-    Read what the message says of ports and connections.
+    Follow the advice about ports and connections in the message.
     """
 
     code = "swarm"
@@ -214,7 +214,7 @@ class SwarmError(ManyhandsError):
 
 
 class TokenError(ManyhandsError):
-    """An access token is malformed, forged, or of another run or key.
+    """An access token is malformed, forged, or issued by another run or key.
 
     Join again.
     """
@@ -233,9 +233,9 @@ class ExpiredTokenError(TokenError):
 
 
 class WorkerError(ManyhandsError):
-    """The training process failed again and again.
+    """The training process failed repeatedly.
 
-    Look into `worker.log`; try half the `--microbatch`.
+    See `worker.log`; try half the `--microbatch`.
     """
 
     code = "worker"
@@ -243,7 +243,7 @@ class WorkerError(ManyhandsError):
 
 
 class RequestError(ManyhandsError):
-    """A request breaks the protocol: its schema, its size or its range.
+    """A request violates the protocol: its schema, its size or its range is invalid.
 
     Update manyhands.
     """
@@ -253,9 +253,9 @@ class RequestError(ManyhandsError):
 
 
 class UnfitError(ManyhandsError):
-    """The doctor found something that keeps this machine from taking part.
+    """The doctor found a problem that prevents this machine from taking part.
 
-    Do what its line says.
+    Follow the advice in its report.
     """
 
     code = "unfit"
@@ -263,7 +263,7 @@ class UnfitError(ManyhandsError):
 
 
 class MemoryLimitError(ManyhandsError):
-    """Not even one sample fits into the device's memory.
+    """Not even one sample fits in the device's memory.
 
     Close other programs, or use another device.
     """
@@ -273,9 +273,9 @@ class MemoryLimitError(ManyhandsError):
 
 
 class LoginDeniedError(ManyhandsError):
-    """The person refused the login at the identity provider.
+    """The user declined the login at the identity provider.
 
-    Run the command again and agree there, or ask for an invite code.
+    Run the command again and approve it, or ask for an invite code.
     """
 
     code = "login-denied"
@@ -283,7 +283,7 @@ class LoginDeniedError(ManyhandsError):
 
 
 class LoginExpiredError(ManyhandsError):
-    """Nobody completed the login in time.
+    """The login was not completed in time.
 
     Run the command again.
     """
@@ -293,9 +293,9 @@ class LoginExpiredError(ManyhandsError):
 
 
 class NotAllowedError(ManyhandsError):
-    """The account that logged in is not on the run's allowlist; the message names it.
+    """The account is not on the run's allowlist; the message names the account.
 
-    Ask the operator to add it, or log in with another.
+    Ask the operator to add it, or log in with another account.
     """
 
     code = "not-allowed"
@@ -303,9 +303,9 @@ class NotAllowedError(ManyhandsError):
 
 
 class ProviderError(ManyhandsError):
-    """An identity provider does not answer, or not as it should.
+    """An identity provider does not respond, or its response is invalid.
 
-    Try again later; tell the operator.
+    Try again later, and tell the operator.
     """
 
     code = "provider"
@@ -313,16 +313,16 @@ class ProviderError(ManyhandsError):
 
 
 class IdTokenError(ProviderError):
-    """An ID token is malformed, forged, out of date, used before, or meant for somebody else.
+    """An ID token is malformed, forged, expired, already used, or issued for another audience.
 
-    Try again later; tell the operator.
+    Try again later, and tell the operator.
     """
 
     code = "bad-id-token"
 
 
 class DeviceLimitError(ManyhandsError):
-    """The member has as many devices in the run as each member may have at once.
+    """The member already has the maximum number of devices in the run.
 
     Stop one and wait until its access expires, or ask the operator to revoke one that is no longer used.
     """
@@ -332,9 +332,9 @@ class DeviceLimitError(ManyhandsError):
 
 
 class UnverifiedError(ManyhandsError):
-    """A published leaderboard does not follow from the receipts published with it, or a certificate from its signature.
+    """A published leaderboard does not match its receipts, or a certificate has no valid signature.
 
-    Tell the run's operator, and the others.
+    Tell the run's operator and the other members.
     """
 
     code = "unverified"
@@ -342,10 +342,10 @@ class UnverifiedError(ManyhandsError):
 
 
 class UnsoundWeightsError(ManyhandsError):
-    """Exported weights, loaded by plain transformers, do not give the loss that the checkpoint's manifest names;
-    nothing was published (operators).
+    """Exported weights, loaded by plain transformers, do not reproduce the loss in the checkpoint's manifest
+    (operators).
 
-    Do not use these weights: export an older checkpoint, and compare the versions of torch and transformers.
+    Nothing is published. Export an older checkpoint, and compare the versions of torch and transformers.
     """
 
     code = "unsound-weights"
@@ -353,9 +353,9 @@ class UnsoundWeightsError(ManyhandsError):
 
 
 class PublicationError(ManyhandsError):
-    """A hub or storage does not take what is to be published (operators).
+    """A hub or a storage service rejected a publication (operators).
 
-    The message names the place and the reason; check token, rights and network.
+    The message names the place and the reason; check the token, the permissions and the network.
     """
 
     code = "publication"
@@ -363,9 +363,9 @@ class PublicationError(ManyhandsError):
 
 
 class UnconfirmedError(ManyhandsError):
-    """An act has consequences that nobody may want by mistake; nothing is done until it is confirmed (operators).
+    """A command has consequences that may be unwanted; nothing is done until it is confirmed (operators).
 
-    Read them in the message; add `--yes` if that is what you want.
+    The message lists the consequences; add `--yes` to proceed.
     """
 
     code = "unconfirmed"
@@ -377,11 +377,10 @@ class UnconfirmedError(ManyhandsError):
 
 
 class ShrunkenRunError(UnconfirmedError):
-    """A run that is to be backed up holds far less than its last backup, or than its checkpoints imply; no backup was
-    made (operators).
+    """The run to back up holds far less than its last backup, or than its checkpoints imply (operators).
 
-    Look whether the database is the right one and the checkpoints' disk is there; `--yes` backs the run up all the
-    same.
+    No backup was made. Check that the database is the right one and that the checkpoints' disk is mounted; `--yes`
+    backs up the run anyway.
     """
 
     code = "shrunken-run"

@@ -64,22 +64,23 @@ class Provider(BaseModel):
     """Address that ends in `/.well-known/openid-configuration`: HTTPS, or HTTP on this machine; for `hf`, by default
     Hugging Face's."""
     client_id: str = Field(min_length=1, max_length=500)
-    """Name of this coordinator at the provider; ID tokens for anybody else are refused."""
+    """Client id of this coordinator at the provider; ID tokens for another audience are refused."""
     client_secret_file: str | None = None
-    """File of mode 0600 with the client's secret, where the provider demands one; relative to the run's directory."""
+    """File (mode 0600) with the client's secret, if the provider requires one; relative to the run's directory."""
     title: str = Field("", max_length=40)
-    """Name of the provider for volunteers; by default its name here."""
+    """Name of the provider shown to volunteers; by default its short name."""
     scopes: tuple[str, ...] = Field(("openid", "profile"), strict=False)
-    """Scopes to ask for; `openid` must be among them."""
-    # Lengths are limited separately: a bounded Unicode class in a regex takes 15 MB per process.
+    """Scopes to request; `openid` must be among them."""
+    # Lengths are separate from patterns: a bounded Unicode class in a regex takes 15 MB in each
+    # process.
     username_claim: str = Field("preferred_username", max_length=200, pattern=r"^[\w.\[\]:/-]+$")
-    """Claim that holds the user name; `email` counts only if the provider has verified it."""
+    """Claim with the user name; `email` is accepted only if the provider has verified the address."""
     organisation_claim: str = Field("", max_length=200, pattern=r"^[\w.\[\]:/-]*$")
-    """Claim that holds the organisations, needed for `NAME-org:` entries of the allowlist; for `hf`, by default
+    """Claim with the organisations, required for `NAME-org:` entries of the allowlist; for `hf`, by default
     `orgs[].preferred_username`."""
     flow: Literal["auto", "device", "page"] = "auto"
-    """Flow of the login: the device flow, the page, or (`auto`) the device flow where the provider has it and else the
-    page."""
+    """Flow of the login: the device flow, the page, or (`auto`) the device flow if the provider supports it, else
+    the page."""
 
     @model_validator(mode="after")
     def _is_openid(self) -> Provider:

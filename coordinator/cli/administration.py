@@ -30,11 +30,11 @@ class AdminAction(str, Enum):
 @app.command(epilog="Example: manyhands coordinator admin my-run add grace")
 def admin(
     directory: Path = DIRECTORY,
-    action: AdminAction = typer.Argument(..., help="What to do.", show_default=False),
+    action: AdminAction = typer.Argument(..., help="Action to perform.", show_default=False),
     name: str = typer.Argument("", help="The administrator's name."),
     as_json: bool = JSON,
 ) -> None:
-    """Say who may administer the run over the web; `add` asks for a password, also to change one."""
+    """Add, remove or list web administrators; `add` prompts for a password, and also changes an existing one."""
     with open_run(directory) as run:
         administrators = Administrators(run.database)
         if action is AdminAction.ADD:
@@ -54,7 +54,7 @@ def audit(
     limit: int = LIMIT,
     as_json: bool = JSON,
 ) -> None:
-    """Show who did what to the run: invitations, revocations, erasures, by command and over the web."""
+    """Show the audit log: invitations, revocations, erasures and other actions, by command or over the web."""
     with open_run(directory) as run:
         rows = audit_log(run.database, limit)
     if as_json:
@@ -69,7 +69,7 @@ def audit(
 
 @app.command(epilog="Example: manyhands coordinator refusals my-run --limit 20")
 def refusals(directory: Path = DIRECTORY, limit: int = LIMIT, as_json: bool = JSON) -> None:
-    """Show what was refused to devices and visitors, and why."""
+    """Show the refused requests of devices and visitors, with the reasons."""
     with open_run(directory) as run:
         rows = newest_refusals(run.database, limit)
     if as_json:

@@ -67,33 +67,33 @@ def init(
     directory: Path = DIRECTORY,
     config: Path | None = typer.Option(None, help="The run file.", show_default="the demo's"),
     recipe: str | None = typer.Option(
-        None, help=f"A run file that ships, instead of --config: {', '.join(RECIPES)}.", show_default=False
+        None, help=f"A built-in run file, instead of --config: {', '.join(RECIPES)}.", show_default=False
     ),
     language: str | None = typer.Option(
-        None, help="Language of the recipe's text, as fi or zh-Hant.", show_default="the recipe's own"
+        None, help="Language of the recipe's text, such as fi or zh-Hant.", show_default="the recipe's own"
     ),
     exact: bool = typer.Option(
-        False, "--exact", help="With --recipe: let each step wait for the mean of whole gradients; slow on home lines."
+        False, "--exact", help="With --recipe: wait in each step for the exact mean of the gradients; slow at home."
     ),
     host: str = typer.Option(
-        LOCAL_HOST, help="Name or address under which volunteers reach this machine; part of the join link."
+        LOCAL_HOST, help="Name or address at which volunteers reach this machine; part of the join link."
     ),
     announce: list[str] = typer.Option(
-        [], help="Another name or address of this machine, such as its IPv6 address beside an IPv4 --host; repeatable."
+        [], help="Another name or address of this machine, such as an IPv6 address if --host is IPv4; repeatable."
     ),
     fallback: list[str] = typer.Option(
-        [], help="HOST or HOST:PORT where the coordinator may answer some day; it goes into the join link; repeatable."
+        [], help="HOST or HOST:PORT to which the coordinator may move in the future; part of the join link; repeatable."
     ),
-    bind: str = typer.Option("0.0.0.0", help="Address to listen on; 0.0.0.0 and :: mean all, of IPv6 too."),  # noqa: S104  # volunteers come from everywhere
+    bind: str = typer.Option("0.0.0.0", help="Address to listen on; 0.0.0.0 and :: mean all addresses, IPv4 and IPv6."),  # noqa: S104  # volunteers come from everywhere
     control_port: int = typer.Option(7443, help="Port of the control plane."),
     web_port: int = typer.Option(8080, help="Port of the dashboard."),
     swarm_port: int = typer.Option(31337, help="Port of the swarm."),
     database_url_file: Path | None = typer.Option(
-        None, help="A file of mode 0600 with the URL of an empty PostgreSQL database; else SQLite in the directory."
+        None, help="File (mode 0600) with the URL of an empty PostgreSQL database; default: SQLite in the directory."
     ),
     as_json: bool = JSON,
 ) -> None:
-    """Make a new run: its keys, its settings, its database and its tokenizer."""
+    """Create a new run: its keys, settings, database and tokenizer."""
     run_config = _chosen_run(config, recipe, language, exact)
     settings = make_settings(
         public_host=host,
@@ -153,7 +153,7 @@ def _command(name: str, directory: Path, *arguments: str) -> str:
 
 @app.command(epilog="Example: manyhands coordinator configure my-run")
 def configure(directory: Path = DIRECTORY) -> None:
-    """Make the run that the MANYHANDS_* variables describe, or bring its settings in line with them; for containers."""
+    """Create a run from the MANYHANDS_* variables, or update its settings from them; for containers."""
     wanted = read_environment(os.environ)
     if (directory / "run.yaml").is_file():
         bring_in_line(RunDirectory.open(directory), wanted)

@@ -27,7 +27,7 @@ app = typer.Typer()
 
 _SCRATCH = typer.Option(
     None,
-    help="Where the temporary folder of a check is made; default: beside the backup.",
+    help="Folder in which a check creates its temporary folder; default: beside the backup.",
     show_default=False,
 )
 
@@ -35,14 +35,14 @@ _SCRATCH = typer.Option(
 @app.command(epilog="Example: manyhands coordinator backup my-run /backups/my-run-monday --verify")
 def backup(
     directory: Path = DIRECTORY,
-    target: Path = typer.Argument(..., metavar="TARGET", help="The folder to make.", show_default=False),
-    no_checkpoints: bool = typer.Option(False, "--no-checkpoints", help="Leave the checkpoints out."),
-    verify: bool = typer.Option(False, "--verify", help="Then check it, as `restore --check` does."),
+    target: Path = typer.Argument(..., metavar="TARGET", help="The folder to create.", show_default=False),
+    no_checkpoints: bool = typer.Option(False, "--no-checkpoints", help="Leave out the checkpoints."),
+    verify: bool = typer.Option(False, "--verify", help="Afterwards check the backup, as `restore --check` does."),
     scratch: Path | None = _SCRATCH,
-    yes: bool = typer.Option(False, "--yes", help="Back up also a run that holds far less than its last backup."),
+    yes: bool = typer.Option(False, "--yes", help="Back up the run even if it holds far less than its last backup."),
     as_json: bool = JSON,
 ) -> None:
-    """Back the run up, while it is served or not: database, settings, keys, checkpoints, each verified."""
+    """Back up a run, whether it is served or not: database, settings, keys and checkpoints, each verified."""
     if scratch is not None and not verify:
         raise ConfigError("`--scratch` belongs to `--verify`: give both, or neither.")
     with open_run(directory) as run, run.audit.act("backup", str(target)):
@@ -58,20 +58,20 @@ def backup(
 
 @app.command(epilog="Example: manyhands coordinator restore /backups/my-run-monday my-run")
 def restore(
-    backup: Path = typer.Argument(..., metavar="BACKUP", help="The folder that `backup` made.", show_default=False),
+    backup: Path = typer.Argument(..., metavar="BACKUP", help="A folder that `backup` created.", show_default=False),
     directory: Path | None = typer.Argument(
-        None, metavar="DIR", help="The run's directory, to be made; none with `--check`.", show_default=False
+        None, metavar="DIR", help="The run's directory, which is created; omit it with `--check`.", show_default=False
     ),
     settings: Path | None = typer.Option(
-        None, help="A settings.yaml to use in place of the backup's: for another host, or another database."
+        None, help="A settings.yaml to use instead of the backup's, for another host or database."
     ),
     check: bool = typer.Option(
-        False, "--check", help="Restore into a temporary folder, compare everything, and remove that."
+        False, "--check", help="Restore into a temporary folder, compare everything, and delete that folder."
     ),
     scratch: Path | None = _SCRATCH,
     as_json: bool = JSON,
 ) -> None:
-    """Make a run anew from a backup; nothing that exists is ever overwritten."""
+    """Restore a run from a backup; existing files are never overwritten."""
     if check == (directory is not None) or (check and settings is not None):
         raise ConfigError("Name the directory to make; or give `--check`, and neither directory nor `--settings`.")
     if scratch is not None and not check:
@@ -129,7 +129,7 @@ def _summary(made: Backup) -> str:
 
 @app.command("rotate-key", epilog="Example: manyhands coordinator rotate-key my-run")
 def rotate_key(directory: Path = DIRECTORY, as_json: bool = JSON) -> None:
-    """Replace the authority's key; what the old one has signed counts until its last token expires."""
+    """Replace the authority's key; the old key's signatures stay valid until its last token expires."""
     with open_run(directory) as run, run.audit.act("rotate-key"):
         now, keys_dir, config = time.time(), run.directory.keys_dir, run.directory.config
         last = max(tokens_until(run.database), now + config.membership.token_lifetime_s)
@@ -146,13 +146,13 @@ def rotate_key(directory: Path = DIRECTORY, as_json: bool = JSON) -> None:
 @app.command(epilog="Example: manyhands coordinator archive my-run /srv/www/my-run")
 def archive(
     directory: Path = DIRECTORY,
-    out: Path = typer.Argument(..., metavar="OUT", help="The folder to make.", show_default=False),
-    address: str = typer.Option("", help="Where it will be served, so that shared links have a picture."),
+    out: Path = typer.Argument(..., metavar="OUT", help="The folder to create.", show_default=False),
+    address: str = typer.Option("", help="Address at which it will be served; shared links need it to show a picture."),
     overwrite: bool = typer.Option(False, "--overwrite", help="Replace an earlier archive of this run."),
     as_json: bool = JSON,
 ) -> None:
-    """Freeze the dashboard into plain files that any web host serves for ever."""
-    from coordinator.web.archive import Wish, write_archive  # imports the web application
+    """Archive the dashboard as static files that any web host can serve permanently."""
+    from coordinator.web.archive import Wish, write_archive  # the web application, which other commands do not need
 
     if address:
         _require_address(address)

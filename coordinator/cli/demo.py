@@ -23,14 +23,16 @@ MAX_PEERS = 16
 
 @app.command(epilog="Example: manyhands demo --steps 12 --json")
 def demo(
-    peers: int = typer.Option(2, min=1, max=MAX_PEERS, help="Volunteers to start."),
-    steps: int | None = typer.Option(None, min=1, help="End after so many global steps; else with Ctrl-C."),
-    port: int | None = typer.Option(None, min=1, max=65535, help="The dashboard's port; else 8080, or any if taken."),
-    directory: Path | None = typer.Option(None, "--dir", help="The run's directory; one with a run is continued."),
+    peers: int = typer.Option(2, min=1, max=MAX_PEERS, help="Number of volunteers to start."),
+    steps: int | None = typer.Option(None, min=1, help="Stop after this many global steps; default: at Ctrl-C."),
+    port: int | None = typer.Option(
+        None, min=1, max=65535, help="Port of the dashboard; default: 8080, else any free one."
+    ),
+    directory: Path | None = typer.Option(None, "--dir", help="The run's directory; a run in it is continued."),
     config: Path = typer.Option(BUILTIN_RUNS / "demo.yaml", help="The run file.", show_default="a small ModernBERT"),
-    as_json: bool = typer.Option(False, "--json", help="Print the summary as JSON; what happens goes to stderr."),
+    as_json: bool = typer.Option(False, "--json", help="Print the summary as JSON; progress goes to stderr."),
 ) -> None:
-    """A whole run on this machine: coordinator, dashboard and volunteers, each a process of its own."""
+    """Start a whole run on this machine: coordinator, dashboard and volunteers, each in its own process."""
     name_process("demo")
     tell = _tell_stderr if as_json else say
     plan = DemoPlan(directory or default_directory(datetime.now().astimezone()), RunConfig.from_yaml(config), port)

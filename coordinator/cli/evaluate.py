@@ -34,60 +34,60 @@ def evaluate(
     checkpoint: list[str] = typer.Argument(
         ...,
         metavar="CHECKPOINT...",
-        help="A run (its newest checkpoint), a checkpoint's folder, or a model of the hub.",
+        help="A run's directory (its newest checkpoint), a checkpoint's folder, or a model on the hub.",
         show_default=False,
     ),
-    task: str = typer.Option("", help=f"What to try: {', '.join(METRICS)}."),
-    preset: str = typer.Option("", help=f"A benchmark whose files are here, in place of --task: {', '.join(PRESETS)}."),
+    task: str = typer.Option("", help=f"Kind of task to evaluate: {', '.join(METRICS)}."),
+    preset: str = typer.Option("", help=f"A benchmark with local files, instead of --task: {', '.join(PRESETS)}."),
     data: Path | None = typer.Option(
-        None, help="A folder with train, validation (or dev) and test files, in place of these.", show_default=False
+        None, help="A folder with train, validation (or dev) and test files, instead of these.", show_default=False
     ),
     config: Path | None = typer.Option(
-        None, help="A run file: all tasks of its `evaluation`; paths in it are relative to it.", show_default=False
+        None, help="A run file: all tasks in `evaluation`; paths are relative to the file.", show_default=False
     ),
-    train: str = typer.Option("", help="Examples to fine-tune on: a file, also packed with gzip, or hub:OWNER/NAME."),
-    dev: str = typer.Option("", help="Examples that end the training; default: a tenth of --train."),
-    test: str = typer.Option("", help="Examples that are scored; of a retrieval task its judgements."),
+    train: str = typer.Option("", help="Training examples: a file, optionally gzipped, or hub:OWNER/NAME."),
+    dev: str = typer.Option("", help="Development examples, for early stopping; default: a tenth of --train."),
+    test: str = typer.Option("", help="Test examples; for a retrieval task, its relevance judgements."),
     queries: str = typer.Option("", help="Queries of a retrieval task."),
     corpus: str = typer.Option("", help="Documents of a retrieval task."),
     text_column: str = typer.Option(
-        "", help="Column of the text; in CoNLL files a number from 0, or from the end from -1."
+        "", help="Column of the text: a name or, in CoNLL files, a number (from 0; negative: from the end)."
     ),
     pair_column: str = typer.Option("", help="Column of a second text."),
-    label_column: str = typer.Option("", help="Column of the label or tag; as --text-column."),
-    metric: str = typer.Option("", help="The one to compare by; default: the task's first."),
-    seeds: int | None = typer.Option(None, min=1, max=32, help="How many fine-tunings.", show_default="3"),
+    label_column: str = typer.Option("", help="Column of the label or tag, given as for --text-column."),
+    metric: str = typer.Option("", help="Metric for the comparison; default: the task's first."),
+    seeds: int | None = typer.Option(None, min=1, max=32, help="Number of fine-tunings.", show_default="3"),
     epochs: int | None = typer.Option(
-        None, min=1, help="Largest number of epochs of each fine-tuning.", show_default="10"
+        None, min=1, help="Maximum number of epochs of a fine-tuning.", show_default="10"
     ),
     patience: int | None = typer.Option(
-        None, min=1, help="Epochs without a better score after which a fine-tuning ends.", show_default="3"
+        None, min=1, help="Epochs without a better score after which a fine-tuning stops.", show_default="3"
     ),
-    batch_size: int | None = typer.Option(None, min=1, help="Examples in a batch.", show_default="16"),
+    batch_size: int | None = typer.Option(None, min=1, help="Number of examples in a batch.", show_default="16"),
     learning_rate: float | None = typer.Option(
         None, help="Learning rate at the end of the warm-up.", show_default="5e-5"
     ),
     max_length: int | None = typer.Option(
-        None, min=8, help="Largest number of tokens in an example.", show_default="128"
+        None, min=8, help="Maximum number of tokens in an example.", show_default="128"
     ),
     max_train: int | None = typer.Option(
-        None, min=1, help="Take only the first training examples.", show_default="all"
+        None, min=1, help="Use at most this many training examples.", show_default="all"
     ),
-    max_test: int | None = typer.Option(None, min=1, help="Take only the first test examples.", show_default="all"),
+    max_test: int | None = typer.Option(None, min=1, help="Use at most this many test examples.", show_default="all"),
     random_start: bool = typer.Option(
         False,
         "--random-start",
-        help="Also the first checkpoint's shape with fresh weights: what the training is worth.",
+        help="Also evaluate the first checkpoint's architecture with random weights.",
     ),
     save: Path | None = typer.Option(
         None,
-        help="Keep the first checkpoint's fine-tuned model in this folder, which must be empty or not exist: that of "
-        "the seed with the best score on the development set.",
+        help="Save the first checkpoint's fine-tuned model, from the seed with the best "
+        "development score, in this folder; it must be empty or not exist.",
     ),
     as_markdown: bool = typer.Option(False, "--markdown", help="Print the table as Markdown."),
     as_json: bool = typer.Option(False, "--json", help="Print the results as JSON."),
 ) -> None:
-    """Try checkpoints on a task, or on all tasks of a run file: fine-tune with several seeds, judge, compare."""
+    """Evaluate checkpoints on one task, or on all tasks of a run file: fine-tune with several seeds and compare."""
     if sum(map(bool, (config, task, preset))) != 1:
         raise ConfigError("Name either one task with `--task` or `--preset`, or a run file with `--config`.")
     if save is not None:

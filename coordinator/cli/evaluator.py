@@ -39,12 +39,14 @@ def evaluator(
     directory: Path = typer.Argument(
         ..., metavar="DIR", help="The run's directory; elsewhere, a directory for the evaluator.", show_default=False
     ),
-    coordinator: str = typer.Option("", help="The run's web address, needed at the first start elsewhere; it is kept."),
-    once: bool = typer.Option(False, "--once", help="End when nothing waits any more."),
-    threads: int = typer.Option(0, min=0, help="Threads that compute; 0: as many as there are cores."),
-    log_format: LogFormat = typer.Option(LogFormat.TEXT, help="How to log: lines for people, or a JSON object a line."),
+    coordinator: str = typer.Option(
+        "", help="The run's web address, needed at the first start elsewhere; it is saved."
+    ),
+    once: bool = typer.Option(False, "--once", help="Exit as soon as no checkpoint is waiting."),
+    threads: int = typer.Option(0, min=0, help="Number of CPU threads; 0: one per core."),
+    log_format: LogFormat = typer.Option(LogFormat.TEXT, help="Format: text for people, or one JSON object per line."),
 ) -> None:
-    """Try each published checkpoint on the tasks of the run file, until told to stop by Ctrl-C or SIGTERM."""
+    """Evaluate each published checkpoint on the tasks of the run file, until Ctrl-C or SIGTERM."""
     name_process("evaluator")
     log_to_stderr("evaluator", LogStyle(log_format, directory.name, frozenset()))
     with StopSignal() as stop:
@@ -62,12 +64,12 @@ def evaluator(
 @app.command(epilog="Example: manyhands coordinator evaluators my-run add gpu-box 0f1e2d...")
 def evaluators(
     directory: Path = DIRECTORY,
-    action: EvaluatorsAction = typer.Argument(EvaluatorsAction.LIST, help="What to do."),
-    name: str = typer.Argument("", help="What the evaluator is called."),
-    key: str = typer.Argument("", help="Its key, as it prints it at its start."),
+    action: EvaluatorsAction = typer.Argument(EvaluatorsAction.LIST, help="Action to perform."),
+    name: str = typer.Argument("", help="Name of the evaluator."),
+    key: str = typer.Argument("", help="The key that the evaluator prints when it starts."),
     as_json: bool = JSON,
 ) -> None:
-    """Say which evaluators on other machines may report; let one, or no longer."""
+    """List, add or remove evaluators on other machines that may report results."""
     with open_run(directory) as run:
         if action is EvaluatorsAction.ADD:
             with run.audit.act("evaluators-add", name, key[:16]):

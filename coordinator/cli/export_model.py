@@ -30,26 +30,26 @@ def export(
     checkpoint: Path = typer.Argument(
         ...,
         metavar="DIR|CHECKPOINT",
-        help="A run's directory (its newest checkpoint that may be published), or one of its checkpoints.",
+        help="A run's directory (its newest publishable checkpoint is exported), or a checkpoint's folder.",
         show_default=False,
     ),
     out: Path = typer.Argument(..., help="The folder to write; it must be empty or not exist.", show_default=False),
     onnx: bool = typer.Option(
         False,
         "--onnx",
-        help="Also as ONNX, through optimum, whose optimum-cli must be on the PATH; it is tried by ONNX Runtime.",
+        help="Also export to ONNX with optimum (optimum-cli must be on the PATH), and test it with ONNX Runtime.",
     ),
     sentence_transformers: bool = typer.Option(
         False,
         "--sentence-transformers",
-        help="As a model of sentence-transformers instead: embeddings of sentences, not tuned for them.",
+        help="Export a model for sentence-transformers instead; its sentence embeddings are not fine-tuned.",
     ),
     push: str = typer.Option(
-        "", help="Then publish it once, at this place of the run's `publications`; a withheld checkpoint is refused."
+        "", help="Afterwards publish it once at this place of `publications`; a withheld checkpoint is refused."
     ),
     as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
 ) -> None:
-    """Export a checkpoint for use: weights, tokenizer, model card; no optimizer, and nothing of the run's own."""
+    """Export a checkpoint: weights, tokenizer and model card, without optimizer state or the run's own files."""
     if sentence_transformers and (onnx or push):
         raise ConfigError(
             "--sentence-transformers writes a model of its own kind: export it without --onnx and --push."

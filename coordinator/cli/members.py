@@ -38,23 +38,23 @@ ASKING_S = 2.0
 def allow(
     directory: Path = DIRECTORY,
     entry: str = typer.Argument(
-        "", help="PROVIDER:USER, PROVIDER-sub:SUBJECT or PROVIDER-org:ORGANISATION; none: list."
+        "", help="Account: PROVIDER:USER, PROVIDER-sub:SUBJECT or PROVIDER-org:ORGANISATION; none: list."
     ),
     role: str = typer.Option(
         "trainer",
-        help=f"What they may do: {', '.join(ROLE_RANKS)}; of several matching entries the one that allows most counts.",
+        help=f"Role: {', '.join(ROLE_RANKS)}; if several entries match, the most permissive applies.",
     ),
     name: str = typer.Option(
         "",
-        help="The member that this account shall be, new or known, so that its accounts count together; default: the "
-        "entry.",
+        help="Member, new or existing, to whom the account belongs; the "
+        "accounts of a member count together; default: the entry.",
     ),
     remove: bool = typer.Option(
-        False, "--remove", help="Take the entry off the list; devices that were admitted stay until `revoke`."
+        False, "--remove", help="Remove the entry; devices already admitted keep their access until `revoke`."
     ),
     as_json: bool = JSON,
 ) -> None:
-    """Let an account at an identity provider log in, or a whole organisation's; without an entry, show the list."""
+    """Allow an account or an organisation at an identity provider to log in; without an entry, show the list."""
     with open_run(directory) as run:
         if not entry:
             _say_allowlist(run.membership.allowlist(), as_json)
@@ -105,10 +105,10 @@ class CreditAction(str, Enum):
 def display_name(
     directory: Path = DIRECTORY,
     name: str = typer.Argument(..., help="The member's name.", show_default=False),
-    pseudonym: str = typer.Argument("", help="What the public sees instead; nothing: the name itself."),
+    pseudonym: str = typer.Argument("", help="Name that the public sees instead; default: the member's name itself."),
     as_json: bool = JSON,
 ) -> None:
-    """Choose the name under which the public sees a member."""
+    """Set the name that the public sees for a member."""
     with open_run(directory) as run:
         _say_shown(name, run.administration.show_as(name, pseudonym), as_json)
 
@@ -117,10 +117,10 @@ def display_name(
 def hide_name_of(
     directory: Path = DIRECTORY,
     name: str = typer.Argument(..., help="The member's name.", show_default=False),
-    show: bool = typer.Option(False, "--show", help="Show it again."),
+    show: bool = typer.Option(False, "--show", help="Show the name again."),
     as_json: bool = JSON,
 ) -> None:
-    """Let the public see a number instead of a member's name, whatever the member has chosen."""
+    """Hide a member's name: the public sees a number instead, whatever name the member has chosen."""
     with open_run(directory) as run:
         _say_shown(name, run.administration.hide_name(name, not show), as_json)
 
@@ -132,11 +132,11 @@ def _say_shown(name: str, shown: str, as_json: bool) -> None:
 @app.command("credits", epilog="Example: manyhands coordinator credits my-run omit alice")
 def credits_of(
     directory: Path = DIRECTORY,
-    action: CreditAction = typer.Argument(CreditAction.LIST, help="What to do."),
+    action: CreditAction = typer.Argument(CreditAction.LIST, help="Action to perform."),
     name: str = typer.Argument("", help="The member's name."),
     as_json: bool = JSON,
 ) -> None:
-    """Say whom the model card names: everybody who contributed, unless they asked not to be (`omit`)."""
+    """Show or change whom the model card names: all contributors, except those who asked to be omitted (`omit`)."""
     with open_run(directory) as run:
         if action is not CreditAction.LIST:
             run.administration.credit(name, action is CreditAction.NAME)
@@ -160,10 +160,10 @@ class QuarantineAction(str, Enum):
 @app.command(epilog="Example: manyhands coordinator devices my-run alice")
 def devices(
     directory: Path = DIRECTORY,
-    name: str = typer.Argument("", help="The member's name; nothing: everybody's devices."),
+    name: str = typer.Argument("", help="The member's name; default: the devices of all members."),
     as_json: bool = JSON,
 ) -> None:
-    """List the members' devices: since when, on what hardware, and which are revoked or in quarantine."""
+    """List devices: when they first joined, their hardware, and which are revoked or in quarantine."""
     with open_run(directory) as run:
         rows = device_rows(run.database, name and run.membership.known_name(name))
     if as_json:
@@ -198,13 +198,13 @@ def _shut_out(row: DeviceRow, now: float) -> str | None:
 @app.command(epilog="Example: manyhands coordinator quarantine my-run lift alice --device 1a2b3c4d")
 def quarantine(
     directory: Path = DIRECTORY,
-    action: QuarantineAction = typer.Argument(QuarantineAction.LIST, help="What to do."),
+    action: QuarantineAction = typer.Argument(QuarantineAction.LIST, help="Action to perform."),
     name: str = typer.Argument("", help="The member's name."),
-    device: str = typer.Option("", help="The device: its id, or enough of the beginning; for `lift`, none: all."),
-    reason: str = typer.Option("", help="Why; the member sees it."),
+    device: str = typer.Option("", help="The device's id, or enough of its beginning; `lift` without it: all devices."),
+    reason: str = typer.Option("", help="The reason, which the member sees."),
     as_json: bool = JSON,
 ) -> None:
-    """Cut a device off until that is lifted; `list` shows who is cut off, and who said what of it."""
+    """Quarantine a device, or lift a quarantine; `list` shows quarantined devices and the reports about them."""
     if action is not QuarantineAction.LIST and not name:
         raise ConfigError(f"`{action.value}` needs the member's name.")
     with open_run(directory) as run:
@@ -243,19 +243,19 @@ def _say_quarantines(rows: list[QuarantineRow], as_json: bool) -> None:
 @app.command(epilog="Example: manyhands coordinator invite my-run alice --days 3")
 def invite(
     directory: Path = DIRECTORY,
-    name: str = typer.Argument(..., help="The volunteer's name, as the dashboard shows it.", show_default=False),
+    name: str = typer.Argument(..., help="The volunteer's name, shown on the dashboard.", show_default=False),
     role: str = typer.Option(
         "trainer",
-        help=f"What the volunteer may do: {', '.join(ROLE_RANKS)}. An auxiliary averages without training; an observer "
-        "reads the state only.",
+        help=f"Role of the volunteer: {', '.join(ROLE_RANKS)}. An auxiliary averages "
+        "without training; an observer only reads the state.",
     ),
-    days: float = typer.Option(7.0, help="Days until the code expires."),
-    devices: int = typer.Option(1, help="Machines the volunteer brings: one code for each."),
-    qr: bool = typer.Option(False, "--qr", help="Also draw the page's address, code included, as a QR code."),
+    days: float = typer.Option(7.0, help="Number of days until the code expires."),
+    devices: int = typer.Option(1, help="Number of devices that the volunteer brings; each gets a code of its own."),
+    qr: bool = typer.Option(False, "--qr", help="Also print the join page's address, with the code, as a QR code."),
     as_json: bool = JSON,
 ) -> None:
-    """Invite a volunteer: prints one-use codes, which are stored nowhere, and how to use them."""
-    packed = own_software()  # may fail, so it precedes the codes, which are shown only once
+    """Invite a volunteer: print one-use codes, which are stored nowhere, and instructions for them."""
+    packed = own_software()  # first, because it may fail, and codes are shown only once
     with open_run(directory) as run:
         codes = run.administration.invite(name, role, days, devices)
         link = str(run.directory.join_link)
@@ -309,7 +309,7 @@ def _draw_qr(text: str) -> None:
 
 @app.command(epilog="Example: manyhands coordinator members my-run --json")
 def members(directory: Path = DIRECTORY, as_json: bool = JSON) -> None:
-    """List the members, their devices and what they contributed."""
+    """List the members, their devices and their contributions."""
     with open_run(directory) as run:
         given = {row.member: (row.samples, row.averaged_bytes) for row in run.ledger.contributions()}
         rows, shown = run.membership.members(), display_names(run.database)
@@ -349,12 +349,12 @@ def revoke(
     directory: Path = DIRECTORY,
     name: str = typer.Argument(..., help="The member's name.", show_default=False),
     device: str | None = typer.Option(
-        None, help="Only this device: its id, or enough of the beginning (see `devices`)."
+        None, help="Revoke only this device: its id, or enough of its beginning (see `devices`)."
     ),
-    reason: str = typer.Option("", help="Why; the member sees it."),
+    reason: str = typer.Option("", help="The reason, which the member sees."),
     as_json: bool = JSON,
 ) -> None:
-    """Shut a member out, with all devices or one only; it reaches the swarm within seconds while the run is served."""
+    """Revoke a member's access, or only one device's; it takes effect within seconds while the run is served."""
     with open_run(directory) as run:
         if device is None:
             count = run.administration.revoke(name, reason)
@@ -370,10 +370,10 @@ def revoke(
 def erase(
     directory: Path = DIRECTORY,
     name: str = typer.Argument(..., help="The member's name.", show_default=False),
-    yes: bool = typer.Option(False, "--yes", help="Do not ask whether you are sure."),
+    yes: bool = typer.Option(False, "--yes", help="Do not ask for confirmation."),
     as_json: bool = JSON,
 ) -> None:
-    """Forget a member's name for good: the samples stay under a pseudonym, the devices are shut out."""
+    """Erase a member's name permanently: samples remain under a pseudonym, and all devices are revoked."""
     if not yes:
         typer.confirm(f"Shut {name!r} out and forget the name? This cannot be undone", abort=True, err=True)
     with open_run(directory) as run:

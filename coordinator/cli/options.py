@@ -8,7 +8,7 @@ from peer.runtime.console import say, say_json
 
 DIRECTORY = typer.Argument(..., metavar="DIR", help="The run's directory.", show_default=False)
 JSON = typer.Option(False, "--json", help="Print the result as JSON.")
-LIMIT = typer.Option(100, min=1, max=100_000, help="The newest so many.")
+LIMIT = typer.Option(100, min=1, max=100_000, help="Number of newest entries to show.")
 
 
 def say_done(as_json: bool, facts: object, text: str) -> None:

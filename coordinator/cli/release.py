@@ -32,18 +32,18 @@ def release(
     out: Path = typer.Argument(..., help="The folder to write; it must be empty or not exist.", show_default=False),
     rule: str = typer.Option(
         HELD_OUT,
-        help=f"Which checkpoint: {HELD_OUT}, {NEWEST}, a step's number, or a task's name: the best on the task's "
-        "development set, of those that the evaluator has tried.",
+        help=f"Checkpoint to release: {HELD_OUT}, {NEWEST}, a step's number, or a task's name (of "
+        "the evaluated checkpoints, the best on the task's development set).",
     ),
-    task: list[str] = typer.Option([], help="Also a model fine-tuned for this task of the run file; repeatable."),
+    task: list[str] = typer.Option([], help="Also fine-tune for this task of the run file; repeatable."),
     evaluate: bool = typer.Option(
-        False, "--evaluate", help="Then try the chosen checkpoint on all tasks that it lacks."
+        False, "--evaluate", help="Afterwards evaluate the chosen checkpoint on all tasks that it has no results for."
     ),
-    demo: bool = typer.Option(False, "--demo", help="Also a page to try the models on, ready for a Space."),
+    demo: bool = typer.Option(False, "--demo", help="Also write a demo page for the models, ready for a Space."),
     push: str = typer.Option(
         "",
-        help="Then publish it at this place of the run's `publications`: task models at hf://OWNER/NAME-TASK, the page "
-        "as the Space OWNER/NAME-demo; other places take the model only.",
+        help="Afterwards publish the release at this place of the run's `publications`: task models at "
+        "hf://OWNER/NAME-TASK, the demo page as the Space OWNER/NAME-demo. Other places receive the model only.",
     ),
     as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
 ) -> None:

@@ -17,16 +17,16 @@ app = typer.Typer()
 @app.command(epilog="Example: manyhands coordinator serve my-run")
 def serve(
     directory: Path = DIRECTORY,
-    service_only: bool = typer.Option(False, "--service-only", help="Only the control plane and the dashboard."),
+    service_only: bool = typer.Option(False, "--service-only", help="Serve only the control plane and the dashboard."),
     keeper_only: bool = typer.Option(
         False,
         "--keeper-only",
-        help="Only the swarm's first node, its checkpoints, and the processes beside it: validator, answerer, "
-        "publisher, herald, sinks.",
+        help="Run only the keeper, which is the swarm's first node, and the processes "
+        "beside it: validator, answerer, publisher, herald, sinks.",
     ),
-    log_format: LogFormat = typer.Option(LogFormat.TEXT, help="How to log: lines for people, or a JSON object a line."),
+    log_format: LogFormat = typer.Option(LogFormat.TEXT, help="Format: text for people, or one JSON object per line."),
 ) -> None:
-    """Serve a run until told to stop by Ctrl-C or SIGTERM; then the keeper writes a last checkpoint."""
+    """Serve a run until Ctrl-C or SIGTERM; the keeper then writes a final checkpoint."""
     if service_only and keeper_only:
         raise ConfigError("--service-only and --keeper-only exclude each other: give one, or none to serve both.")
     serve_run(directory, service_only=service_only, keeper_only=keeper_only, log_format=log_format)

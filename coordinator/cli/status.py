@@ -33,7 +33,7 @@ VALIDATION_FACTS = ("step", "loss", "perplexity", "accuracy", "sop_accuracy", "d
 
 @app.command(epilog="Example: manyhands coordinator doctor my-run")
 def doctor(directory: Path = DIRECTORY, as_json: bool = JSON) -> None:
-    """Examine the run's files and its machine: keys, permissions, ports, clock, disk, public address."""
+    """Check the run's files and its machine: keys, permissions, ports, clock, disk, public address."""
     asyncio.run(_examine(RunDirectory.open(directory), open_display(as_json)))
 
 
@@ -44,7 +44,7 @@ async def _examine(run: RunDirectory, display: CheckupDisplay) -> None:
 
 @app.command(epilog="Example: manyhands coordinator status my-run")
 def status(directory: Path = DIRECTORY, as_json: bool = JSON) -> None:
-    """Show where the run stands: progress, loss, who is here, the newest checkpoint."""
+    """Show the state of a run: progress, loss, online members, the newest checkpoint."""
     now = time.time()
     with open_run(directory) as run:
         facts = _facts(run, now)

@@ -25,18 +25,18 @@ from coordinator.members.devices import SHORT_ID_CHARS
 from peer.runtime.console import format_age, say, say_json, say_table
 
 app = typer.Typer()
-STEP = typer.Argument(None, help="The checkpoint's step; none: show which there are.", show_default=False)
+STEP = typer.Argument(None, help="Step of the checkpoint; default: list the checkpoints.", show_default=False)
 
 
 @app.command(epilog="Example: manyhands coordinator pause my-run")
 def pause(directory: Path = DIRECTORY, as_json: bool = JSON) -> None:
-    """Let all volunteers wait; they stay connected, and lose nothing."""
+    """Pause all volunteers; they stay connected and lose no work."""
     _steer(directory, as_json, Steersman.pause)
 
 
 @app.command(epilog="Example: manyhands coordinator resume my-run")
 def resume(directory: Path = DIRECTORY, as_json: bool = JSON) -> None:
-    """Let all volunteers go on after a pause."""
+    """Resume training after a pause."""
     _steer(directory, as_json, Steersman.resume)
 
 
@@ -44,10 +44,10 @@ def resume(directory: Path = DIRECTORY, as_json: bool = JSON) -> None:
 def stop(
     directory: Path = DIRECTORY,
     step: int | None = typer.Argument(None, help="The last step of the run.", show_default=False),
-    never: bool = typer.Option(False, "--never", help="Take it back: the run does not end by itself."),
+    never: bool = typer.Option(False, "--never", help="Cancel the planned end, so that the run continues."),
     as_json: bool = JSON,
 ) -> None:
-    """End the run with a step: volunteers leave in order, and a last checkpoint is written."""
+    """End the run after a given step: volunteers leave cleanly, and a final checkpoint is written."""
     if (step is None) != never:
         raise ConfigError("Name the run's last step, or `--never`.")
     _steer(directory, as_json, lambda steersman: steersman.stop_at(step))
@@ -57,25 +57,25 @@ def stop(
 def change(
     directory: Path = DIRECTORY,
     from_step: int | None = typer.Option(
-        None, help="Completed steps after which it holds; at least three more than there are.", show_default="soon"
+        None, help="Completed steps after which it applies; at least three more than now.", show_default="soon"
     ),
     learning_rate_scale: float | None = typer.Option(
-        None, help="Factor of the run file's learning rate, with local steps of the outer steps'.", show_default=False
+        None, help="Factor of the run file's learning rate; with local steps, of the outer one.", show_default=False
     ),
     target_batch_size: int | None = typer.Option(
-        None, help="Samples of a global step; not with local steps.", show_default=False
+        None, help="Samples in a global step; not with local steps.", show_default=False
     ),
-    checkpoint_every: int | None = typer.Option(None, help="Steps between two checkpoints.", show_default=False),
+    checkpoint_every: int | None = typer.Option(None, help="Number of steps between checkpoints.", show_default=False),
     compression: str | None = typer.Option(
-        None, help="Format of averaged values: none, float16, 8bit-blockwise, or auto.", show_default=False
+        None, help="Wire format of averaged values: none, float16, 8bit-blockwise or auto.", show_default=False
     ),
     powersgd_rank: int | None = typer.Option(
-        None, help="Rank of PowerSGD's factors: 4, 8, 16 or 32; 0 for no factors.", show_default=False
+        None, help="Rank of PowerSGD's factors: 4, 8, 16 or 32; 0 turns PowerSGD off.", show_default=False
     ),
-    yes: bool = typer.Option(False, "--yes", help="Do it also where it is far from what holds now."),
+    yes: bool = typer.Option(False, "--yes", help="Confirm a change that is far from the current value."),
     as_json: bool = JSON,
 ) -> None:
-    """Change a live run from a step on, at all peers at once."""
+    """Change settings of a live run from a given step on, for all peers at once."""
     _steer(
         directory,
         as_json,
@@ -94,10 +94,10 @@ def change(
 @app.command(epilog='Example: manyhands coordinator announce my-run "The run moves on Sunday."')
 def announce(
     directory: Path = DIRECTORY,
-    text: str = typer.Argument(..., help="One line.", show_default=False),
+    text: str = typer.Argument(..., help="Text of the message, on one line.", show_default=False),
     as_json: bool = JSON,
 ) -> None:
-    """Tell all volunteers something, in their terminals and notebooks."""
+    """Send a message to all volunteers; it appears in their terminals and notebooks."""
     _steer(directory, as_json, lambda steersman: steersman.announce(text))
 
 
@@ -105,11 +105,11 @@ def announce(
 def rewind(
     directory: Path = DIRECTORY,
     step: int | None = STEP,
-    quarantine: list[str] = typer.Option([], help="A member whose devices since then are cut off; repeatable."),
-    yes: bool = typer.Option(False, "--yes", help="Do it; without, only say what would be undone."),
+    quarantine: list[str] = typer.Option([], help="Quarantine this member's devices of those steps; repeatable."),
+    yes: bool = typer.Option(False, "--yes", help="Undo the steps; without it, only show what would be undone."),
     as_json: bool = JSON,
 ) -> None:
-    """Go back to a checkpoint: undo all later steps and have every peer resume from there."""
+    """Return to a checkpoint: undo all later steps, and let every peer resume from the checkpoint."""
     with open_run(directory) as run:
         if step is None:
             _say_checkpoints(run, as_json)

@@ -51,17 +51,18 @@ def _are_no_secrets(options: Options) -> Options:
 
 
 class PlaceSettings(Section):
-    """One place; `options` are fsspec's for its file system, such as `endpoint_url`."""
+    """A place to publish to; `options` are fsspec's for its file system, such as `endpoint_url`."""
 
     to: Annotated[str, Field(max_length=500), AfterValidator(_is_address)]
-    """Address of the place: `hf://owner/name`, or any address of fsspec such as `s3://bucket/folder`."""
+    """Address of the place: `hf://owner/name`, or any fsspec address, such as `s3://bucket/folder`."""
+    # a hub's token, or YAML with fsspec's secret options; relative to the run's directory
     secret_file: str | None = None
-    """File of mode 0600 with the hub's token, or with fsspec's secret options as YAML; relative to the run's directory.
-    """
+    """File (mode 0600) with the hub's token, or with fsspec's secret options as YAML; relative to the run's
+    directory."""
     private: bool = False
-    """Make a missing repository private; the public is not told of a private place."""
+    """Create a missing repository as private; public pages do not show a private place."""
     options: Annotated[Options, Field(max_length=50), AfterValidator(_are_no_secrets)] = Field(default_factory=dict)
-    """Options of fsspec for the file system, such as `endpoint_url`; no secrets."""
+    """fsspec options for the file system, such as `endpoint_url`; not for secrets."""
 
     @property
     def is_hub(self) -> bool:

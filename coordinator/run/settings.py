@@ -60,65 +60,65 @@ class Settings(Section):
     """The coordinator's settings.yaml: addresses, ports and limits of the service."""
 
     public_host: Host = "127.0.0.1"
-    """Name or address that volunteers connect to, a part of the join link."""
+    """Name or address that volunteers connect to; part of the join link."""
     announce_hosts: tuple[Host, ...] = Field((), max_length=4, strict=False)
-    """Further names or addresses under which peers reach the keeper."""
+    """Further names or addresses at which peers reach the keeper."""
     fallback_addresses: Fallbacks = ()
-    """Further addresses in the join link, `HOST` or `HOST:PORT`, where the coordinator may answer one day; the port is
-    `control_port` unless given."""
+    """Further addresses in the join link, to which the coordinator may move in the future: `HOST` (with
+    `control_port`) or `HOST:PORT`."""
     bind_host: BindHost = "0.0.0.0"  # noqa: S104  # volunteers come from everywhere
-    """Address to listen on; `0.0.0.0` and `::` mean all, of IPv6 too."""
+    """Address to listen on; `0.0.0.0` and `::` mean all addresses, IPv4 and IPv6."""
     control_port: Port = 7443
     """Port of the control plane, for volunteers."""
     web_port: Port = 8080
     """Port of the dashboard and the API, for browsers."""
     swarm_port: Port = 31337
-    """Port of the keeper in the swarm: TCP, and UDP if `quic` is on."""
+    """Port of the keeper in the swarm: TCP, and also UDP if `quic` is on."""
     quic: bool = False
-    """The keeper listens by QUIC (over UDP), too. The p2p daemon's QUIC has known weaknesses: see the guide's page on
-    security."""
+    """Let the keeper also listen on QUIC (over UDP). The QUIC of the p2p daemon has known weaknesses; see the
+    guide's page on security."""
     line_mbit: float | None = Field(None, ge=1, le=1_000_000, allow_inf_nan=False, strict=False)
-    """Rate of the keeper's line in its slower direction, in Mbit/s: states for joining peers take at most half of it,
-    and rounds give the keeper a part that suits it. Without it the line counts as fast."""
+    """Bandwidth of the keeper's connection in its slower direction, in Mbit/s. State downloads take at most half of
+    it, and averaging gives the keeper a suitable share of the work. By default the connection is assumed to be fast."""
     max_sessions: int = Field(MAX_SESSIONS, ge=1, le=100_000)
-    """Devices that one service holds connected at once; three times as many open files must be allowed (`ulimit -Hn`).
-    """
+    """Maximum number of devices connected to one service at once; three times as many open files must be allowed
+    (`ulimit -Hn`)."""
     calls_per_address: int = Field(CALLS_PER_ADDRESS, ge=1, le=100_000)
-    """Calls and connections that one address (of IPv6, one /64 network) may have open; a session is one. Raise it where
-    many volunteers share an address, such as a university."""
+    """Maximum number of calls and connections that one address (for IPv6, one /64 network) may have open; a session
+    is one connection. Raise it if many volunteers share an address, as at a university."""
     calls_per_address_per_minute: int = Field(CALLS_PER_ADDRESS_PER_MINUTE, ge=1, le=1_000_000)
-    """Calls that one address may begin in a minute."""
+    """Maximum number of calls that one address may start in a minute."""
     quarantine_strikes: int = Field(3, ge=0, le=1000)
-    """Failed checks that put a device in quarantine; 0: none ever does."""
+    """Number of failed checks that put a device in quarantine; 0: checks never quarantine a device."""
     quarantine_window_s: float = Field(3600.0, ge=60, le=30 * 86_400, allow_inf_nan=False, strict=False)
-    """Seconds within which these checks must fail."""
+    """Time, in seconds, within which that many checks must fail."""
     trusted_proxies: list[Proxy] = Field(default_factory=list, max_length=64)
-    """Addresses of proxies in front of the web port whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed, so
-    that limits count the clients. For a proxy on the same machine, `[127.0.0.1, "::1"]`: then every user of that
-    machine can claim any address, so name none without such a proxy."""
+    """Addresses of proxies in front of the web port whose `X-Forwarded-For` and `X-Forwarded-Proto` headers are
+    trusted, so that limits apply to the clients. For a proxy on the same machine, use `[127.0.0.1, "::1"]`. Every
+    user of that machine can then claim any address, so add no address without such a proxy."""
     web_hosts: Annotated[tuple[Host, ...], Field(max_length=32, strict=False)] = ()
-    """Further host names under which browsers ask for the web port, such as a proxy's. Names without a dot, IP
-    addresses, and the hosts of the other keys always count; any other name is answered with 421."""
+    """Further host names, such as a proxy's, that browsers may use for the web port. Names without a dot, IP
+    addresses, and the hosts of the other keys are always accepted; other names are answered with 421."""
     database_url: str | None = None
-    """PostgreSQL's URL (`postgresql+psycopg://...`), of a database for this run alone; without it SQLite in the run's
-    directory."""
+    """PostgreSQL URL (`postgresql+psycopg://...`) of a database used by this run only; by default the run uses
+    SQLite in its directory."""
     public_url: SafeUrl | None = None
-    """Address at which browsers reach the web port, such as `https://training.example.org`, needed for logins by the
-    page; by default `http://`, `public_host` and `web_port`."""
+    """Address at which browsers reach the web port, such as `https://training.example.org`; required for logins on
+    the page. By default it consists of `http://`, `public_host` and `web_port`."""
     providers: Annotated[dict[ProviderName, Provider], BeforeValidator(with_known)] = Field(default_factory=dict)
-    """Identity providers by which volunteers may log in, each under a short name of small letters and digits, such as
-    `hf`."""
-    sinks: Sinks = Sinks()  # further destinations of the run's curves
+    """Identity providers with which volunteers may log in, each under a short name of lower-case letters and digits,
+    such as `hf`."""
+    sinks: Sinks = Sinks()  # where the run's curves are written, too
     publications: Annotated[tuple[PlaceSettings, ...], Field(max_length=16, strict=False)] = ()
     """Places to publish checkpoints to."""
     webhooks: Webhooks = Field(default_factory=dict)
-    """Chats that are told of milestones, each under a name of your choice, which must stay the same."""
+    """Chat webhooks to notify of milestones, each under a name of your choice; do not rename them later."""
     notebook_url: NotebookUrl | None = None
     """Address of `notebooks/join.ipynb` on GitHub
-    (`https://github.com/OWNER/REPOSITORY/blob/main/notebooks/join.ipynb`): with it the join page has buttons for
-    Colab and Kaggle. The page offers the run's own notebook without it, too."""
+    (`https://github.com/OWNER/REPOSITORY/blob/main/notebooks/join.ipynb`). It adds buttons for Colab and Kaggle to
+    the join page, which always offers the run's own notebook."""
     model_license: License | None = None
-    """Licence of the model as the hub names it, for the model card."""
+    """Licence of the model for its model card, as the hub names it."""
 
     def publication(self, address: str) -> PlaceSettings:
         """Return the publication to this address; raises `ConfigError` if there is none."""
@@ -167,7 +167,7 @@ class Settings(Section):
 
 @dataclass(frozen=True)
 class Policy:
-    """The rule for quarantine: number of failed checks (strikes) within a time window."""
+    """The rule for quarantine: the number of failed checks (strikes), and the seconds within which they must occur."""
 
     strikes: int = 3  # 0: no automatic quarantine
     window_s: float = 3600.0

@@ -37,29 +37,29 @@ class WandbSettings(Section):
     """A project of Weights & Biases."""
 
     project: Name
-    """Project that the curves belong to."""
+    """Project that receives the curves."""
     entity: Name | None = None
-    """User or team; by default the key's own."""
+    """User or team; by default the owner of the API key."""
     mode: Literal["online", "offline"] = "online"
-    """Send curves to the server, or write them into files in `sinks/wandb` for `wandb sync`."""
+    """Send curves to the server, or write them to files in `sinks/wandb` for a later `wandb sync`."""
     base_url: SafeUrl | None = None
-    """Address of a server of your own; by default Weights & Biases'."""
+    """Address of your own server; by default the server of Weights & Biases."""
     api_key_file: SecretFile | None = None
-    """File of mode 0600 with the key, relative to the run's directory; without it the environment's `WANDB_API_KEY`."""
+    """File (mode 0600) with the API key, relative to the run's directory; by default the variable `WANDB_API_KEY`."""
 
 
 class TrackioSettings(Section):
-    """A project of trackio: on this machine's disk, on a server of its own, or in a Space."""
+    """A project of trackio: on this machine's disk, on your own server, or in a Space."""
 
     project: Name
-    """Project that the curves belong to; without a server or a Space it lies in `sinks/trackio`."""
+    """Project that receives the curves; without a server or a Space it is stored in `sinks/trackio`."""
     server_url: SafeUrl | None = None
-    """Address of a trackio server of your own."""
+    """Address of your own trackio server."""
     space_id: Annotated[str, WrittenAs(r"[\w.-]{1,99}/[\w.-]{1,99}", "a Space's OWNER/NAME")] | None = None
-    """Space of the Hugging Face hub, `OWNER/NAME`."""
+    """Space on the Hugging Face hub, `OWNER/NAME`."""
     token_file: SecretFile | None = None
-    """File of mode 0600 with the server's write token, or the hub's for a Space, relative to the run's directory;
-    without it the environment's `TRACKIO_WRITE_TOKEN` or `HF_TOKEN`."""
+    """File (mode 0600) with the server's write token or, for a Space, the hub's token; relative to the run's
+    directory. By default the environment variable `TRACKIO_WRITE_TOKEN` or `HF_TOKEN`."""
 
     @model_validator(mode="after")
     def _has_one_place(self) -> TrackioSettings:

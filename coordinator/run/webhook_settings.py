@@ -13,12 +13,12 @@ SecretFile = Annotated[str, Field(min_length=1, max_length=255)]  # path relativ
 
 
 class DiscordWebhook(Section):
-    """A channel's webhook; who knows its address may write there, so the address is the secret."""
+    """A channel's webhook; its address is the secret, because anyone who knows it can post there."""
 
     kind: Literal["discord"]
     """A channel's webhook."""
     url_file: SecretFile
-    """File of mode 0600 with the webhook's address, which is a secret; relative to the run's directory."""
+    """File (mode 0600) with the webhook's secret address, relative to the run's directory."""
 
 
 class SlackWebhook(Section):
@@ -27,20 +27,20 @@ class SlackWebhook(Section):
     kind: Literal["slack"]
     """An incoming webhook."""
     url_file: SecretFile
-    """File of mode 0600 with the webhook's address, which is a secret; relative to the run's directory."""
+    """File (mode 0600) with the webhook's secret address, relative to the run's directory."""
 
 
 class MatrixWebhook(Section):
-    """A room, by an account that has joined it and its access token."""
+    """A room, used through an account that has joined it and the account's access token."""
 
     kind: Literal["matrix"]
-    """A room, by an account that has joined it."""
+    """A room that the account has joined."""
     server: SafeUrl
     """Address of the account's server."""
     room: Annotated[str, WrittenAs(r"![^\s/?#]{1,254}", "a room's identity, such as !abc:example.org")]
     """Identity of the room."""
     token_file: SecretFile
-    """File of mode 0600 with the account's access token, relative to the run's directory."""
+    """File (mode 0600) with the account's access token, relative to the run's directory."""
 
 
 Webhook = Annotated[DiscordWebhook | SlackWebhook | MatrixWebhook, Field(discriminator="kind")]

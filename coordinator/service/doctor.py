@@ -66,7 +66,7 @@ def conclude(_: RunDirectory) -> Conclusion:
 
 
 def check_configuration(directory: RunDirectory) -> CheckResult:
-    """Run file and settings can be read."""
+    """Check that the run file and the settings can be read."""
     settings = directory.settings
     local = [address for address in settings.trusted_proxies if ipaddress.ip_address(address).is_loopback]
     if local:
@@ -78,7 +78,7 @@ def check_configuration(directory: RunDirectory) -> CheckResult:
 
 
 def check_permissions(directory: RunDirectory) -> CheckResult:
-    """Secrets are their owner's alone."""
+    """Check that only the owner can read the secrets."""
     complaints = list(exposed(directory))
     if complaints:
         found, _, remedy = complaints[0].partition(": ")
@@ -87,7 +87,7 @@ def check_permissions(directory: RunDirectory) -> CheckResult:
 
 
 def check_keys(directory: RunDirectory, now: float) -> CheckResult:
-    """The authority's key is one; certificate and TLS key belong together and are valid today."""
+    """Check the authority's key, and that certificate and TLS key match and are valid today."""
     rotated = _rotation(directory, now)
     backup = "Restore `keys` from the backup; new ones would make another run of it."
     try:
@@ -152,7 +152,7 @@ def _names(ports: Sequence[Listener]) -> str:
 
 
 def check_clock(directory: RunDirectory, now: float) -> CheckResult:
-    """The clock has not gone back, and something keeps it right."""
+    """Check that the clock has not gone backwards and is being synchronized."""
     newest = _highest(directory, DeviceSession.last_seen_at) or 0.0
     remedy = "Set this machine's clock, and let it be kept right (NTP): tokens live by it."
     if newest - now > NOTABLE_FUTURE_S:
@@ -164,7 +164,7 @@ def check_clock(directory: RunDirectory, now: float) -> CheckResult:
 
 
 def check_disk(directory: RunDirectory) -> CheckResult:
-    """Room for the next checkpoints."""
+    """Check that the disk has room for the next checkpoints."""
     free = shutil.disk_usage(directory.path).free
     needed = max(LEAST_DISK_BYTES, 2 * round(_highest(directory, Checkpoint.size_bytes) or 0))
     found = f"{free / GIB:.1f} GiB are free."
@@ -174,7 +174,7 @@ def check_disk(directory: RunDirectory) -> CheckResult:
 
 
 def check_descriptors(directory: RunDirectory) -> CheckResult:
-    """Open files for as many connections as the service takes."""
+    """Check that the limit on open files suffices for the service's maximum number of connections."""
     allowed, needed = most_descriptors(), descriptors_needed(directory.settings)
     found = f"The service may open {allowed} files and connections."
     if 0 <= allowed < needed:
@@ -183,7 +183,7 @@ def check_descriptors(directory: RunDirectory) -> CheckResult:
 
 
 async def check_address(directory: RunDirectory) -> CheckResult:
-    """Volunteers can find the public address, and where the run is served, it answers there."""
+    """Check that volunteers can resolve the public address and, if the run is served, that it answers."""
     host = directory.settings.public_host
     try:
         found = {
@@ -216,7 +216,7 @@ async def check_address(directory: RunDirectory) -> CheckResult:
 
 
 def check_lines(directory: RunDirectory) -> CheckResult:
-    """The peers of the newest round can average quickly enough by their lines."""
+    """Check that the peers of the newest round can average quickly enough over their connections."""
     missing = _highest(directory, SwarmFigures.missing_auxiliaries)
     if missing is None:
         return skipped("No round of averaging has shown the peers' lines yet.")
@@ -228,7 +228,7 @@ def check_lines(directory: RunDirectory) -> CheckResult:
 
 
 def check_sentences(directory: RunDirectory) -> CheckResult:
-    """Documents have the sentences whose order the objective is to learn."""
+    """Check that documents contain several sentences, whose order the objective learns."""
     try:
         single = single_sentences(directory.config, order_sample(directory.config))
     except (ConfigError, UnreachableError) as error:  # only evaluation needs the sources here

@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 
 PARTS = ("up to Q1", "Q1 to Q2", "Q2 to Q3", "above Q3")
 COLUMNS = ("quartile", "documents", "kept", "kept of it", "share of the kept")
-app = typer.Typer(name="corpus", no_args_is_help=True, help="Prepare a corpus: sample it.")
-app.callback()(lambda: None)  # otherwise typer drops the name of a single command
+app = typer.Typer(name="corpus", no_args_is_help=True, help="Prepare a corpus by sampling it.")
+app.callback()(lambda: None)  # typer would otherwise drop the name of a single command, `sample`
 GREY, BLUE, RED, INK = "#9aa3ad", "#2563a8", "#c0392b", "#222222"
 SMOOTHING = np.array([1, 2, 3, 2, 1]) / 9  # smooths the curve of few documents
 STYLE = """
@@ -62,63 +62,61 @@ pre{background:#f4f5f7;padding:1rem;overflow:auto;border-radius:6px}
 
 @app.command(epilog="Example: manyhands corpus sample web.jsonl.gz --out sampled --target 10% --method gaussian")
 def sample(
-    sources: Annotated[list[str], typer.Argument(metavar="SOURCES...", help="A run file, or files of documents.")],
-    out: Annotated[Path, typer.Option(help="The folder to make; it must not exist, or be empty.")],
+    sources: Annotated[list[str], typer.Argument(metavar="SOURCES...", help="A run file, or files with documents.")],
+    out: Annotated[Path, typer.Option(help="The folder to create; it must be empty or not exist.")],
     target: Annotated[
         str,
         typer.Option(
-            help="How many documents to keep, on average: a number, as 250000 or 250,000, or a share, as 10% or 0.1."
+            help="Expected number of documents to keep, such as 250000 or 250,000, or their share, such as 10% or 0.1."
         ),
     ],
     method: Annotated[
-        str, typer.Option(help="random, stepwise (a weight for each quartile) or gaussian (a bell around the median).")
+        str, typer.Option(help="random, stepwise (weights for quartiles) or gaussian (a bell curve around the median).")
     ] = "gaussian",
     factors: Annotated[
         str | None,
         typer.Option(
-            help="Stepwise: the quartiles' weights, as 0.2,1,0.5,0.01; default: BERTIN's, one over each quartile's "
-            "width."
+            help="For stepwise: weights of the quartiles, such as 0.2,1,0.5,0.01; "
+            "default: BERTIN's, the inverse of each quartile's width."
         ),
     ] = None,
     width: Annotated[
         float | None,
         typer.Option(
-            help="Gaussian: BERTIN's width (4.5 there); default: half the weight is left where the quartiles are."
+            help="For gaussian: BERTIN's width (4.5 there); default: the quartiles get half of the maximum weight."
         ),
     ] = None,
-    kenlm: Annotated[str | None, typer.Option(help="Score by this KenLM model (a path or an address).")] = None,
+    kenlm: Annotated[str | None, typer.Option(help="Score with this KenLM model (a path or an address).")] = None,
     normalize: Annotated[
         bool,
-        typer.Option(
-            help="Normalize text for a --kenlm model that was trained on normalized words, as --clean trains them."
-        ),
+        typer.Option(help="Normalize text first, for a --kenlm model of normalized words, such as --clean trains."),
     ] = False,
     clean: Annotated[
         str | None,
-        typer.Option(help="Score by a KenLM model that KenLM's lmplz trains on this file of clean documents."),
+        typer.Option(help="Score with a KenLM model that KenLM's lmplz trains on this file of clean documents."),
     ] = None,
-    order: Annotated[int, typer.Option(min=2, max=6, help="The n of the --clean model's n-grams.")] = 5,
+    order: Annotated[int, typer.Option(min=2, max=6, help="Order (n) of the n-grams of the --clean model.")] = 5,
     tokenizer: Annotated[
         str | None,
         typer.Option(
-            help="Score by this Unigram tokenizer's pieces; default: the run file's, else one learnt on a sample of "
-            "the corpus."
+            help="Score with the pieces of this Unigram tokenizer; default: the run file's "
+            "tokenizer, else one trained on a sample of the corpus."
         ),
     ] = None,
     duplicates: Annotated[
-        str, typer.Option(help="Drop duplicates first: none, exact, or near (most runs of five words in common).")
+        str, typer.Option(help="Drop duplicates first: none, exact, or near (which share most runs of five words).")
     ] = "none",
     sample_documents: Annotated[
-        int, typer.Option(min=4, help="Estimate scorer, quartiles and scale from so many documents, evenly drawn.")
+        int, typer.Option(min=4, help="Number of documents, evenly drawn, to estimate scorer, quartiles and scale.")
     ] = 50_000,
-    text_field: Annotated[str, typer.Option(help="The field of JSON Lines that holds the text.")] = "text",
+    text_field: Annotated[str, typer.Option(help="Field of the JSON Lines that holds the text.")] = "text",
     packing: Annotated[
-        str, typer.Option(help="How the output is packed: none, gz or zst (smaller and quicker).")
+        str, typer.Option(help="Compression of the output: none, gz or zst (smaller and faster).")
     ] = "gz",
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the sample that estimates come from.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the sample used for estimates.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Keep the documents of a corpus that a language model finds neither too easy nor too strange."""
+    """Select the documents of a corpus that a language model finds neither too easy nor too unusual."""
     chosen = cast(Method, _one_of("--method", method, get_args(Method)))
     unwanted = cast(Duplicates, _one_of("--duplicates", duplicates, get_args(Duplicates)))
     packed = cast(Packing, _one_of("--packing", packing, get_args(Packing)))

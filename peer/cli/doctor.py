@@ -55,10 +55,10 @@ Read it before you send it.
 def doctor(
     link: Annotated[
         str | None,
-        typer.Argument(metavar="[LINK]", help="A run's join link or page; without it only the machine is examined."),
+        typer.Argument(metavar="[LINK]", help="Join link or page of a run; default: check only this machine."),
     ] = None,
     device: Device = "auto",
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads to use; default: one per core.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Number of CPU threads; default: one per core.")] = None,
     microbatch: Annotated[int | None, typer.Option(min=1, help="Samples per forward pass; default: the run's.")] = None,
     listen: Annotated[
         list[str] | None, typer.Option(help="libp2p address to listen on, e.g. /ip4/0.0.0.0/tcp/31338; repeatable.")
@@ -66,12 +66,12 @@ def doctor(
     state_dir: Annotated[
         Path | None,
         typer.Option(
-            envvar=STATE_DIR_VARIABLE, help="Where this device's key and data would be kept; default: as for `join`."
+            envvar=STATE_DIR_VARIABLE, help="Directory for this device's key and data; default: as for `join`."
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
 ) -> None:
-    """Examine this machine and, with a run's link, the way to the run; needs no account and changes nothing."""
+    """Check this machine and, given a link, its connection to the run; needs no account and changes nothing."""
     options = make_options(link, state_dir, device, threads, microbatch, listen)
     with own_temporary_files():
         asyncio.run(_examine(Context(options), open_display(as_json)))
@@ -111,22 +111,22 @@ def make_options(
 def support_bundle(
     link: Annotated[
         str | None,
-        typer.Argument(metavar="[LINK]", help="The run's join link or page; without it only the machine is told of."),
+        typer.Argument(metavar="[LINK]", help="Join link or page of the run; default: describe only this machine."),
     ] = None,
-    out: Annotated[Path, typer.Option(help="The archive to write; an existing file is not written over.")] = Path(
+    out: Annotated[Path, typer.Option(help="The archive to write; an existing file is not overwritten.")] = Path(
         "manyhands-support.zip"
     ),
     state_dir: Annotated[
         Path | None,
         typer.Option(
-            envvar=STATE_DIR_VARIABLE, help="Where this device's key and data are kept; default: as for `join`."
+            envvar=STATE_DIR_VARIABLE, help="Directory with this device's key and data; default: as for `join`."
         ),
     ] = None,
     no_doctor: Annotated[
-        bool, typer.Option("--no-doctor", help="Leave out the doctor's examination, which takes up to a minute.")
+        bool, typer.Option("--no-doctor", help="Skip the doctor's checks, which take up to a minute.")
     ] = False,
 ) -> None:
-    """Write a redacted archive for the run's operator: versions, the training log's end, what the doctor finds."""
+    """Write a redacted archive for the run's operator: versions, end of the training log, doctor's findings."""
     if out.exists():
         raise ConfigError(f"`--out` ({out}) exists already: remove it, or give another name.")
     options = make_options(link, state_dir)

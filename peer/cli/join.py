@@ -50,10 +50,10 @@ app = typer.Typer(pretty_exceptions_enable=False)
 
 Link = Annotated[
     str,
-    typer.Argument(help="The run's join link, manyhands://HOST:PORT/RUN#sha256=..., or its page, https://HOST/join."),
+    typer.Argument(help="Join link of the run, manyhands://HOST:PORT/RUN#sha256=..., or its page, https://HOST/join."),
 ]
 Invite = Annotated[
-    str, typer.Option(help=f"Invite code, needed once per device; better in {INVITE_VARIABLE}, or typed when asked.")
+    str, typer.Option(help=f"Invite code, needed once per device; best set in {INVITE_VARIABLE} or typed when asked.")
 ]
 Login = Annotated[
     str, typer.Option(metavar="PROVIDER", help="Log in with this identity provider; default: the run's only one.")
@@ -61,45 +61,45 @@ Login = Annotated[
 Device = Annotated[
     str,
     typer.Option(
-        help=f"What to train on: {', '.join(DEVICES)}. auto: the best that works; cuda: all GPUs, or cuda:1, cuda:0,2; "
-        "mps: a Mac's GPU."
+        help=f"Device to train on: {', '.join(DEVICES)}. auto: the best one that works; "
+        "cuda: all GPUs, or cuda:1 or cuda:0,2; mps: the GPU of a Mac."
     ),
 ]
-Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads to use; default: one per core.")]
-MaxHours = Annotated[float | None, typer.Option(min=0.0, help="Leave in order after so many hours, pauses included.")]
+Threads = Annotated[int | None, typer.Option(min=1, help="Number of CPU threads; default: one per core.")]
+MaxHours = Annotated[float | None, typer.Option(min=0.0, help="Leave cleanly after this many hours, including pauses.")]
 Hours = Annotated[
     list[str] | None, typer.Option(help="Train only within these hours of the day, e.g. 22:00-07:00; repeatable.")
 ]
 Rate = partial(typer.Option, metavar="MBIT/S")
-MaxUploadRate = Annotated[float | None, Rate(help="Send no faster than so many Mbit/s.")]
-MaxDownloadRate = Annotated[float | None, Rate(help="Receive no faster than so many Mbit/s.")]
-MaxUpload = Annotated[str | None, typer.Option(metavar="SIZE", help="Leave in order when so much was sent, e.g. 10GB.")]
+MaxUploadRate = Annotated[float | None, Rate(help="Maximum upload rate, in Mbit/s.")]
+MaxDownloadRate = Annotated[float | None, Rate(help="Maximum download rate, in Mbit/s.")]
+MaxUpload = Annotated[str | None, typer.Option(metavar="SIZE", help="Leave cleanly after this much upload, e.g. 10GB.")]
 MaxDownload = Annotated[
-    str | None, typer.Option(metavar="SIZE", help="Leave in order when so much was received, e.g. 10GB.")
+    str | None, typer.Option(metavar="SIZE", help="Leave cleanly after this much download, e.g. 10GB.")
 ]
-MaxMemory = Annotated[str | None, typer.Option(metavar="SIZE", help="Main memory that training may use, e.g. 4GB.")]
-MaxDisk = Annotated[str | None, typer.Option(metavar="SIZE", help="Disk that this device's files may take, e.g. 2GB.")]
+MaxMemory = Annotated[str | None, typer.Option(metavar="SIZE", help="Maximum main memory for training, e.g. 4GB.")]
+MaxDisk = Annotated[str | None, typer.Option(metavar="SIZE", help="Maximum disk space for its files, e.g. 2GB.")]
 Polite = Annotated[
-    bool, typer.Option("--polite", help="Pause on battery, on a metered network, while somebody uses the machine.")
+    bool, typer.Option("--polite", help="Pause on battery, on a metered network, and while somebody uses the machine.")
 ]
 StateDir = Annotated[
     Path | None,
     typer.Option(
-        envvar=STATE_DIR_VARIABLE, help="Where this device's key and data are kept; default: the user's data directory."
+        envvar=STATE_DIR_VARIABLE, help="Directory for this device's key and data; default: the user's data directory."
     ),
 ]
 Listen = Annotated[
     list[str] | None,
     typer.Option(
         help="libp2p address to listen on, e.g. /ip4/0.0.0.0/tcp/31338, /ip4/0.0.0.0/udp/31338/quic-v1 or "
-        "/ip6/::/tcp/31338; default: a free port over IPv4 and IPv6, by TCP; repeatable."
+        "/ip6/::/tcp/31338; default: a free TCP port over IPv4 and IPv6; repeatable."
     ),
 ]
 Format = Literal["text", "json", "notebook"]
 LogFormat = Annotated[
-    Format, typer.Option(help="Plain lines, one JSON object a line, or the panel for a notebook's cell.")
+    Format, typer.Option(help="Format: plain lines, one JSON object per line, or a panel for a notebook's cell.")
 ]
-NoPanel = Annotated[bool, typer.Option("--no-panel", help="Lines instead of the live panel.")]
+NoPanel = Annotated[bool, typer.Option("--no-panel", help="Print lines instead of the live panel.")]
 
 
 WHO_LEARNS_THE_ADDRESS = (
@@ -138,15 +138,16 @@ def join(
     precision: Annotated[
         Literal["auto", "fp32", "bf16", "fp16"],
         typer.Option(
-            help="Precision of products; auto: bf16 on TPUs and on GPUs that have it, fp16 on older GPUs, else fp32."
+            help="Precision of products; auto: bf16 on TPUs and GPUs that support it, fp16 on older GPUs, else fp32."
         ),
     ] = "auto",
     threads: Threads = None,
     microbatch: Annotated[
-        int | None, typer.Option(min=1, help="Samples in one forward pass, in every phase; default: what fits.")
+        int | None, typer.Option(min=1, help="Samples in one forward pass, in every phase; default: as many as fit.")
     ] = None,
     compile_layers: Annotated[
-        CompileMode, typer.Option("--compile", help="torch.compile for the layers; auto: on GPUs, where it is faster.")
+        CompileMode,
+        typer.Option("--compile", help="Use torch.compile for the layers; auto: on GPUs, where it is faster."),
     ] = "auto",
     max_hours: MaxHours = None,
     hours: Hours = None,
@@ -160,13 +161,13 @@ def join(
     state_dir: StateDir = None,
     listen: Listen = None,
     client_mode: Annotated[
-        bool, typer.Option(help="Accept no incoming connections, without trying whether they arrive.")
+        bool, typer.Option(help="Accept no incoming connections, and do not test whether they arrive.")
     ] = False,
     data_folder: Annotated[
         list[Path] | None,
         typer.Option(
             envvar=DATA_FOLDERS_VARIABLE,
-            help="A folder of this machine that the run may read its text from; repeatable.",
+            help="Folder on this machine that the run may read its text from; repeatable.",
         ),
     ] = None,
     private_network: Annotated[
@@ -175,7 +176,7 @@ def join(
     log_format: LogFormat = "text",
     no_panel: NoPanel = False,
 ) -> None:
-    """Take part in a run with this machine; Ctrl-C leaves in order, a second one at once."""
+    """Take part in a run with this machine; Ctrl-C leaves cleanly, a second Ctrl-C at once."""
     if listen and client_mode:
         raise ConfigError("`--listen` and `--client-mode` exclude each other: give one of them.")
     sizes = {
@@ -221,7 +222,7 @@ def assist(
     log_format: LogFormat = "text",
     no_panel: NoPanel = False,
 ) -> None:
-    """Average for a run's trainers without training: for machines with a good line that others can reach."""
+    """Average for a run's trainers without training; for machines with a fast connection that others can reach."""
     options = _options(link, state_dir, listen)
     sizes = {
         "--max-memory": max_memory,

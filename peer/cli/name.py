@@ -25,13 +25,13 @@ app = typer.Typer(pretty_exceptions_enable=False)
 def choose_name(
     link: Link,
     shown_as: Annotated[
-        str, typer.Option("--as", metavar="NAME", help="Show this name: nobody else's, and none that looks like it.")
+        str, typer.Option("--as", metavar="NAME", help="Show this name; it must not resemble another member's.")
     ] = "",
-    anonymous: Annotated[bool, typer.Option("--anonymous", help="Show a number and no name.")] = False,
-    own: Annotated[bool, typer.Option("--own", help="Show the name that you were invited under.")] = False,
+    anonymous: Annotated[bool, typer.Option("--anonymous", help="Show a number instead of a name.")] = False,
+    own: Annotated[bool, typer.Option("--own", help="Show the name in your invitation.")] = False,
     state_dir: StateDir = None,
 ) -> None:
-    """Choose under which name the run's page shows you; it holds for all your devices, from now on and for the past."""
+    """Choose the name that the run's page shows for you; it applies to all your devices, past and future."""
     if [bool(shown_as), anonymous, own].count(True) != 1:
         raise ConfigError("Choose one of `--as NAME`, `--anonymous` and `--own`.")
     parsed, _ = read_link(link)

@@ -16,11 +16,11 @@ app = typer.Typer(pretty_exceptions_enable=False)
 def write_recipe(
     name: Annotated[str, typer.Argument(help=f"The recipe: {', '.join(RECIPES)}.")],
     language: Annotated[
-        str | None, typer.Option(help="Language of the text, as fi or zh-Hant.", show_default="the recipe's own")
+        str | None, typer.Option(help="Language of the text, such as fi or zh-Hant.", show_default="the recipe's own")
     ] = None,
     exact: Exact = False,
     out: Out = None,
 ) -> None:
-    """Write the run file of a published model, with its sources and reasons in comments, to edit it before `init`."""
+    """Write the run file of a published model, to edit before `init`; its comments give sources and reasons."""
     refuse_existing(out)
     write_run_file(recipe_text(name, language, is_exact=exact), out)

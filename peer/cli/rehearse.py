@@ -40,28 +40,28 @@ class PlannedModel(str, Enum):
 def rehearse_run(
     run_file: Annotated[Path, typer.Argument(metavar="RUN.yaml", help="The run file.")],
     volunteers: Annotated[
-        int | None, typer.Option(help=f"Volunteers to draw from published figures; {VOLUNTEERS} unless given.")
+        int | None, typer.Option(help=f"Number of volunteers, drawn from published figures; default: {VOLUNTEERS}.")
     ] = None,
     scenario: Annotated[
-        Path | None, typer.Option(help="A scenario's file instead of drawn volunteers: who takes part, and when.")
+        Path | None, typer.Option(help="Scenario file to use instead of drawn volunteers: who takes part, and when.")
     ] = None,
     hours: Annotated[
         float | None,
-        typer.Option(help=f"Length of the event in virtual hours; {HOURS:g} unless given. A scenario has its own."),
+        typer.Option(help=f"Length in virtual hours; default: {HOURS:g}. A scenario has a length of its own."),
     ] = None,
     region: Annotated[
-        str | None, typer.Option(help="Region of the volunteers' lines, such as south-asia; world unless given.")
+        str | None, typer.Option(help="Region of the volunteers' connections, such as south-asia; default: world.")
     ] = None,
     seeds: Annotated[
-        int, typer.Option(help="Swarms to rehearse, each with other volunteers, or with other chances in a scenario.")
+        int, typer.Option(help="Number of swarms, each with other volunteers or, for a scenario, other random events.")
     ] = SEEDS,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
-    picture: Annotated[Path | None, typer.Option(help="PNG file to draw the event into.")] = None,
+    picture: Annotated[Path | None, typer.Option(help="PNG file for a picture of the event.")] = None,
     with_advice: Annotated[
-        bool, typer.Option("--advise", help="Try other settings, too, and recommend what helps; takes some minutes.")
+        bool, typer.Option("--advise", help="Also try other settings, and recommend the best; takes some minutes.")
     ] = False,
 ) -> None:
-    """Rehearse a run's event in virtual time: steps, samples, traffic, before anybody has joined."""
+    """Rehearse a run in virtual time, before anybody has joined: steps, samples and traffic."""
     _check("--seeds", seeds, MOST_SEEDS)
     if picture is not None:
         require_matplotlib()
@@ -92,16 +92,16 @@ def rehearse_run(
 
 @app.command("plan", epilog="Example: manyhands plan --language bn --volunteers 40 --hours 4 --model small -o run.yaml")
 def plan_event(
-    language: Annotated[str, typer.Option(help="Language of the texts, as bn or zh-Hant.")],
-    volunteers: Annotated[int, typer.Option(help="Volunteers that you expect.")] = VOLUNTEERS,
+    language: Annotated[str, typer.Option(help="Language of the text, such as bn or zh-Hant.")],
+    volunteers: Annotated[int, typer.Option(help="Expected number of volunteers.")] = VOLUNTEERS,
     hours: Annotated[float, typer.Option(help="Length of the event, in hours.")] = 4.0,
-    model: Annotated[PlannedModel, typer.Option(help="Size of the model, an ALBERT.")] = PlannedModel.SMALL,
-    region: Annotated[str, typer.Option(help="Region of the volunteers' lines, such as south-asia.")] = "world",
-    seeds: Annotated[int, typer.Option(help="Swarms to rehearse for the promised figures.")] = SEEDS,
+    model: Annotated[PlannedModel, typer.Option(help="Size of the ALBERT model.")] = PlannedModel.SMALL,
+    region: Annotated[str, typer.Option(help="Region of the volunteers' connections, such as south-asia.")] = "world",
+    seeds: Annotated[int, typer.Option(help="Number of swarms to rehearse for the promised figures.")] = SEEDS,
     exact: Exact = False,
     out: Out = None,
 ) -> None:
-    """Write a run file for an event: batch, averaging and schedule chosen by rehearsals, each with its reason."""
+    """Write a run file for an event: rehearsals choose batch, averaging and schedule, each with its reason."""
     _check("--seeds", seeds, MOST_SEEDS)
     _check("--volunteers", volunteers, MOST_PEERS)
     _check("--hours", hours, MOST_HOURS)

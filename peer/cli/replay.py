@@ -61,18 +61,18 @@ def replay(
     sources: Annotated[
         list[Path],
         typer.Argument(
-            metavar="SOURCE...", help="Archives of `manyhands support-bundle`, devices' folders, runs' directories."
+            metavar="SOURCE...", help="Archives of `manyhands support-bundle`, devices' folders, or runs' directories."
         ),
     ],
     step: Annotated[
-        int | None, typer.Option(min=0, help="Only from the step before this one until it was taken everywhere.")
+        int | None, typer.Option(min=0, help="Only events from the step before this one until all nodes have taken it.")
     ] = None,
     kind: Annotated[
         list[str] | None, typer.Option(help="Only events of this kind, such as `group`; repeatable.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
 ) -> None:
-    """Show what happened to several nodes on one timeline: rounds, groups, parts, downloads, restarts with causes."""
+    """Show the events of several nodes on one timeline: rounds, groups, parts, downloads, restarts with causes."""
     events = [event for name, source in named(sources).items() for event in read_node(name, source)]
     events, shifts = on_one_clock(events)
     who = partial(name_of, names=peers_of(events))

@@ -10,9 +10,9 @@ import typer
 from auth.errors import ConfigError, StorageError
 from peer.runtime.console import say
 
-Out = Annotated[Path | None, typer.Option("--out", "-o", help="Run file to write; without it, to stdout.")]
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="Run file to write; default: stdout.")]
 Exact = Annotated[
-    bool, typer.Option("--exact", help="Let each step wait for the mean of whole gradients; slow on home lines.")
+    bool, typer.Option("--exact", help="Wait in each step for the exact mean of the gradients; slow at home.")
 ]
 
 

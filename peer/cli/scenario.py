@@ -23,15 +23,15 @@ def write_scenario(
         str,
         typer.Argument(
             metavar="SOURCE",
-            help="The dashboard's address, or a folder with steps.parquet, sessions.parquet and contributions.parquet.",
+            help="Address of the dashboard, or a folder with steps.parquet, sessions.parquet, contributions.parquet.",
         ),
     ],
     run_file: Annotated[Path, typer.Argument(metavar="RUN.yaml", help="The run file.")],
-    hours: Annotated[float, typer.Option(min=0.01, max=744, help="At most the last so many hours.")] = HOURS,
-    until: Annotated[int | None, typer.Option(min=1, help="The last step; left out: that of the history.")] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="File to write; without it, to stdout.")] = None,
+    hours: Annotated[float, typer.Option(min=0.01, max=744, help="Use only this many of the last hours.")] = HOURS,
+    until: Annotated[int | None, typer.Option(min=1, help="The last step; default: the last in the history.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="File to write; default: stdout.")] = None,
 ) -> None:
-    """Write the scenario of a past run from its public history, with its measured figures."""
+    """Write the scenario of a past run from its public history, with the figures measured in the run."""
     if out is not None and out.exists():
         raise ConfigError(f"`--out` ({out}) exists already: remove it, or give another name.")
     config = RunConfig.from_yaml(run_file)

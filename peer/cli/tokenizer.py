@@ -28,19 +28,19 @@ from peer.data.tokenization.tokenizers import (
 from peer.data.tokenization.training import train_tokenizer
 from peer.runtime.console import say, say_facts, say_json, say_table
 
-KEPT_SHARE = 0.02  # fraction of documents held out to measure the tokenizer
-MAX_KEPT = 1_000  # maximum number of held-out documents, which are kept in memory
-app = typer.Typer(name="tokenizer", no_args_is_help=True, help="Train a tokenizer, or look at one.")
+KEPT_SHARE = 0.02  # of the documents: held out of training, to measure the tokenizer on
+MAX_KEPT = 1_000  # held-out documents, which stay in memory
+app = typer.Typer(name="tokenizer", no_args_is_help=True, help="Train or inspect a tokenizer.")
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 @app.command(epilog="Example: manyhands tokenizer train run.yaml my-tokenizer")
 def train(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="A run file: its run, tokenizer and data sections.")],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to make; it must not exist, or be empty.")],
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="A run file with run, tokenizer and data sections.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to create; it must be empty or not exist.")],
     as_json: Json = False,
 ) -> None:
-    """Train a tokenizer on a run's documents, and measure it by some that it was not trained on."""
+    """Train a tokenizer on a run's documents, and measure it on documents held out from training."""
     run = RunConfig.from_yaml(config)
     if run.tokenizer.path is not None:
         raise ConfigError(f"{config}: `tokenizer.path` names a tokenizer to import: remove it to train one.")
@@ -66,21 +66,21 @@ def train(
 @app.command(epilog='Example: manyhands tokenizer inspect my-tokenizer "A text to cut into tokens."')
 def inspect(
     tokenizer: Annotated[Path, typer.Argument(metavar="TOKENIZER", help="A tokenizer's folder or file.")],
-    text: Annotated[str | None, typer.Argument(metavar="TEXT", help="A text, to see its tokens.")] = None,
+    text: Annotated[str | None, typer.Argument(metavar="TEXT", help="Text to tokenize.")] = None,
     corpus: Annotated[
         Path | None,
         typer.Option(
-            help="A run file, to measure by its documents unknown tokens, characters per token, tokens per word, and "
-            "the share of split words."
+            help="Run file with documents to measure: unknown tokens, characters per "
+            "token, tokens per word, and the share of split words."
         ),
     ] = None,
     text_file: Annotated[
-        Path | None, typer.Option(help="A text file, to measure the tokenizer by it; an empty line ends a document.")
+        Path | None, typer.Option(help="Text file to measure the tokenizer on; an empty line ends a document.")
     ] = None,
-    documents: Annotated[int, typer.Option(min=1, help="Measure by so many documents at most.")] = 1_000,
+    documents: Annotated[int, typer.Option(min=1, help="Maximum number of documents to measure on.")] = 1_000,
     as_json: Json = False,
 ) -> None:
-    """Show how a tokenizer cuts a text; or what it is made of, its strangest tokens, and how it fits a corpus."""
+    """Show the tokens of a text; or a tokenizer's parts, its strangest tokens, and its fit to a corpus."""
     if sum(choice is not None for choice in (text, corpus, text_file)) > 1:
         raise ConfigError("TEXT, --corpus and --text-file exclude each other: give one of them.")
     if text is not None:

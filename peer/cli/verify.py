@@ -28,19 +28,19 @@ def verify_leaderboard(
     source: Annotated[
         str,
         typer.Argument(
-            metavar="SOURCE", help="The dashboard's address, a file that `--save` wrote, or a certificate's file."
+            metavar="SOURCE", help="Address of the dashboard, a file that `--save` wrote, or a certificate's file."
         ),
     ],
-    save: Annotated[Path | None, typer.Option(help="Keep what was downloaded in this file, to verify offline.")] = None,
+    save: Annotated[Path | None, typer.Option(help="Save the downloaded data in this file, to verify offline.")] = None,
     authority: Annotated[
         str,
-        typer.Option(metavar="KEY|PAGE", help="Of a certificate: the key that must have signed it, or the run's page."),
+        typer.Option(metavar="KEY|PAGE", help="Certificate only: the key that must have signed it, or the run's page."),
     ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Check every receipt's signature, count by them, and compare with the published leaderboard.
+    """Verify every receipt's signature, add up the samples, and compare them with the published leaderboard.
 
-    Of a certificate of contribution: whether the run's authority has signed it.
+    For a certificate of contribution, verify that the run's authority has signed it.
     """
     if (certificate := certificate_in(source)) is not None:
         check_certificate(certificate, authority and authority_key(authority), as_json)

@@ -30,7 +30,7 @@ Activation = Literal["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "t
 
 @dataclass(frozen=True)
 class Architecture:
-    """A model family, identified by transformers' name for it."""
+    """A family of models, named as in transformers."""
 
     objectives: tuple[str, ...]
     options: Mapping[str, Any]  # key of the transformers configuration -> pydantic type of its value

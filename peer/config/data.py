@@ -58,17 +58,17 @@ def check_address(key: str, address: str) -> None:
 
 
 class ScorerConfig(Section):
-    """The scorer of documents: pieces of a Unigram tokenizer (the run's own, if none is named), or a KenLM model."""
+    """A scorer of documents: the pieces of a Unigram tokenizer (by default the run's own), or a KenLM model."""
 
     kind: Literal["unigram", "kenlm"] = "unigram"
     """Kind of the scorer: the pieces of a Unigram tokenizer, or a KenLM model."""
     model: Address | None = None
-    """Path or address of the scorer's model, which every volunteer's machine must reach; by default the run's
-    tokenizer."""
+    """Path or address of the scorer's model, which every volunteer's machine must be able to read; by default the
+    run's tokenizer."""
     sha256: Sha256 | None = None
     """Digest of the model's file."""
     text: Literal["raw", "words"] = "raw"
-    """Text that a KenLM model is given: as it is (`raw`), or normalized and cut into words (`words`)."""
+    """Text given to a KenLM model: unchanged (`raw`), or normalized and split into words (`words`)."""
 
     @model_validator(mode="after")
     def _model_where_needed(self) -> ScorerConfig:
@@ -91,15 +91,15 @@ class Sampling(Section):
     """A document is kept with the probability min(1, `scale` x its weight); the method gives the weight."""
 
     method: Method
-    """Method that gives each document's weight."""
+    """Method that assigns a weight to each document."""
     scale: PositiveFloat
-    """Factor of the weight: a document is kept with the probability scale x weight, 1 at most."""
+    """Factor of the weight: a document is kept with the probability min(1, scale x weight)."""
     quartiles: tuple[PositiveFloat, PositiveFloat, PositiveFloat] | None = Field(None, strict=False)
-    """Three perplexities that divide the corpus in four; not for `random`."""
+    """Three perplexities that divide the corpus into quarters; not for `random`."""
     factors: tuple[Factor, Factor, Factor, Factor] | None = Field(None, strict=False)
     """Weights of the four quartiles; for `stepwise`."""
     width: PositiveFloat | None = None
-    """Width of the bell, for `gaussian`: the weight is exp(-((perplexity - median) / median)² / width)."""
+    """Width of the bell curve, for `gaussian`: the weight is exp(-((perplexity - median) / median)² / width)."""
     scorer: ScorerConfig = ScorerConfig()
 
     @model_validator(mode="after")
@@ -117,12 +117,12 @@ class Sampling(Section):
 
 
 class ValidationSplit(Section):
-    """The amount of text that is held out, and the samples of it that each checkpoint is evaluated on."""
+    """The share of text that is held out, and the number of its samples that each checkpoint is evaluated on."""
 
     share: float = Field(0.001, ge=0, lt=0.5)
-    """Share of the documents that nobody trains on, chosen by their hash; 0: none, and no evaluation."""
+    """Share of the documents that are held out from training, chosen by their hash; 0: none, and no evaluation."""
     samples: int = Field(512, ge=1, le=MAX_SAMPLES)
-    """Largest number of held-out samples that each checkpoint is evaluated on."""
+    """Maximum number of held-out samples that each checkpoint is evaluated on."""
 
 
 def _one_or_several(value: Any) -> Any:
@@ -139,16 +139,16 @@ Paths = Annotated[
 
 
 class Filters(Section):
-    """Conditions on the documents of a source: documents that do not meet them are passed over."""
+    """Conditions on the documents of a source; documents that do not meet them are skipped."""
 
     min_characters: WholeNumber = 0
-    """Shortest document that is read, in characters."""
+    """Minimum length of a document, in characters; shorter documents are skipped."""
     max_characters: Positive | None = None
-    """Longest document that is read, in characters."""
+    """Maximum length of a document, in characters; longer documents are skipped."""
     language_field: Name | None = None
-    """Field or column that names a document's language."""
+    """Field or column with the language of a document."""
     languages: tuple[Name, ...] = Field((), strict=False)
-    """Languages of the documents that are read, as `language_field` names them."""
+    """Languages of the documents to read, as written in `language_field`."""
 
     @model_validator(mode="after")
     def _limits_fit(self) -> Filters:
@@ -167,32 +167,32 @@ class Source(Section):
     kind: Literal["builtin", "text", "jsonl", "parquet", "hub"]
     """Kind of the source: the built-in corpus, files, or a Hugging Face dataset, streamed (`hub`)."""
     path: Paths | None = None
-    """A dataset's name; or a file, folder, pattern or address, or a list of these. Every kind but `builtin` needs it.
-    """
+    """Name of a dataset; or a file, folder, pattern or address, or a list of these. Required for every kind but
+    `builtin`."""
     storage_options: Options = Field({}, max_length=50)
-    """Options of fsspec for the object storage, such as `anon: true`; every volunteer reads them, so no secrets."""
+    """fsspec options for object storage, such as `anon: true`. Every volunteer can read them: store no secrets."""
     documents: Literal["line", "paragraph"] = "paragraph"
-    """Document of a `text` file: each line, or all lines up to an empty one."""
+    """Unit of a `text` file that is one document: each line, or all lines up to an empty one."""
     encoding: str | None = Field(None, max_length=40)
-    """Encoding of the files, by Python's name; by default the one that their bytes show."""
+    """Encoding of the files, as Python names it; by default it is detected from their bytes."""
     config_name: str | None = None
     """Configuration of the dataset on the hub."""
     split: str = "train"
     """Split of the dataset on the hub."""
     revision: str | None = None
-    """Revision of the dataset on the hub; only a commit pins it."""
+    """Revision of the dataset on the hub; only a commit hash pins it."""
     text_field: str = "text"
-    """Field or column that holds the document."""
+    """Field or column with the text of a document."""
     license: str | None = Field(None, min_length=1, max_length=200)
     """Licence of the documents, for the model card."""
     weight: PositiveFloat = 1.0
-    """Share of this source among the tokens, relative to the weights of the others."""
+    """Share of this source in the tokens, relative to the weights of the other sources."""
     filters: Filters = Filters()
     duplicates: Duplicates = "none"
-    """Documents that a device drops: `exact` copies of those it has read since the source began, or `near` copies, too.
-    """
+    """Duplicates that a device drops: `exact` copies of documents read earlier in the same source, or `near` copies,
+    too."""
     sampling: Sampling | None = None
-    """Sampling of the documents by their perplexity; without it all are kept."""
+    """Sampling of the documents by perplexity; by default all documents are kept."""
 
     @model_validator(mode="after")
     def _path_where_needed(self) -> Source:
@@ -252,16 +252,16 @@ class Source(Section):
 
 
 class Data(Section):
-    """The sources of samples, and the samples' shape."""
+    """The sources of the samples, and the shape of a sample."""
 
     sources: tuple[Source, ...] = Field((Source(kind="builtin"),), min_length=1, strict=False)
-    """Sources of the documents, whose tokens are mixed by their weights."""
+    """Sources of the documents; their tokens are mixed in proportion to their weights."""
     sequence_length: int = Field(512, ge=16, le=8192)
-    """Largest number of tokens in a sample."""
+    """Maximum number of tokens in a sample."""
     cross_document_attention: bool = True
-    """Whether the documents packed into a sample see each other; `false` is for `modernbert`."""
+    """Whether documents packed into one sample attend to each other; `false` is supported by `modernbert` only."""
     microbatch_size: int = Field(4, ge=1, le=4096)
-    """Samples in one forward pass; volunteers may choose their own."""
+    """Samples in one forward pass; volunteers may choose another number."""
     shuffle_buffer: int = Field(1000, ge=1, le=1_000_000)
-    """Documents that are shuffled together."""
+    """Number of documents that are shuffled together."""
     validation: ValidationSplit = ValidationSplit()

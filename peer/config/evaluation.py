@@ -59,13 +59,13 @@ def _path_alone(value: Any) -> Any:
 
 
 class Examples(Section):
-    """A file, relative to who reads it, a web address, or `hub:OWNER/NAME`; the path alone will do."""
+    """A file (relative to the reader's folder), a web address, or `hub:OWNER/NAME`; a plain path is accepted."""
 
     path: Name
-    """File, relative to the run file, a web address, or `hub:OWNER/NAME`; the path alone will do in place of the
+    """File (relative to the run file), web address, or `hub:OWNER/NAME`; the path may be given instead of the
     object."""
     sha256: Sha256 | None = None
-    """Digest of the file as it lies there; a web address needs it."""
+    """Digest of the file as stored, before unpacking; required for a web address."""
     config_name: Name | None = None
     """Configuration of a dataset on the hub."""
     split: Name | None = None
@@ -103,42 +103,42 @@ Where = Annotated[Examples, BeforeValidator(_path_alone)]
 
 
 class Columns(Section):
-    """The columns by role: a number in CoNLL files (from 0; negative: from the end), a name elsewhere."""
+    """The columns by role: a number in CoNLL files (from 0; negative: from the end), a name in other formats."""
 
     text: Column | None = None
-    """Column of the text: a number in CoNLL files (from 0; negative: from the end), elsewhere a name; by default the
-    usual one of the format."""
+    """Column of the text: in CoNLL files a number (from 0; negative: from the end), in other formats a name; by
+    default the usual column of the format."""
     pair: Column | None = None
     """Column of a second text."""
     label: Column | None = None
-    """Column of the label; by default the usual one of the format."""
+    """Column of the label; by default the usual column of the format."""
 
 
 class Recipe(Section):
-    """The recipe by which a checkpoint is fine-tuned for a task; the same for all that are compared."""
+    """The recipe for fine-tuning a checkpoint on a task; it is the same for all compared checkpoints."""
 
     seeds: tuple[Annotated[int, Field(ge=0, lt=2**32)], ...] = Field(
         (0, 1, 2), min_length=1, max_length=32, strict=False
     )
-    """Seeds, all different: a checkpoint is fine-tuned once for each."""
+    """Seeds, all different; a checkpoint is fine-tuned once with each."""
     epochs: Positive = 10
-    """Largest number of epochs."""
+    """Maximum number of epochs."""
     patience: Positive = 3
-    """Epochs without a better score on the development set after which training ends."""
+    """Number of epochs without a better score on the development set after which training stops."""
     batch_size: Positive = 16
-    """Examples in a batch."""
+    """Number of examples in a batch."""
     learning_rate: PositiveFloat = 5e-5
     """Learning rate at the end of the warm-up."""
     weight_decay: float = Field(0.01, ge=0, allow_inf_nan=False)
     """Weight decay."""
     warmup_share: Fraction = 0.1
-    """Share of all steps that is warm-up."""
+    """Share of all steps used for the warm-up."""
     max_length: int = Field(128, ge=8, le=8192)
-    """Largest number of tokens in an example."""
+    """Maximum number of tokens in an example."""
     max_train: Positive | None = None
-    """Largest number of training examples: the first ones; by default all."""
+    """Maximum number of training examples, of which the first are used; by default all."""
     max_test: Positive | None = None
-    """Largest number of test examples: the first ones; by default all."""
+    """Maximum number of test examples, of which the first are used; by default all."""
 
     @model_validator(mode="after")
     def _seeds_differ(self) -> Recipe:
@@ -148,7 +148,7 @@ class Recipe(Section):
 
 
 class Reference(Section):
-    """An earlier model's score on the same task: a line across the curve."""
+    """An earlier model's score on the same task, drawn as a line across the curve."""
 
     name: str = Field(min_length=1, max_length=80)
     """Name of the model."""
@@ -160,26 +160,26 @@ class Task(Section):
     """One task."""
 
     name: ShortName
-    """Name of the task, different from the others'."""
+    """Name of the task; it must be unique."""
     kind: Kind
     """Kind of the task."""
     metric: Metric | None = None
-    """Metric that is drawn and compared; by default the kind's first."""
+    """Metric to draw and to compare; by default the kind's first."""
     train: Where | None = None
-    """Examples to fine-tune on; not for `fill-mask` and `bias`; for `retrieval` pairs of texts, if it is tuned."""
+    """Training examples; not for `fill-mask` and `bias`; for `retrieval`, pairs of texts if the model is fine-tuned."""
     dev: Where | None = None
-    """Examples that end the training, and by which a checkpoint is chosen for a release; by default a tenth of `train`,
-    if there is one."""
+    """Development examples, for early stopping and for choosing the checkpoint to release; by default a tenth of
+    `train`, if given."""
     test: Where
-    """Examples that are scored; for `retrieval` the judgements."""
+    """Test examples; for `retrieval`, the relevance judgements."""
     queries: Where | None = None
-    """Queries of `retrieval`, for `test` and `dev`."""
+    """Queries for `retrieval`, used by `test` and `dev`."""
     corpus: Where | None = None
-    """Documents of `retrieval`, for `test` and `dev`."""
+    """Documents for `retrieval`, used by `test` and `dev`."""
     columns: Columns = Columns()
     recipe: Recipe = Recipe()
     references: tuple[Reference, ...] = Field((), max_length=20, strict=False)
-    """Scores of earlier models on the same task: lines across the curve."""
+    """Scores of earlier models on the same task, drawn as lines across the curve."""
 
     @field_validator("metric", mode="before")
     @classmethod
@@ -244,10 +244,10 @@ class Task(Section):
 
 
 class EvaluationTasks(Section):
-    """All tasks of a run."""
+    """All tasks that checkpoints of a run are evaluated on."""
 
     tasks: tuple[Task, ...] = Field((), max_length=32, strict=False)
-    """Downstream tasks by which checkpoints are judged."""
+    """Downstream tasks on which checkpoints are evaluated."""
 
     @model_validator(mode="after")
     def _names_differ(self) -> EvaluationTasks:

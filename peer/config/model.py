@@ -22,7 +22,7 @@ OWN_SIZES = ("embedding_size", "num_hidden_groups")
 
 
 class Model(Section):
-    """The model to train; the names are transformers', ALBERT's where the families' differ.
+    """The model to train; keys are named as in transformers, or as for ALBERT where families differ.
 
     The default is ALBERT-large (Lan et al. 2020, arXiv 1909.11942).
     """
@@ -30,25 +30,25 @@ class Model(Section):
     architecture: Literal[
         "albert", "bert", "roberta", "electra", "deberta", "deberta-v2", "modernbert", "reformer", "gpt2"
     ] = "albert"
-    """Family of models, by the name that transformers gives it."""
+    """Family of models, named as in transformers."""
     embedding_size: Count | None = None
-    """Width of the token embeddings; for `albert` and `electra` only, by default 128."""
+    """Width of the token embeddings; only for `albert` and `electra`, by default 128."""
     hidden_size: Count = 1024
     """Width of the layers; a multiple of `num_attention_heads`."""
     num_hidden_layers: Count = 24
     """Number of layers."""
     num_hidden_groups: Count | None = None
-    """Number of groups of layers that share weights; for `albert` only, by default 1."""
+    """Number of groups of layers that share weights; only for `albert`, by default 1."""
     num_attention_heads: Count = 16
     """Number of attention heads."""
     intermediate_size: Count = 4096
-    """Width of the feed-forward part."""
+    """Width of the feed-forward network in a layer."""
     max_position_embeddings: Count = 512
-    """Longest sequence that the model can take, in tokens."""
+    """Maximum sequence length of the model, in tokens."""
     hidden_dropout_prob: Fraction = 0.0
-    """Dropout after layers."""
+    """Dropout rate after layers."""
     attention_probs_dropout_prob: Fraction = 0.0
-    """Dropout on attention."""
+    """Dropout rate of attention."""
     options: dict[str, Option] = Field({}, strict=False)
     """Further keys of the family's transformers configuration."""
 
@@ -98,19 +98,19 @@ def _own_size(architecture: str, name: str, value: object) -> object:
 
 
 class Objective(Section):
-    """Masked language modelling with sentence order or without, replaced tokens, or causal language modelling."""
+    """The objective: masked language modelling, replaced token detection, or causal language modelling."""
 
     name: Literal["mlm+sop", "mlm", "rtd", "clm"] = "mlm+sop"
-    """Masked language modelling with sentence order (`mlm+sop`, for `albert`) or without (`mlm`), detection of replaced
-    tokens (`rtd`, for `electra`), or causal language modelling (`clm`, for `gpt2`)."""
+    """Masked language modelling with (`mlm+sop`, for `albert`) or without (`mlm`) sentence order prediction,
+    replaced token detection (`rtd`, for `electra`), or causal language modelling (`clm`, for `gpt2`)."""
     mask_probability: float = Field(0.15, gt=0, lt=1)
     """Share of the tokens to predict."""
     whole_words: bool = False
-    """Mask all tokens of a word, or none."""
+    """Mask either all tokens of a word or none of them."""
     generator_size: float = Field(0.25, gt=0, le=1)
-    """For `rtd`: width of the generator's layers, as a share of the discriminator's. Both have equally many layers."""
+    """For `rtd`: width of the generator's layers relative to the discriminator's. Both have equally many layers."""
     discriminator_weight: float = Field(50.0, gt=0, le=50)
-    """For `rtd`: weight of the discriminator's loss beside the generator's."""
+    """For `rtd`: weight of the discriminator's loss, relative to the generator's."""
 
     @property
     def masks(self) -> bool:

@@ -35,30 +35,30 @@ class Run(Section):
     """The run's name, description, language and seed."""
 
     name: ShortName = "manyhands"
-    """Name of the run, a part of the join link."""
+    """Name of the run; part of the join link."""
     description: str = Field("", max_length=2000)
-    """Text about the run on its dashboard."""
+    """Description of the run on its dashboard."""
     language: LanguageCode = "en"
-    """Language of the texts; its abbreviations are known when text is cut into sentences."""
+    """Language of the text; its abbreviations are respected when text is split into sentences."""
     seed: int = Field(0, ge=0, lt=2**32)
-    """Seed of the model's initial weights and of the order in which the sources are read."""
+    """Seed for the model's initial weights and the order in which sources are read."""
 
 
 class Checkpoints(Section):
-    """The keeper's checkpoints: their interval, and which of them it keeps and publishes."""
+    """The keeper's checkpoints: how often they are written, and which are kept and published."""
 
     every_steps: Positive = 500
-    """Global steps from one checkpoint to the next."""
+    """Number of global steps between checkpoints."""
     every_minutes: float | None = Field(None, gt=0, le=1e6)
-    """Minutes after which the next global step is written even if it is not due by its number."""
+    """Number of minutes after which the next global step is written even if it is not due by its number."""
     keep: Positive = 5
-    """Checkpoints to keep: the newest."""
+    """Number of newest checkpoints to keep."""
     keep_every_steps: int = Field(0, ge=0)
-    """Interval, in global steps, of further checkpoints that are kept for good; 0: none."""
+    """Interval, in global steps, between checkpoints that are kept permanently; 0: none."""
     keep_best: int = Field(1, ge=0, le=100)
-    """Further checkpoints to keep: the best by their loss on held-out text."""
+    """Number of further checkpoints to keep: those with the lowest loss on held-out text."""
     max_loss_rise: float = Field(1.5, ge=1, le=1e6)
-    """Largest ratio of a checkpoint's loss to the loss of the checkpoint before; above it, the checkpoint is not
+    """Maximum ratio of a checkpoint's loss to the loss of the previous checkpoint; a checkpoint above it is not
     published."""
 
 
@@ -66,19 +66,19 @@ class MembershipLimits(Section):
     """Limits on members, their devices and their access tokens."""
 
     token_lifetime_s: int = Field(6 * 3600, ge=60, le=30 * 24 * 3600)
-    """Seconds for which an access token is valid: the swarm goes on that long without the coordinator."""
+    """Validity of an access token, in seconds; the swarm can continue that long without the coordinator."""
     newcomer_share: float = Field(0.25, gt=0, le=1, allow_inf_nan=False)
-    """Share of a global batch up to which a member's samples count before the keeper has received some of them; at
+    """Share of a global batch up to which a member's samples count before the keeper has received any of them. At
     least twice a fair share counts, and all samples are averaged."""
     max_devices_per_member: int = Field(MAX_DEVICES_PER_MEMBER, ge=1, le=10_000)
-    """Devices of a member that may hold a valid token at once."""
+    """Maximum number of a member's devices with a valid token at once."""
 
 
 class Dashboard(Section):
-    """The offers of the run's public page beside numbers and curves."""
+    """Features of the run's public page beside numbers and curves."""
 
     try_it: bool = True
-    """Let visitors give the newest published checkpoint a sentence; the coordinator's processor answers."""
+    """Let visitors try sentences on the newest published checkpoint; the coordinator's CPU answers."""
 
 
 class RunConfig(Section):
@@ -93,7 +93,7 @@ class RunConfig(Section):
     schedule: Schedule = Schedule()
     averaging: Averaging = Averaging()
     phases: tuple[Phase, ...] = Field((), strict=False)
-    """Changes of the settings at given global steps, in the order of the steps."""
+    """Changes of settings at given global steps, in the order of the steps."""
     checkpoints: Checkpoints = Checkpoints()
     membership: MembershipLimits = MembershipLimits()
     dashboard: Dashboard = Dashboard()

@@ -23,7 +23,7 @@ _Step = Annotated[int, Field(ge=0, le=2**40)]
 
 
 class Change(BaseModel):
-    """The settings from a step until the next change; complete, so earlier changes are irrelevant."""
+    """The settings that apply from a step until the next change; complete, so that earlier changes are not needed."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -46,7 +46,7 @@ class Change(BaseModel):
 
 
 class Steering(BaseModel):
-    """The operator's decisions on all future steps."""
+    """The operator's orders for future steps."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 

@@ -25,139 +25,139 @@ DROPS_SPACES = {"bert", "whitespace", "whitespace-split", "char-delimiter"}
 
 
 class SimpleNormalizer(Section):
-    """A change of the text that has no parameters."""
+    """A normalizer without parameters."""
 
     name: Literal["nmt", "nfc", "nfd", "nfkc", "nfkd", "lowercase", "strip-accents"]
-    """Kind of the step; these have no parameters."""
+    """Name of the step; these steps have no parameters."""
 
 
 class Strip(Section):
-    """White space at the text's ends."""
+    """Strip white space at the ends of the text."""
 
     name: Literal["strip"]
-    """White space at the text's ends is dropped."""
+    """Strip white space at the ends of the text."""
     left: bool = True
-    """Drop white space at the beginning."""
+    """Strip white space at the beginning."""
     right: bool = True
-    """Drop white space at the end."""
+    """Strip white space at the end."""
 
 
 class Replace(Section):
-    """Each match of a pattern becomes `content`."""
+    """Replace each match of a pattern with `content`."""
 
     name: Literal["replace"]
-    """Each match of a pattern is replaced."""
+    """Replace each match of a pattern."""
     pattern: Text
-    """Text to look for."""
+    """Text to search for."""
     content: str = Field(max_length=1000)
-    """Replacement of each match."""
+    """Replacement for each match."""
     regex: bool = False
-    """Read `pattern` as a regular expression (Oniguruma's)."""
+    """Interpret `pattern` as a regular expression (Oniguruma)."""
 
 
 class Prepend(Section):
-    """Something before the text."""
+    """Prepend a string to each text."""
 
     name: Literal["prepend"]
-    """A text is put before each text."""
+    """Prepend a string to each text."""
     prepend: Text
-    """Text to put before each text."""
+    """String to prepend."""
 
 
 class BertNormalizer(Section):
-    """BERT's normalizer: control characters go, white space becomes a space, Chinese characters stand apart."""
+    """BERT's normalizer: removes control characters, simplifies white space, separates Chinese characters."""
 
     name: Literal["bert"]
-    """BERT's normalizer."""
+    """Apply BERT's normalizer."""
     clean_text: bool = True
-    """Drop control characters, and turn white space into plain spaces."""
+    """Remove control characters, and replace white space with plain spaces."""
     handle_chinese_chars: bool = True
-    """Set Chinese characters apart."""
+    """Put a space before and after each Chinese character."""
     strip_accents: bool = False
-    """Drop accents."""
+    """Remove accents."""
     lowercase: bool = False
-    """Turn capital letters into small ones."""
+    """Convert the text to lower case."""
 
 
 class SimplePreTokenizer(Section):
-    """A way to cut that has no parameters."""
+    """A pre-tokenizer without parameters."""
 
     name: Literal["bert", "whitespace", "whitespace-split", "unicode-scripts", "unicode-words"]
-    """Kind of the step; these have no parameters."""
+    """Name of the step; these steps have no parameters."""
 
 
 class Metaspace(Section):
-    """Cut before each space, which becomes a `▁`."""
+    """Split before each space, which becomes `▁`."""
 
     name: Literal["metaspace"]
-    """A space becomes `▁` and begins a word."""
+    """Replace each space with `▁`, which begins a word."""
     prepend_scheme: Literal["always", "first", "never"] = "always"
-    """When the text's first word begins with `▁`, too."""
+    """When to put `▁` before the first word of the text, too."""
     split: bool = True
-    """Cut the text before each `▁`."""
+    """Split the text before each `▁`."""
 
 
 class ByteLevel(Section):
-    """Every byte becomes a letter of its own alphabet; cut as GPT-2 does if `use_regex`."""
+    """Map every byte to a character of a special alphabet; split as GPT-2 does if `use_regex`."""
 
     name: Literal["byte-level"]
-    """GPT-2's step: every byte becomes a letter of its own alphabet."""
+    """Apply GPT-2's step, which maps every byte to a character of a special alphabet."""
     add_prefix_space: bool = False
-    """Put a space before the text's first word."""
+    """Put a space before the first word of the text."""
     use_regex: bool = True
-    """Cut the text into words by GPT-2's pattern, which also cuts at vowel signs and other combining marks; set it to
-    false behind `unicode-words`."""
+    """Split the text into words with GPT-2's pattern, which also splits at vowel signs and other combining marks;
+    set it to false after `unicode-words`."""
 
 
 class Digits(Section):
-    """Cut digits from the rest, and from each other."""
+    """Split numbers from other text, and digits from each other."""
 
     name: Literal["digits"]
-    """Numbers are cut off."""
+    """Split numbers from other text."""
     individual_digits: bool = True
-    """Cut off each digit by itself."""
+    """Make each digit a word of its own."""
 
 
 class Punctuation(Section):
-    """Cut at punctuation."""
+    """Split the text at punctuation."""
 
     name: Literal["punctuation"]
-    """Text is cut at punctuation."""
+    """Split the text at punctuation."""
     behavior: Behavior = "isolated"
-    """Place of the mark after the cut."""
+    """Treatment of the punctuation mark at a split."""
 
 
 class Split(Section):
-    """Cut at each match of a pattern, or with `invert` at all that is none."""
+    """Split at each match of a pattern, or with `invert` at everything else."""
 
     name: Literal["split"]
-    """Text is cut at each match of a pattern."""
+    """Split the text at each match of a pattern."""
     pattern: Text
-    """Text to cut at."""
+    """Text to split at."""
     regex: bool = False
-    """Read `pattern` as a regular expression (Oniguruma's)."""
+    """Interpret `pattern` as a regular expression (Oniguruma)."""
     behavior: Behavior = "isolated"
-    """Place of the match after the cut."""
+    """Treatment of the matched text at a split."""
     invert: bool = False
-    """Cut the text at everything that does not match."""
+    """Split the text at everything that does not match."""
 
 
 class CharDelimiter(Section):
-    """Cut at a character, which is dropped."""
+    """Split at a character, which is dropped."""
 
     name: Literal["char-delimiter"]
-    """Text is cut at a character, which is dropped."""
+    """Split the text at a character, which is dropped."""
     delimiter: Annotated[str, StringConstraints(min_length=1, max_length=1)]
-    """Character to cut at."""
+    """Character to split at."""
 
 
 class FixedLength(Section):
-    """Cut after every `length` characters."""
+    """Split after every `length` characters."""
 
     name: Literal["fixed-length"]
-    """Text is cut after a number of characters."""
+    """Split the text into pieces of a fixed length."""
     length: Positive = 5
-    """Number of characters."""
+    """Number of characters in a piece."""
 
 
 def _by_name(step: Any) -> Any:
@@ -180,7 +180,7 @@ PreTokenizer = Annotated[
 
 @dataclass(frozen=True)
 class Preset:
-    """A named combination of algorithm, normalizers, pre-tokenizers and special tokens."""
+    """A preset of the steps that clean and split text before a vocabulary is learned from it."""
 
     algorithm: Algorithm
     normalizers: tuple[Normalizer, ...]
@@ -225,23 +225,23 @@ class Tokenizer(Section):
     """
 
     path: str | None = None
-    """Tokenizer to import: a `tokenizer.json` (gzipped or not), a `.model` of sentencepiece, or a folder with one of
-    these; without it `coordinator init` trains one."""
+    """Tokenizer to import: a `tokenizer.json` (optionally gzipped), a `.model` of sentencepiece, or a folder with
+    one of these; by default `coordinator init` trains one."""
     preset: PresetName = "albert"
-    """Preset of the steps that clean and cut text, with an algorithm."""
+    """Preset that chooses the algorithm, and the steps that clean and split text."""
     algorithm: Algorithm | None = None
-    """Algorithm that learns the vocabulary (`sentencepiece`: its library's Unigram); by default the preset's."""
+    """Algorithm that learns the vocabulary (`sentencepiece`: the Unigram of that library); by default the preset's."""
     vocab_size: int = Field(32_000, ge=100, le=1_000_000)
-    """Largest size of the vocabulary, special tokens included."""
+    """Maximum size of the vocabulary, including special tokens."""
     lowercase: bool | None = None
-    """Turn capital letters into small ones; by default the preset's choice."""
+    """Convert text to lower case; by default the preset's choice."""
     normalizers: tuple[Normalizer, ...] | None = Field(None, max_length=50, strict=False)
-    """Steps that clean the text, each its name or an object with `name` and parameters; by default the preset's."""
+    """Steps that clean the text, each a name or an object with `name` and parameters; by default the preset's."""
     pre_tokenizers: tuple[PreTokenizer, ...] | None = Field(None, min_length=1, max_length=50, strict=False)
-    """Steps that cut the text into words, each its name or an object with `name` and parameters; by default the
+    """Steps that split the text into words, each a name or an object with `name` and parameters; by default the
     preset's."""
     max_training_documents: Positive = 200_000
-    """Largest number of documents that the tokenizer is trained on."""
+    """Maximum number of documents to train the tokenizer on."""
 
     @model_validator(mode="after")
     def _no_choice_is_lost(self) -> Tokenizer:

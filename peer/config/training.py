@@ -19,39 +19,38 @@ Shape = Literal["linear", "cosine", "warmup_stable_decay"]
 
 
 class Optimizer(Section):
-    """The optimizer of the global steps or, where peers take them, of the local steps."""
+    """The optimizer of the global steps or, if peers take local steps, of the local steps."""
 
     name: Literal["lamb", "adamw", "stable_adamw", "muon", "sgd"] = "lamb"
-    """Optimizer; `muon` is for matrices of hidden layers, beside AdamW for all other parameters; `sgd` is for local
-    steps only."""
+    """Optimizer; `muon` applies to the matrices of hidden layers, and AdamW to all other parameters; `sgd` is for
+    local steps only."""
     learning_rate: PositiveFloat = 1.76e-3
     """Learning rate at the end of the warm-up."""
     betas: tuple[Fraction, Fraction] = Field((0.9, 0.999), strict=False)
-    """Decay of the two moments."""
+    """Decay rates of the first and second moments."""
     momentum: float = Field(0.95, ge=0, lt=1)
-    """Decay of Muon's momentum; for `muon`."""
+    """Decay rate of Muon's momentum; for `muon`."""
     epsilon: PositiveFloat = 1e-6
-    """Term added to the root of the second moment."""
+    """Term added to the square root of the second moment."""
     weight_decay: float = Field(0.01, ge=0, allow_inf_nan=False)
-    """Weight decay, except of biases and layer norms."""
+    """Weight decay; it does not apply to biases and layer norms."""
     clamp_value: PositiveFloat = 10_000.0
-    """Largest weight norm in the trust ratio; for `lamb`."""
+    """Maximum weight norm in the trust ratio; for `lamb`."""
     max_grad_norm: PositiveFloat = 1.0
-    """Norm to which the averaged gradient, or with local steps each local gradient, is clipped."""
+    """Maximum norm of the averaged gradient or, with local steps, of each local gradient; both are clipped to it."""
 
 
 class Schedule(Section):
-    """Linear warm-up, then decay to zero; both in global steps."""
+    """Linear warm-up, then decay to zero; both are counted in global steps."""
 
     shape: Shape = "linear"
-    """Decay after the warm-up: on a line, on half a cosine, or only in the last `decay_steps`
-    (`warmup_stable_decay`)."""
+    """Decay after the warm-up: linear, half a cosine, or only in the last `decay_steps` (`warmup_stable_decay`)."""
     warmup_steps: int = Field(5_000, ge=0)
-    """Global steps of linear warm-up."""
+    """Number of global steps of linear warm-up."""
     total_steps: Positive = 125_000
     """Global step at which the learning rate reaches zero."""
     decay_steps: Positive | None = None
-    """Global steps of the decay of `warmup_stable_decay`, up to `total_steps`: as 1 minus the root of their share."""
+    """Global steps of the decay of `warmup_stable_decay`, up to `total_steps`: 1 minus the root of their share."""
 
     @model_validator(mode="after")
     def _warmup_below_total(self) -> Schedule:
@@ -73,49 +72,48 @@ class Schedule(Section):
 
 
 class Averaging(Section):
-    """The global batch, and the averaging of gradients over peers; times in seconds."""
+    """The global batch, and the averaging of gradients across peers; times are in seconds."""
 
     target_batch_size: Positive = 4096
-    """Samples in a global step."""
+    """Number of samples in a global step."""
     initial_batch_size: Positive | None = None
-    """Samples in the first global step, from where the batch grows on a line; by default it does not grow."""
+    """Number of samples in the first global step, from which the batch grows linearly; by default it does not grow."""
     batch_warmup_steps: WholeNumber = 0
-    """Global steps after which the batch has its target size."""
+    """Number of global steps until the batch reaches its target size."""
     matchmaking_time_s: float = Field(15.0, gt=0, le=240)
-    """Longest wait, in seconds, for peers that do not come to a group; at most 240. A group begins when all known peers
-    have come; once some groups have formed, peers wait three times the median time of that, at least three seconds. 2
-    is enough in one machine room."""
+    """Maximum wait, in seconds, for peers that do not join a group; at most 240. A group starts as soon as all known
+    peers have joined. After some groups have formed, peers wait three times the median of the time that this took,
+    but at least three seconds. 2 is enough in one machine room."""
     averaging_timeout_s: PositiveFloat = 60.0
-    """Seconds after which a round of averaging has failed; once some rounds have succeeded, peers wait three times
-    their median, or more where the times vary."""
+    """Seconds after which an averaging round has failed. After some rounds have succeeded, peers wait three times
+    their median duration, or more if durations vary."""
     statistics_expiration_s: PositiveFloat = 120.0
-    """Seconds after which a silent peer is no longer counted."""
+    """Seconds after which a peer that reports nothing is no longer counted."""
     progress_refresh_s: PositiveFloat = 0.5
-    """Shortest time, in seconds, between two looks at the swarm's progress."""
+    """Minimum time, in seconds, between two checks of the swarm's progress."""
     compression: Literal[Compression, "auto"] = "float16"
-    """Format of averaged values on the wire: `float16` (2 bytes a value), `8bit-blockwise` (1), `none` (4),
-    `topk-2bit` (0.03 from senders, 0.53 from reducers), or `auto`: the keeper chooses format and `powersgd_rank` by
-    the lines of the peers, and the run begins with `8bit-blockwise`."""
+    """Wire format of averaged values: `float16` (2 bytes per value), `8bit-blockwise` (1), `none` (4), or
+    `topk-2bit` (0.03 from senders, 0.53 from reducers). With `auto` the run begins with `8bit-blockwise`, and the
+    keeper chooses the format and `powersgd_rank` according to the peers' bandwidth."""
     powersgd_rank: int = Field(0, ge=0)
-    """Rank of the factors as which large matrices are averaged (PowerSGD); 0: they are averaged as they are, or
-    `compression: auto` chooses."""
+    """Rank of the PowerSGD factors that are averaged instead of large matrices; 0: whole matrices are averaged, or
+    `compression: auto` chooses the rank."""
     local_steps: Positive = 1
-    """Number of local steps into which the target batch is divided; 1: gradients are averaged, and no peer steps alone.
-    """
+    """Number of local steps that the target batch is divided into; 1: gradients are averaged, without local steps."""
     delay: bool = False
-    """Let peers train on while a step is averaged: with parameters that are one step old or, with local steps, from
-    their own guess of the next ones."""
+    """Let peers train while a step is averaged: with parameters that are one step old or, with local steps, with
+    their own estimate of the next parameters."""
     aggregation: Literal["mean", "centered_clipping"] = "mean"
-    """Combination of all senders' gradients: their mean by samples, or centred clipping for runs among strangers."""
+    """Combination of the senders' gradients: mean weighted by samples, or centred clipping for runs among strangers."""
     clipping_radius: PositiveFloat = 2.0
-    """Largest distance of a sender from the last average, for centred clipping: in usual norms of the average, divided
-    by the root of the sender's share of the samples."""
+    """For centred clipping: maximum distance of a sender's gradient from the last average, in units of the average's
+    usual norm divided by the square root of the sender's share of the samples."""
     clipping_iterations: int = Field(3, ge=1, le=100)
-    """Number of times that centred clipping moves the average."""
+    """For centred clipping: number of iterations."""
     outer_learning_rate: PositiveFloat = 0.7
-    """Share of the peers' mean progress that a global step takes over, with local steps."""
+    """With local steps: share of the peers' mean progress that a global step applies."""
     outer_momentum: float = Field(0.9, ge=0, lt=1)
-    """Nesterov momentum of the global steps, with local steps."""
+    """With local steps: Nesterov momentum of the global steps."""
 
     @property
     def wire_format(self) -> Compression:
@@ -203,10 +201,10 @@ class Averaging(Section):
 
 
 class Phase(Section):
-    """The settings that change once `from_step` global steps are completed; settings left out stay as they were."""
+    """Settings that change after `from_step` completed global steps; settings left out do not change."""
 
     from_step: Positive
-    """Global steps completed when the phase begins."""
+    """Number of completed global steps at which the phase begins."""
     sequence_length: Positive | None = None
     """New `data.sequence_length`."""
     microbatch_size: Positive | None = None
@@ -214,18 +212,17 @@ class Phase(Section):
     target_batch_size: Positive | None = None
     """New `averaging.target_batch_size`."""
     mask_probability: float | None = Field(None, gt=0, lt=1)
-    """New `objective.mask_probability`; held-out text keeps the run's."""
+    """New `objective.mask_probability`; evaluation on held-out text keeps the run's."""
     sources: tuple[Source, ...] | None = Field(None, min_length=1, strict=False)
-    """New `data.sources`; a device goes on at its place in those that stay. Held-out text keeps the run's."""
+    """New `data.sources`; a device continues at its position in sources that remain. Held-out text keeps the run's."""
     optimizer: Literal["keep", "fresh"] = "keep"
-    """Keep the optimizer's moments in this phase, or begin with fresh ones: all zero, as at the run's first step.
-    """
+    """Keep the optimizer's moments in this phase, or reset them to zero as at the run's first step (`fresh`)."""
     learning_rate: PositiveFloat | None = None
     """New learning rate at the end of the warm-up."""
     warmup_steps: WholeNumber | None = None
-    """Global steps of a new warm-up, counted from `from_step`; the decay follows it."""
+    """Number of global steps of a new warm-up, counted from `from_step`; the decay follows it."""
     total_steps: Positive | None = None
-    """Global step, counted from the run's beginning, at which the learning rate reaches zero."""
+    """Global step, counted from the beginning of the run, at which the learning rate reaches zero."""
     schedule: Shape | None = None
     """New `schedule.shape`."""
     decay_steps: Positive | None = None

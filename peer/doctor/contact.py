@@ -37,7 +37,7 @@ REMEDIES = {  # reason of a failed connection -> remedy
 
 
 async def check_names(context: Context) -> CheckResult:
-    """The link's hosts have addresses; one of them is enough."""
+    """Check that at least one of the link's hosts has an address."""
     links = context.link.each()
     found = await asyncio.gather(*(_addresses_of(link, context.timing.connect_s) for link in links))
     for link, (addresses, _) in zip(links, found, strict=True):
@@ -66,7 +66,7 @@ async def _addresses_of(link: JoinLink, timeout_s: float) -> tuple[list[Address]
 
 
 async def check_tcp(context: Context) -> CheckResult:
-    """The coordinator's port accepts connections, at each of its addresses."""
+    """Check that the coordinator's port accepts connections at each of its addresses."""
     tries = [_try_connection(address, context.timing.connect_s) for address in context.addresses]
     reasons = dict(zip(context.addresses, await asyncio.gather(*tries), strict=True))
     context.reached = tuple(address for address, reason in reasons.items() if reason is None)
@@ -119,7 +119,7 @@ def check_proxy(context: Context) -> CheckResult:
 
 
 def check_route(context: Context) -> CheckResult:
-    """Find which of this machine's interfaces leads to the coordinator."""
+    """Find the interface of this machine that leads to the coordinator."""
     target = context.reached[0]
     family = socket.AF_INET6 if ":" in target.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as chooser:
@@ -141,7 +141,7 @@ def judge_route(local_address: str, interface: str | None) -> CheckResult:
 
 
 async def check_tls(context: Context) -> CheckResult:
-    """The server's certificate has the link's fingerprint."""
+    """Check that the server's certificate has the link's fingerprint."""
     try:
         links = dict.fromkeys(context.addresses[address] for address in context.reached)
         context.answering, context.certificate = await find_coordinator([*links])
@@ -154,7 +154,7 @@ async def check_tls(context: Context) -> CheckResult:
 
 
 async def check_protocol(context: Context) -> CheckResult:
-    """Coordinator and program speak the same version of the protocol."""
+    """Check that coordinator and program use the same version of the protocol."""
     context.client = client = ControlClient(context.link, context.certificate)
     context.resources.push_async_callback(client.close)
     try:
@@ -167,14 +167,14 @@ async def check_protocol(context: Context) -> CheckResult:
 
 
 def check_run_name(context: Context) -> CheckResult:
-    """The coordinator serves the run of the link."""
+    """Check that the coordinator serves the run of the link."""
     assert context.greeting is not None
     check_run(context.link, context.greeting)
     return ok(f"The coordinator serves `{context.link.run}`.", run=context.link.run)
 
 
 def check_time(context: Context) -> CheckResult:
-    """The two clocks agree well enough for tokens to be valid."""
+    """Check that the two clocks agree closely enough for tokens to be valid."""
     assert context.greeting is not None
     now = context.clock()
     skew_s = now - context.greeting.server_time
@@ -208,7 +208,7 @@ async def check_requirements(context: Context) -> CheckResult:
 
 
 async def check_bandwidth(context: Context) -> CheckResult:
-    """Measure some MiB up and down against the coordinator."""
+    """Measure upload and download bandwidth to the coordinator with a few MiB."""
     assert context.client is not None
     context.line = await measure_line(context.client, context.timing.probe_s, context.stopwatch)
     return judge_line(context.line)

@@ -37,7 +37,7 @@ LOOK, COMPUTE = "peer.doctor.training_helper:look", "peer.doctor.training_helper
 
 
 def check_disk(context: Context) -> CheckResult:
-    """Room for the device's key, log, tokenizer and waiting reports."""
+    """Check that the disk has room for the device's key, log, tokenizer and queued reports."""
     folder = context.options.state_dir
     try:
         free_bytes = read_free_disk(folder)
@@ -151,7 +151,7 @@ def _first_number(*paths: Path) -> int | None:
 
 
 async def check_device(context: Context) -> CheckResult:
-    """The device that `--device` names can be used."""
+    """Check that the device given by `--device` can be used."""
     try:
         device: DetectedDevice = await context.helper.ask(LOOK, context.options.device, context.options.threads)
     except HelperError as error:
@@ -166,7 +166,7 @@ async def check_device(context: Context) -> CheckResult:
 
 
 async def check_speed(context: Context) -> CheckResult:
-    """Some seconds of the run's training (without a run: the demo's), on random tokens."""
+    """Measure the speed of the run's training (without a run: the demo's) on random tokens for some seconds."""
     options, description = context.options, context.description
     config = RunConfig.from_yaml(BUILTIN_RUNS / "demo.yaml") if description is None else description.config
     whose = "the demo's" if description is None else "the run's"
@@ -210,7 +210,7 @@ def judge_speed(speed: Speed, microbatch_size: int, whose: str, memory_bytes: in
 
 
 def check_pace(context: Context) -> CheckResult:
-    """A sample and a round's gradients take this machine less time than the swarm's step."""
+    """Check that a sample and a round's gradients take this machine less time than one step of the swarm."""
     description, line, speed = context.description, context.line, context.speed
     assert description is not None
     assert line is not None

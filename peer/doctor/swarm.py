@@ -43,7 +43,7 @@ REMEDIES = {
 
 
 async def check_reachability(context: Context) -> CheckResult:
-    """Listen where the peer would, and let the coordinator dial, over the IP version by which it sees this machine."""
+    """Listen where the peer would, and let the coordinator dial over the IP version by which it sees this machine."""
     assert context.client is not None
     assert context.description is not None
     observed = context.description.observed_address
@@ -102,7 +102,7 @@ def position_of(dialled: bool, observed: IPAddress, own: Collection[IPAddress]) 
 
 
 async def check_daemon(context: Context) -> CheckResult:
-    """hivemind's p2p daemon starts and listens as it would for a peer."""
+    """Check that hivemind's p2p daemon starts and listens as it would for a peer."""
     listen = context.options.listen or tuple(endpoint.maddr for endpoint in everywhere())
     try:
         daemon: Daemon = await context.helper.ask(START_DAEMON, listen, context.timing.daemon_s)
@@ -124,7 +124,7 @@ def _daemon_remedy(error: str) -> str:
 
 
 async def check_swarm_tcp(context: Context) -> CheckResult:
-    """The keeper answers over TCP; without that nobody can join."""
+    """Check that the keeper answers over TCP, without which nobody can join."""
     found = "The coordinator names no address of the swarm: its keeper has not started."
     absent = failed(found, "Ask the operator whether the keeper is running.")
     remedy = "Allow outgoing TCP to port {ports}, and ask the operator whether the keeper is running."
@@ -132,7 +132,7 @@ async def check_swarm_tcp(context: Context) -> CheckResult:
 
 
 async def check_swarm_quic(context: Context) -> CheckResult:
-    """The keeper answers over QUIC, where it listens there; TCP would do."""
+    """Check that the keeper answers over QUIC, if it listens there; TCP is sufficient."""
     absent = skipped("The run's keeper listens on TCP only.")
     remedy = "Allow outgoing UDP to port {ports} if you can; TCP does as well."
     return await _dial_keeper(context, "udp", absent, warning, remedy)
@@ -166,7 +166,7 @@ async def _dial_keeper(
 
 
 def check_relay(context: Context) -> CheckResult:
-    """The keeper passes on connections for peers that others cannot reach."""
+    """Check that the keeper relays connections to peers that others cannot reach."""
     if context.relays:
         return ok("The keeper relays for peers that cannot be reached.", offered=True)
     if context.reachable:

@@ -34,7 +34,9 @@ OTHER_PLACES = ("PYTHONPATH", "PYTHONHOME", "PIP_USER", "PIP_TARGET", "PIP_PREFI
 def main(wheel: Path, arguments: Sequence[str]) -> None:
     """Create or update the environment."""
     parser = argparse.ArgumentParser(prog=f"python3 {wheel.name}/peer/installer", description="Installs manyhands.")
-    parser.add_argument("folder", nargs="?", default="manyhands", type=Path, help="of the environment (manyhands)")
+    parser.add_argument(
+        "folder", nargs="?", default="manyhands", type=Path, help="folder of the environment (default: manyhands)"
+    )
     parser.add_argument("--extra", action="append", default=[], help="an optional part, such as tpu; repeatable")
     options = parser.parse_args(arguments)
     folder = Path(os.path.abspath(options.folder))  # noqa: PTH100  # without resolving symlinks

@@ -25,14 +25,14 @@ _Name = Annotated[str, Field(min_length=1, max_length=80)]
 
 
 class HomeLine(Section):
-    """One peer's connection."""
+    """A peer's connection."""
 
     up_mbit_per_second: PositiveFloat
-    """Uplink, in megabits per second."""
+    """Upload bandwidth, in megabits per second."""
     down_mbit_per_second: PositiveFloat
-    """Downlink, in megabits per second."""
+    """Download bandwidth, in megabits per second."""
     latency_s: _Seconds = 0.02
-    """Time of a packet to another peer with such a line; between two others, the mean of both."""
+    """Time of a packet to another peer with the same latency; between two different peers, the mean of both."""
 
     @property
     def slower_rate(self) -> float:
@@ -41,14 +41,14 @@ class HomeLine(Section):
 
 
 class Visit(Section):
-    """One session of a participant in the swarm."""
+    """A period in which a participant is in the swarm."""
 
     begin_s: _Seconds = 0.0
     """Time at which its program is started."""
     end_s: PositiveFloat | None = None
-    """Time at which it ends; left out: not before the rehearsal does."""
+    """Time at which the visit ends; left out: with the rehearsal."""
     ends: Literal["leaves", "dies"] = "leaves"
-    """How it ends: `leaves` tells the others, `dies` does not."""
+    """How the visit ends: `leaves` notifies the other peers, `dies` does not."""
 
     @model_validator(mode="after")
     def _ends_after_its_begin(self) -> Visit:
@@ -58,21 +58,21 @@ class Visit(Section):
 
 
 class Rehearsed(Section):
-    """One device that takes part."""
+    """A device that takes part."""
 
     name: _Name
     """Name of the device."""
     member: _Name | None = None
-    """Member whose device it is; left out: the device's name."""
+    """Member who owns the device; left out: the device's name."""
     line: HomeLine
-    """Its line."""
+    """Connection of the device."""
     is_reachable: bool = True
-    """Let others connect to it, directly or by hole punching: only such a peer reduces a part."""
+    """Whether others can connect to the device, directly or by hole punching; only such a device reduces a part."""
     samples_per_second: PositiveFloat | None = None
-    """Speed of its device with the run's model and sequence length; left out: an auxiliary peer, which only averages.
-    """
+    """Speed of the device with the run's model and sequence length; left out: an auxiliary peer, which only
+    averages."""
     visits: tuple[Visit, ...] = Field((Visit(),), strict=False)
-    """Its stays, one after another."""
+    """Visits of the device, in order."""
 
     @model_validator(mode="after")
     def _visits_in_order(self) -> Rehearsed:
@@ -83,27 +83,27 @@ class Rehearsed(Section):
 
 
 class Mishap(Section):
-    """A temporary failure."""
+    """A fault that lasts for some time."""
 
     kind: Literal["line", "keeper", "stop", "partition", "records", "lies"]
-    """`line`: a line is slower, or dead. `keeper`: the keeper's process is killed, and started again at the end.
-    `stop`: a device's processes stand still (SIGSTOP). `partition`: two sides reach each other no more. `records`: a
-    device's records arrive late. `lies`: a device does not do as it says."""
+    """`line`: a connection is slower, or dead. `keeper`: the keeper's process is killed, and restarted at the end.
+    `stop`: a device's processes are suspended (SIGSTOP). `partition`: two sides cannot reach each other. `records`:
+    a device's records arrive late. `lies`: a device is dishonest."""
     begin_s: _Seconds
-    """Time at which it begins."""
+    """Time at which the fault begins."""
     end_s: PositiveFloat
-    """Time at which it is over."""
+    """Time at which the fault ends."""
     who: _Name | None = None
     """Name of the device; left out for `keeper` and `partition`."""
     factor: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Of a `line`: the part of its speed that is left."""
+    """For `line`: remaining fraction of the connection's speed."""
     side: tuple[_Name, ...] = Field((), strict=False)
-    """Of a `partition`: names of the devices on one side."""
+    """For `partition`: names of the devices on one side."""
     delay_s: _Seconds = 0.0
-    """Of `records`: additional time until others see them."""
+    """For `records`: additional delay until other peers see them."""
     lie: Literal["claims", "weight", "leaves", "withholds"] | None = None
-    """Of `lies`: `claims` many times its samples; names as much as its `weight` in rounds, too; `leaves` every group
-    that has formed; as a reducer `withholds` all averages."""
+    """For `lies`: `claims` reports many times the real samples; `weight` also uses that number as the weight in
+    rounds; `leaves` abandons every group that has formed; `withholds` sends no averages as a reducer."""
 
     @model_validator(mode="after")
     def _is_complete(self) -> Mishap:
@@ -124,41 +124,41 @@ class Mishap(Section):
 
 
 class MeasuredRun(Section):
-    """Measured figures of a past run, which `manyhands rehearse` prints next to those of its rehearsal."""
+    """Figures of the past run that a scenario describes; `manyhands rehearse` prints its own beside them."""
 
     averaging: Averaging
     """The run's settings."""
     steps: WholeNumber
-    """Number of the steps."""
+    """Number of steps."""
     step_s: tuple[_Seconds, _Seconds, _Seconds] = Field(strict=False)
-    """Times from one step to the next, at 5, 50 and 95 %."""
+    """Times between steps, at the 5th, 50th and 95th percentiles."""
     counted_share: Fraction
-    """Share of the reported samples, those in steps or lost, that counts."""
+    """Share of the reported samples (in steps or lost) that count."""
 
 
 class Scenario(Section):
-    """A swarm and the duration of its rehearsal."""
+    """A swarm, and the time for which it is rehearsed."""
 
     duration_s: PositiveFloat
     """Virtual time of the rehearsal."""
     parameters: Positive
     """Number of the model's parameters."""
     averaged: Positive | None = None
-    """Number of values that a round averages; left out: as many as `parameters`. PowerSGD averages fewer."""
+    """Number of values averaged in a round; left out: as many as `parameters`. PowerSGD averages fewer."""
     start_s: _Seconds = 15.0
-    """Time from a program's start until it takes the run's state."""
+    """Time from the start of a program until it loads the run's state."""
     has_checkpoints: bool = True
-    """Let joiners take the run's state from the coordinator's web server, too."""
+    """Whether joining peers can also download the run's state from the coordinator's web server."""
     keeper: HomeLine = HomeLine(up_mbit_per_second=500, down_mbit_per_second=500, latency_s=0.02)
-    """Line of the coordinator's machine."""
+    """Connection of the coordinator's machine."""
     line_mbit: PositiveFloat | None = None
-    """`line_mbit` of the coordinator's settings; left out: the others take its line for as fast as the fastest."""
+    """`line_mbit` of the coordinator's settings; left out: peers assume the bandwidth of the fastest peer."""
     devices: Annotated[tuple[Rehearsed, ...], Field(max_length=MOST_PEERS, strict=False)]
     """Devices that take part."""
     mishaps: tuple[Mishap, ...] = Field((), strict=False)
-    """Mishaps that happen meanwhile."""
+    """Faults during the rehearsal."""
     measured: MeasuredRun | None = None
-    """Measured figures of the past run that this scenario is of; `manyhands scenario` writes them."""
+    """Figures measured in the past run that this scenario describes; `manyhands scenario` writes them."""
 
     def gradient_bytes(self, averaging: Averaging) -> int:
         """Return the bytes of a peer's gradients in the slower direction of its connection."""
