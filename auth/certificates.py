@@ -34,13 +34,13 @@ class Certificate(Statement):
     member: _Name  # the member's public name
     number: _Count  # the member's number in this run
     samples: _Count  # number of samples confirmed by receipts
-    steps: _Count  # number of global steps that contain these samples
+    steps: _Count  # number of global steps to which these samples contributed
     active_days: _Count  # number of UTC days with at least one contribution
     first_day: _Day  # ISO 8601 date, UTC
     last_day: _Day
     training_s: _Count  # computation time in seconds, summed over the member's devices
     averaged_bytes: _Count  # bytes received from other peers and averaged, as reported by the devices
-    # Receipt pseudonyms of the newest devices; version 1 has libp2p peer IDs (base58) instead.
+    # Receipt pseudonyms of the member's newest devices; version 1 has libp2p peer IDs (base58).
     devices: Annotated[tuple[_Device, ...], Field(max_length=MAX_DEVICES)]
     issued_at: _Count  # Unix time in seconds
 

@@ -1,8 +1,8 @@
 """Swarm time: the coordinator's clock, which peers use instead of their own.
 
 hivemind nodes consider each other unreachable if their clocks differ by more than three seconds,
-for example after a suspend. Peers therefore follow the coordinator's clock, and use a monotonic
-clock between its messages, because nobody can set that one.
+for example after a suspend. Peers therefore follow the coordinator's clock. Between messages from
+the coordinator they use a monotonic clock, because no user can set it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-READINGS = 8  # number of recent messages compared
-NOTABLE_S = 0.5  # smallest change of the offset that is applied, in seconds
+READINGS = 8  # number of the coordinator's latest messages whose times are compared
+NOTABLE_S = 0.5  # smaller changes of the offset are ignored, in seconds
 
 # Swarm time minus steady time. In shared memory because hivemind's forks get no control messages.
 _offset_s = multiprocessing.Value("d", math.nan, lock=False)
@@ -31,7 +31,7 @@ def follow_coordinator(offset_s: float) -> None:
 
 
 def swarm_time() -> float:
-    """Return the Unix time of the coordinator's clock, or of the local clock before the first message."""
+    """Return the coordinator's Unix time, or the local clock's until the coordinator sends its first message."""
     offset_s = float(_offset_s.value)
     return time.time() if math.isnan(offset_s) else steady_time() + offset_s
 
@@ -48,7 +48,7 @@ class ReadClock:
         self._told_s = math.nan
 
     def read(self, server_time: float) -> float | None:
-        """Add a message's time (0: none). Return the new offset, or None if the offset has hardly changed."""
+        """Record a message's time (0 if it has none). Return the new offset, or None if it has hardly changed."""
         if server_time <= 0 or not math.isfinite(server_time):
             return None
         self._offsets.append(server_time - self._steady())

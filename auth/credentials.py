@@ -21,7 +21,7 @@ DEVICE_KEY_FILE = "device.key"
 
 @dataclass(frozen=True)
 class JoinedRun:
-    """A joined run: its name and the authority keys accepted for it."""
+    """A run that this device has joined: its name and the authority keys accepted for it."""
 
     name: str
     authorities: Authorities
@@ -68,7 +68,7 @@ class Credentials:
     def member_of(self, run: str) -> str | None:
         """Return this device's member name in `run`, or None if the device has never joined it."""
         try:
-            # At time 0, signatures of a replaced key are accepted as well.
+            # With `now=0.0`, signatures by an authority key that was replaced are still accepted.
             token = self._joined_run().authorities.read_token(self.token_jwt, run, now=0.0)
         except TokenError:
             return None
@@ -93,7 +93,7 @@ class Credentials:
         return revocations is not None and peer_id in revocations.peer_ids
 
     def store_grant(self, run: str, authority_public: bytes, token_jwt: str, revocations_jwt: str) -> None:
-        """Store the response to a join. Raises `TokenError`, without writing anything, if its parts disagree."""
+        """Store the coordinator's response to a join. Raises `TokenError` and writes nothing if its parts disagree."""
         self._require_own(read_token(token_jwt, authority_public, run))
         verify_revocations(revocations_jwt, authority_public, run)
         granted = JoinedRun(run, Authorities(authority_public).after(token_jwt, run))

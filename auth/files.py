@@ -28,7 +28,7 @@ def write_private(path: Path, content: bytes, replace: bool = True) -> None:
     """Write a file of mode 0600 atomically, so readers see either the old or the new content.
 
     With `replace=False` an existing file is kept. Two processes that create a file at the same time
-    then both read the content of the first.
+    then both read the content that was written first.
     """
     aside: Path | None = None
     try:
@@ -74,7 +74,7 @@ def make_private_directory(path: Path) -> None:
 
 
 def require_free(path: Path, remedy: str = OTHER_DIRECTORY) -> None:
-    """Raise `ConfigError` with the remedy unless `path` is an empty directory or does not exist."""
+    """Raise `ConfigError` unless `path` is an empty directory or does not exist; `remedy` ends its message."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise ConfigError(f"{path} exists and is not empty: {remedy}.")
 
@@ -83,8 +83,8 @@ def require_free(path: Path, remedy: str = OTHER_DIRECTORY) -> None:
 def new_directory(path: Path, mode: int = 0o755, remedy: str = OTHER_DIRECTORY) -> Iterator[Path]:
     """Yield a temporary directory; rename it to `path` on success, and remove it on failure.
 
-    Raises `ConfigError` with the remedy if `path` is not empty, is a symbolic link or is a mount
-    point.
+    Raises `ConfigError` if `path` is not empty, a symbolic link or a mount point. `remedy` is the
+    advice in the message about a directory that is not empty.
     """
     path = path.absolute()
     require_free(path, remedy)
@@ -110,7 +110,7 @@ class WatchedFile(Generic[Value]):
         self._seen: tuple[_Version, Value] | None = None
 
     def read(self) -> Value | None:
-        """Return the parsed content, or None without a file. Costs one `stat` while the file is unchanged."""
+        """Return the parsed content, or None if the file does not exist. An unchanged file is not read again."""
         try:
             version = _version(self.path.stat())
             if self._seen is None or self._seen[0] != version:

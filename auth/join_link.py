@@ -84,7 +84,7 @@ class JoinLink:
 
     @property
     def address(self) -> Address:
-        """The first address."""
+        """The first of the link's addresses."""
         return Address(self.host, self.port)
 
     def each(self) -> tuple[JoinLink, ...]:

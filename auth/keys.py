@@ -1,4 +1,4 @@
-"""Keys of the run's authority, of devices and of the coordinator's TLS; libp2p's RSA encoding.
+"""The keys of the authority, the devices and the coordinator's TLS server; libp2p's encoding of RSA keys.
 
 The authority (Ed25519) signs tokens and revocations. A device's RSA key is also its libp2p identity
 (hivemind signs with RSA), so the transport, DHT records and the control plane all prove the same
@@ -6,7 +6,7 @@ identity. Receipts are published, so they are signed with a separate key per run
 reveal that identity. The coordinator's TLS certificate is self-signed; peers trust it because the
 join link contains its fingerprint.
 
-libp2p's encoding is reimplemented here because hivemind's would load torch into the agent.
+libp2p's encoding is reimplemented here because importing hivemind's would load torch into the agent.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class AuthorityKey:
     """The run's Ed25519 key; its holder controls admission to the run."""
 
     private_key: ed25519.Ed25519PrivateKey
-    handover: str = ""  # previous key's signature over this one (`auth.tokens`), sent with each signature
+    handover: str = ""  # previous key's signature over this one (`auth.tokens`), or empty; sent with each signature
 
     @classmethod
     def generate(cls) -> AuthorityKey:
@@ -79,7 +79,7 @@ class AuthorityKey:
 
 @dataclass(frozen=True)
 class ReceiptKey:
-    """The Ed25519 key for a device's receipts in one run; it cannot be linked to the device or other runs."""
+    """The Ed25519 key for a device's receipts in one run; it reveals neither the device nor its other runs."""
 
     private_key: ed25519.Ed25519PrivateKey
 
@@ -153,7 +153,7 @@ def verify_signature(public_key: bytes, data: bytes, signature: bytes) -> bool:
 def peer_id_of(public_key: bytes) -> str:
     """Return the libp2p peer ID of an OpenSSH public key: the multihash of its libp2p encoding.
 
-    Raises `RequestError` if the key is not acceptable.
+    Raises `RequestError` unless it is a canonically encoded RSA key of 2048 to 4096 bits.
     """
     info = _parse_public_key(public_key).public_bytes(
         serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
@@ -206,7 +206,7 @@ def certificate_fingerprint(certificate: str | bytes) -> str:
 
 
 def _parse_public_key(public_key: bytes) -> rsa.RSAPublicKey:
-    """Parse an OpenSSH RSA key. Other spellings of the same key are rejected, so a device has only one."""
+    """Parse an OpenSSH RSA key. Only its canonical encoding is accepted, so a device has only one public key."""
     if len(public_key) > MAX_PUBLIC_KEY_BYTES:
         raise RequestError(f"The public key has {len(public_key)} bytes; {MAX_PUBLIC_KEY_BYTES} are allowed.")
     try:

@@ -53,7 +53,7 @@ def skeleton(name: str) -> str:
 
 
 def mixed_scripts(name: str) -> list[str]:
-    """Return the scripts of the first word with more than one, or an empty list if there is none."""
+    """Return the scripts of the first word that mixes several, or an empty list if no word does."""
     for word in _words(unicodedata.normalize("NFKC", name)):
         scripts = {_script(letter) for letter in word}
         if len(scripts) > 1 and not scripts <= _EAST_ASIAN:

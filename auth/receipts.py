@@ -1,8 +1,8 @@
 """Receipts: each sender's samples in a global step, signed by a peer that reduced part of the gradient.
 
-A peer's own report is only a claim; a receipt records the samples that another peer received. It is
-a statement (`auth.statements`) with the run, the era, the step, and each sender's pseudonym and
-number of samples. Receipts are published, so a pseudonym is a public key used for receipts only
+A peer's own report is only a claim; a receipt records the samples that another peer received. A
+receipt is a statement (`auth.statements`) with the run, the era, the step, and each sender's
+pseudonym and number of samples. Receipts are published, so a pseudonym is a public key used for receipts only
 (`auth.keys.ReceiptKey`). A device signs its own receipts with the matching private key.
 """
 
@@ -51,7 +51,7 @@ class SignedReceipt:
 
 
 def whole_samples(weights: Mapping[str, float]) -> dict[str, int]:
-    """Round the weights of a round to the positive integers of a receipt; keep the `MAX_SENDERS` largest."""
+    """Round the senders' weights to whole numbers for a receipt; keep the `MAX_SENDERS` largest above 0."""
     whole = {peer: min(MAX_COUNT, round(weight)) for peer, weight in weights.items() if math.isfinite(weight)}
     largest = sorted((peer for peer in whole if whole[peer] > 0), key=lambda peer: -whole[peer])
     return {peer: whole[peer] for peer in largest[:MAX_SENDERS]}
@@ -70,7 +70,7 @@ def read_receipt(text: str) -> SignedReceipt:
 
 
 def open_receipt(signed: SignedReceipt, signer: str) -> ReceiptBody:
-    """Return a receipt after verifying it. Raises `RequestError` unless `signer` signed its canonical form."""
+    """Return a receipt after verifying it. Raises `RequestError` unless the key `signer` signed its canonical form."""
     if (length := len(signed.body) + len(signed.signature)) > MAX_RECEIPT_CHARS:
         raise RequestError(f"A receipt has at most {MAX_RECEIPT_CHARS} characters, not {length}.")
     return ReceiptBody.opened(signed.body, is_signed_by(signer, signed.signature))

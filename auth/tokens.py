@@ -207,7 +207,7 @@ def handover_in(text: str, run: str) -> Handover | None:
 
 
 class _EdDSA(jws.JWSRegistry):
-    """A registry with EdDSA only, under its name of RFC 8037, which peers know. Callers limit sizes."""
+    """A registry with only EdDSA, under its name from RFC 8037, which all peers know; callers limit sizes."""
 
     max_header_length = max_payload_length = MAX_REVOCATIONS_CHARS
 
@@ -278,13 +278,14 @@ def _utc(time: float) -> str:
     return datetime.fromtimestamp(time, tz=timezone.utc).isoformat(sep=" ", timespec="seconds")
 
 
-# Signatures remain valid, so each is verified once per process, unlike expiration and revocation.
+# A signature stays valid, so it is verified once per process; dates and revocation are checked
+# at each use.
 _read_token = lru_cache(maxsize=CACHED_TOKENS)(read_token)
 
 
 @dataclass(frozen=True)
 class Authorities:
-    """A run's valid keys (Ed25519, 32 raw bytes each)."""
+    """The authority keys that a run accepts (Ed25519, 32 raw bytes each)."""
 
     current: bytes
     previous: bytes | None = None
@@ -300,7 +301,7 @@ class Authorities:
         return cls(*_BOTH.unpack(content))
 
     def to_bytes(self) -> bytes:
-        """Return the file content: the current key; after a handover also the previous key and its end."""
+        """Return the file content: the current key and, after a handover, the previous key and its last time."""
         return self.current if self.previous is None else _BOTH.pack(self.current, self.previous, self.until)
 
     @classmethod
@@ -333,7 +334,7 @@ class Authorities:
         return token
 
     def read_revocations(self, jwt: str, run: str) -> RevocationList:
-        """Return a revocation list after verifying it with either key. Raises `TokenError`."""
+        """Return a revocation list after verifying it with the current or previous key. Raises `TokenError`."""
         try:
             return verify_revocations(jwt, self.current, run)
         except TokenError:

@@ -150,7 +150,7 @@ def names_missing(provider: Provider, claims: dict[str, Any]) -> bool:
 
 
 def _texts(claims: Any, path: str) -> Iterator[str]:
-    """Yield the strings at a path such as `orgs[].preferred_username`; a claim of that name comes first."""
+    """Yield the strings at a path such as `orgs[].preferred_username`, or in a claim with that whole name."""
     if isinstance(claims, dict) and path in claims:
         found = claims[path]
         yield from (text for text in (found if isinstance(found, list) else [found]) if isinstance(text, str))

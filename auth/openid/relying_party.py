@@ -1,8 +1,8 @@
 """The coordinator as an OpenID client: it converts token responses into identities or errors.
 
 Endpoints follow OpenID Connect Discovery 1.0. Endpoints and keys are fetched on demand, at a
-limited rate, and cached. Only asymmetric keys of sufficient length in the key set (RFC 7517) can
-verify an ID token.
+limited rate, and cached. An ID token is verified only with asymmetric keys of sufficient length
+from the provider's key set (RFC 7517).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ ALGORITHMS = tuple(algorithm for algorithms in ALGORITHMS_OF.values() for algori
 MAX_KEYS = 64
 LEAST_RSA_BITS = 2048
 CACHED_S = 3600.0
-KEYS_AT_MOST_EVERY_S = 60.0  # minimum interval between fetches, even if many tokens name unknown keys
+KEYS_AT_MOST_EVERY_S = 60.0  # minimum interval between fetches of the keys, even if many tokens name unknown keys
 
 
 def new_nonce() -> str:
@@ -246,7 +246,7 @@ def _parse_key(entry: Any) -> Key | None:
 
 
 def fitting_keys(keys: tuple[Key, ...], key_id: str | None, algorithm: str) -> list[Key]:
-    """Return the keys that can verify a signature by `algorithm`; without a key ID, all of its type."""
+    """Return the keys that fit `algorithm` and have this ID; if `key_id` is None, all that fit `algorithm`."""
     return [
         key
         for key in keys
@@ -312,7 +312,7 @@ class RelyingParty:
         return identity_of(self.name, self.provider, endpoints.issuer, claims)
 
     async def _with_userinfo(self, client: Any, url: str, claims: dict[str, Any]) -> dict[str, Any]:
-        """Add the userinfo claims. Raises `IdTokenError` if the subject differs (OIDC Core 1.0, 5.3.2)."""
+        """Add the userinfo endpoint's claims. Raises `IdTokenError` if its subject differs (OIDC Core 1.0, 5.3.2)."""
         with asking(self.title):
             more = json_object(await asyncio.wait_for(client.get(url), TIMEOUT_S))
         if more.get("sub") != claims["sub"]:

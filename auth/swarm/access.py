@@ -87,10 +87,10 @@ class AuthorizedAverager:
             yield message
 
     async def _declare_for_download_periodically(self) -> None:
-        """Do nothing: donors are identified by their tokens, and no node stores hivemind's key for donors."""
+        """Do nothing: donors are identified by their tokens, and nodes do not store hivemind's DHT key for donors."""
 
     async def may_contribute(self, peer: PeerID) -> bool:
-        """Return whether a peer's gradients may have a weight; log a warning if not."""
+        """Return whether a peer's gradients may have a weight in the average; log a warning if not."""
         if await self.directory.admits(peer, CONTRIBUTING_ROLES):
             return True
         token = self.directory.token_of(peer)

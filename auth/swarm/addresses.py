@@ -21,7 +21,7 @@ from hivemind.proto import p2pd_pb2
 
 MAX_ADDRESSES = 8
 CONNECT_S = 10  # timeout for all addresses of a peer together, possibly including a relay's
-# Parts of the daemon's messages for a peer with no known address, or with no reachable address.
+# Parts of the daemon's error messages about a peer with no known or no reachable address.
 UNREACHED = ("failed to dial", "failed to find any peer", "routing: not found")
 # Binary https://github.com/multiformats/multiaddr: a host, TCP or QUIC, and an optional relay with
 # an RSA key.
@@ -46,8 +46,8 @@ def are_addresses(value: object) -> bool:
 async def own_addresses(p2p: P2P, *, relayed: bool) -> list[bytes]:
     """Return this peer's addresses as known to its daemon.
 
-    A relayed peer has no addresses until a relay accepts it. Loopback addresses are returned only
-    if there are no others.
+    If the peer is `relayed`, the list is empty until a relay has accepted the peer. Loopback
+    addresses are returned only if there are no others.
     """
     _, visible = await p2p._client.identify()
     addresses = [address.to_bytes() for address in visible if _ADDRESS.fullmatch(address.to_bytes())]

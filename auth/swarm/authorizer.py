@@ -41,7 +41,7 @@ STATE_READERS = TRAINING_ROLES | {"observer"}
 MAX_RECORD_BYTES = 2048  # limit for a record or addresses, signature included
 MAX_BEACON_BYTES = 8192  # limit for the keeper's record
 MOST_ENTRY_S = 86_400.0  # maximum lifetime of records and addresses; above any `statistics_expiration_s`
-MOST_SEARCH_S = 300.0  # maximum for a group search; above any run's `matchmaking_time_s` plus clock skew
+MOST_SEARCH_S = 300.0  # maximum lifetime of group entries; above any run's `matchmaking_time_s` plus clock skew
 MAX_TOKENS = 4096  # number of remembered tokens above which a node drops invalid ones
 _TOKEN, _ADDRESSES = b"token ", b"at "
 _KNOWN = b"+"
@@ -64,7 +64,7 @@ def group_key(run: str) -> str:
 
 
 def key_id(key: str) -> bytes:
-    """Return a key's ID as used in requests and records."""
+    """Return the ID of a DHT key, as used in requests and records."""
     return bytes(DHTID.generate(source=key).to_bytes())
 
 
@@ -84,7 +84,7 @@ def addresses_subkey(peer_id: str) -> bytes:
 
 
 def owner_of(subkey: object) -> tuple[str, Kind]:
-    """Return the owner and the kind of a subkey. Raises `ValueError` if the subkey belongs to no peer."""
+    """Return the peer ID and the kind of entry in a subkey. Raises `ValueError` if it belongs to no peer."""
     if not isinstance(subkey, bytes):
         raise ValueError("a peer's subkey must be bytes")
     kind: Kind = "record"
@@ -171,7 +171,7 @@ class SwarmAuthorizer:
         self._shown: dict[PeerID, str] = {}  # this node's token as last sent to each peer
 
     def sign_request(self, request: AuthorizedRequestBase, service: PeerID) -> bool:
-        """Add the missing credentials to a request. Return whether this node's token was added."""
+        """Add this node's token to a request unless the peer already has it. Return whether it was added."""
         if self.tokens.of(service.to_base58()) is not None:
             request.auth.service_public_key = _KNOWN
         if self._shown.get(service) == self.tokens.own_jwt():
@@ -201,7 +201,7 @@ class SwarmAuthorizer:
         return self._token_of(service, response.auth.service_access_token.signature) is not None
 
     def _token_of(self, peer: PeerID, shown: bytes) -> AccessToken | None:
-        """Return a peer's valid token, from the message if attached, else from memory."""
+        """Return a peer's valid token: the one attached to its message, else the remembered one, else None."""
         peer_id = peer.to_base58()
         token = self.tokens.show(shown) if shown else self.tokens.of(peer_id)
         return token if token is not None and token.peer_id == peer_id else None

@@ -15,7 +15,7 @@ the C stack, so a single record could kill every node that reads it.
 DHT nodes use `auth.swarm.protocol`, which serves members only and sends only new entries. Storage
 keeps the version of an entry that expires later. hivemind's storage does too, but deletes that
 version when the earlier one expires. hivemind also keeps the expiration times of old versions. Here
-they are dropped when they far outnumber the entries; frequent updates would fill the memory.
+they are dropped when they far outnumber the entries, because frequent updates would fill the memory.
 
 A node can use named relays immediately; hivemind has no such option and takes minutes to find
 relays. The daemon's own DHT can be disabled; unknown addresses are then resolved by `P2P.reach`, if
@@ -23,7 +23,7 @@ it is set (`auth.swarm.addresses`).
 
 When a p2p daemon dies, its exit code and last lines are logged; they are stored nowhere else.
 
-Time is the coordinator's (`auth.clock`). MANYHANDS_P2PD can select another p2p daemon. The daemon's
+hivemind uses swarm time (`auth.clock`). MANYHANDS_P2PD can select another p2p daemon. The daemon's
 sockets are in the temporary directory instead of /tmp, because hivemind never deletes them.
 """
 
@@ -60,7 +60,7 @@ from auth.swarm.protocol import MemberProtocol
 logger = logging.getLogger(__name__)
 LINGER_S = 60.0  # timeout for the last message; a slow connection may still have a full window to transmit
 END = RPCError(message="end of the stream")
-STOPPED = RPCError(message="stopped asking")  # unlike the end of the requests, leaves closing to the server
+STOPPED = RPCError(message="stopped asking")  # replaces the remaining requests; the server then closes
 SPARE_TIMES = 64  # number of outdated expiration times kept beyond the number of entries
 SHOWN_CHARS = 200  # length limit for a logged remote error or line of the daemon
 LAST_LINES = 8  # number of the daemon's last output lines that are logged when it dies
@@ -92,12 +92,12 @@ def patch_hivemind() -> None:
     hivemind.dht.node.DHTProtocol = MemberProtocol
     TimedStorage.store = _store_newer
     for module in [module for name, module in sys.modules.items() if name.split(".")[0] == "hivemind"]:
-        if hasattr(module, "get_dht_time"):  # every module has imported the name
+        if hasattr(module, "get_dht_time"):  # each module holds its own reference to the function
             vars(module)["get_dht_time"] = swarm_time
 
 
 def _daemon_at(program: Path) -> Path:
-    """Return the checked path of the operator's daemon; its processes are recognised by the file name."""
+    """Return the path after checking it; other code finds the daemon's processes by the name `p2pd`."""
     if program.name != DAEMON or not program.is_file() or not os.access(program, os.X_OK):
         raise ConfigError(
             f"{DAEMON_VARIABLE} names {program}, which is no program `{DAEMON}` that can be run: name the one that you "
@@ -224,7 +224,7 @@ async def _receive(
     requests: asyncio.Queue[Message | None],
     answered: asyncio.Event,
 ) -> None:
-    """Queue the client's requests until it has its response; return when the stream may be closed."""
+    """Queue the client's requests until the response is sent; return when the stream may be closed."""
     try:
         while True:
             request, word = await P2P.receive_protobuf(request_type, reader)  # None: end of the requests

@@ -63,7 +63,7 @@ class MemberProtocol(DHTProtocol):  # type: ignore[misc]
 
     @classmethod
     async def create(cls, *arguments: Any, **options: Any) -> MemberProtocol:
-        """Create the protocol; valid tokens sent by callers are stored in its storage."""
+        """Create the protocol; valid tokens that callers send are added to this node's storage."""
         protocol: MemberProtocol = await super().create(*arguments, **options)
         protocol._hold_tokens()
         if protocol.authorizer is not None:
@@ -80,7 +80,7 @@ class MemberProtocol(DHTProtocol):  # type: ignore[misc]
 
     async def add_p2p_handlers(self, p2p: P2P, _wrapper: Any = None, **options: Any) -> None:
         """Register the handlers; with an authorizer, they serve members only."""
-        self._hold_tokens()  # must precede the first call
+        self._hold_tokens()  # must precede the first request from a peer
         guarded = None if self.authorizer is None else _Service(self, self.authorizer)
         await super().add_p2p_handlers(p2p, guarded, **options)
 
@@ -126,7 +126,7 @@ class MemberProtocol(DHTProtocol):  # type: ignore[misc]
         return addresses
 
     async def call_find(self, peer: PeerID, keys: Collection[DHTID]) -> Found | None:
-        """Search on one node, store new entries, and return all entries of each key; None on failure."""
+        """Search on one node, store new entries, and return all entries of each key, or None on failure."""
         request = dht_pb2.FindRequest(keys=[key.to_bytes() + self._marks(key) for key in keys], peer=self.node_info)
         try:
             async with self.rpc_semaphore:
@@ -148,7 +148,7 @@ class MemberProtocol(DHTProtocol):  # type: ignore[misc]
         await super().update_routing_table(node_id_of(peer_id) if known else None, peer_id, responded)
 
     async def rpc_find(self, request: dht_pb2.FindRequest, context: P2PContext) -> dht_pb2.FindResponse:
-        """Return the entries that the caller lacks; its keys are followed by the marks of known entries."""
+        """Return the entries that the caller lacks; after each key it sends the marks of the entries it has."""
         if len(request.keys) > MAX_KEYS or any(len(key) > KEY_BYTES + MAX_ENTRIES * MARK_BYTES for key in request.keys):
             raise ValueError("a search for too much at once")
         asked = dht_pb2.FindRequest(keys=[key[:KEY_BYTES] for key in request.keys], peer=request.peer)
