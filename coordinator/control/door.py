@@ -52,10 +52,10 @@ class DoorLimits:
     calls_per_caller: int = CALLS_PER_ADDRESS  # also limits connections, which are useless without a call
     calls_per_minute: int = CALLS_PER_ADDRESS_PER_MINUTE  # limit per address
     connections: int = MAX_SESSIONS + SPARE_CALLS
-    strangers: int = SPARE_CALLS  # connections without a call so far
-    handshake_s: float = 10.0  # time for the TLS handshake
+    strangers: int = SPARE_CALLS  # connections that have made no call yet
+    handshake_s: float = 10.0  # timeout for the TLS handshake
     first_message_s: float = 15.0
-    reading_s: float = 60.0  # time for the peer to read one message of a response
+    reading_s: float = 60.0  # timeout for the peer to read one message of a response
     idle_s: float = 60.0  # maximum duration of a connection without a call
 
     @classmethod
@@ -281,7 +281,7 @@ class _Visitor(_End):
         self._wait_for(self._door.limits.handshake_s)
 
     def receive(self, data: bytes) -> None:
-        """Forward received data, or collect the first TLS record."""
+        """Forward received data, or collect it until the first TLS record is complete."""
         if self.other is not None:
             super().receive(data)
             return
@@ -326,7 +326,7 @@ class _Visitor(_End):
 
 
 def _has_whole_record(arrived: bytearray) -> bool | None:
-    """Return whether the first TLS record is complete; None if it is not a handshake or is too long."""
+    """Return whether the first TLS record is complete, or None if it is not a handshake or too long."""
     if arrived[0] != HANDSHAKE_RECORD:
         return None
     length = int.from_bytes(arrived[3:RECORD_HEAD_BYTES], "big")

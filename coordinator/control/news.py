@@ -28,7 +28,7 @@ from peer.protocol import control_pb2
 
 STANDING_EVERY_S = 2.0
 SPEED_CHANGE = 0.05  # relative change of the run's speed that triggers an update
-TOLD_AT_ONCE = 250  # sessions per `refresh` that receive a message which concerns all and is not urgent
+TOLD_AT_ONCE = 250  # maximum number of sessions that receive a non-urgent message per `refresh`
 PRESENCE_EVERY_S = 3.0
 MOST_PRESENCE_S = 10.0  # well below the time after which a silent session counts as offline
 PRESENCES_PER_SECOND = 500.0
@@ -43,7 +43,7 @@ class MemberStanding:
     own_samples: int
     rank: int  # rank from 1; equal numbers of samples share a rank
     members: int
-    samples_per_second: float = field(default=0.0, compare=False)  # speed of the run; 0: unknown
+    samples_per_second: float = field(default=0.0, compare=False)  # speed of the run, or 0 if unknown
     time_left_s: float = field(default=0.0, compare=False)
 
     def is_news_to(self, told: MemberStanding | None) -> bool:
@@ -69,7 +69,7 @@ def standings(contributions: Sequence[Contribution]) -> dict[str, MemberStanding
 def presence_every_s(sessions: int, told_s: float) -> float:
     """Return the interval between presence reports, in whole seconds, for a number of sessions.
 
-    To keep changes rare, decreases of 1 s or less from `told_s`, the last one sent, are ignored.
+    To keep changes rare, decreases of 1 s or less from `told_s`, the last interval sent, are ignored.
     """
     wanted = min(max(PRESENCE_EVERY_S, math.ceil(sessions / PRESENCES_PER_SECOND)), MOST_PRESENCE_S)
     return told_s if told_s - 1 <= wanted <= told_s else wanted
@@ -159,7 +159,7 @@ class SessionNews:
             self._told_to(session).presence_every_s = self._presence_every_s
 
     async def _send_revoked_away(self) -> None:
-        """End the sessions of revoked devices. Checked on every call: a session may be newer than the list."""
+        """End revoked devices' sessions. Every call checks all sessions, because some may be newer than the list."""
         for session in list(self._live.values()):
             if not session.ended and session.token.peer_id in self._revoked:
                 error = await asyncio.to_thread(self._services.membership.revocation_of, session.token.device_id)

@@ -34,7 +34,7 @@ def relay_of(claimed: Sequence[str], peer_id: str, caller: Address) -> str:
 
 
 def some_of(relays: Iterable[str], peer_id: str, rng: random.Random) -> tuple[str, ...]:
-    """Return a random selection of relays, to spread the load, without the new peer itself."""
+    """Return a random selection of relays, to spread the load, but never the new peer (`peer_id`) itself."""
     others = sorted(relay for relay in relays if relay and not relay.endswith(f"/{peer_id}"))
     return tuple(rng.sample(others, min(MAX_RELAYS, len(others))))
 

@@ -204,7 +204,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         | control_pb2.ChooseNameRequest,
         *further: bytes,
     ) -> None:
-        """Raise an error unless the request's key signed a valid nonce; only valid proofs write a row.
+        """Raise an error unless the request's key signed a valid nonce. Only then store the nonce as used.
 
         `further` are additional bytes covered by the signature.
         """
@@ -319,7 +319,7 @@ async def _read_chunks(file: RunFile) -> AsyncIterator[bytes]:
 
 
 def _offered_checkpoint(services: RunServices) -> control_pb2.CheckpointReply:
-    """Return the newest published checkpoint for joining peers; without an address if there is none."""
+    """Return where joining peers can download the newest published checkpoint; empty if there is none."""
     status = read_swarm_status(services.database)
     newest = next((row for row in checkpoints(services.database) if not row.withheld), None)
     if status is None or newest is None:

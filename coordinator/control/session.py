@@ -64,7 +64,7 @@ class LiveSession:
     id: str
     token: AccessToken
     caller: Address
-    relay: str = ""  # address at which the device relays for others; "": none
+    relay: str = ""  # address at which the device relays for others, or "" if it does not
     ended: bool = False
     outgoing: asyncio.Queue[control_pb2.CoordinatorMessage | End] = field(
         default_factory=lambda: asyncio.Queue(QUEUE_MESSAGES)
@@ -259,7 +259,7 @@ class _Conversation:
                 )
 
     async def _take_report(self, message: control_pb2.StepReport) -> None:
-        """Accept a report, reject it permanently, or request a retransmission when its step may be known."""
+        """Accept a report, reject it for good, or ask for it again once the keeper may have reached its step."""
         token, services = self._session.token, self._services
         try:
             report = report_from_wire(message)
@@ -274,7 +274,7 @@ class _Conversation:
         await self._session.outgoing.put(control_pb2.CoordinatorMessage(ack=ack))
 
     async def _take_lost(self, message: control_pb2.Lost) -> None:
-        """Record samples lost outside of reports, or reject the message permanently."""
+        """Record lost samples that are in no step report, or reject the message permanently."""
         token, services = self._session.token, self._services
         try:
             lost = lost_from_wire(message)

@@ -20,7 +20,7 @@ from peer.config.run import public_part
 from peer.protocol import LOWEST_DIALLED_PORT, MAX_PROBE_BYTES, PROBE_CHUNK_BYTES, WORD_BYTES, control_pb2
 
 DESCRIPTIONS_PER_MINUTE = 30
-PROBES_PER_MINUTE = 20  # households and schools share an address
+PROBES_PER_MINUTE = 20  # limit per address, which households and schools share
 DIALS_PER_MINUTE = 20
 PROBES_AT_ONCE = 4
 DIALS_AT_ONCE = 16
@@ -68,7 +68,7 @@ class Visitors:
             self._probing -= 1
 
     def dial_back(self, caller: Address, port: int, udp_port: int = 0) -> bytes:
-        """Start connecting to the caller's own address. Return the word that will be sent there.
+        """Start connecting to the caller's own address. Return the random bytes that it will receive.
 
         A port of 0 is skipped. The caller chooses the port but not the content, and only a listener
         on that port sees whether it worked. Callers thus cannot probe their neighbours.
@@ -117,7 +117,7 @@ def _require_port(name: str, port: int, may_lack: bool) -> None:
 
 
 async def _say(address: Address, port: int, udp_port: int, word: bytes) -> None:
-    """Send the word by TCP and UDP; ignore errors, because the caller sees what arrives."""
+    """Send the random bytes by TCP and UDP; ignore errors, because the caller sees what arrives."""
     ways = [*([_connect(address, port, word)] if port else []), *([_send(address, udp_port, word)] if udp_port else [])]
     await asyncio.gather(*ways)
 

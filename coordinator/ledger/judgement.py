@@ -17,7 +17,7 @@ from peer.verification.receipts import Confirmation, credited
 
 STEPS_AHEAD = 2
 STEPS_PER_SECOND = 2.0  # faster than any swarm; bounds the steps taken since the keeper's last status
-KEPT_OTHERS = 4  # receipts besides the keeper's; without it and the claimant's own, three decide and one may be false
+KEPT_OTHERS = 4  # kept besides the keeper's; without that and the claimant's own, three decide and one may be false
 SPREAD = 0.25  # tolerance as a fraction of the median loss; small microbatches differ by a few percent
 LEAST_SPREAD = 0.05  # additional absolute tolerance, for losses near zero
 
@@ -59,7 +59,7 @@ class Facts:
     now: float
     joined_at: float  # time at which the device joined the run
     current_era: int
-    last_counting_step: int | None  # last valid step of the report's era; None: all are valid
+    last_counting_step: int | None  # last valid step of the report's era, or None if all are valid
     horizon_step: int  # highest plausible step of the report's era at present
     target_batch_size: int
     known: bool  # True if the ledger already contains this report
@@ -83,7 +83,7 @@ class Judgement:
 
     outcome: ReportOutcome
     reason: str = ""
-    lost: Mapping[str, int] = field(default_factory=dict)  # cause -> samples
+    lost: Mapping[str, int] = field(default_factory=dict)  # cause -> number of samples
     at: float = 0.0  # Unix time of the step, or of the rejection
 
     @property
@@ -162,7 +162,7 @@ def step_horizon(known_step: int, known_for_s: float) -> int:
 
 
 def judge_lost(lost: Lost, target_batch_size: int) -> str:
-    """Return why losses reported separately are implausible, or an empty string."""
+    """Return why lost samples reported outside step reports are implausible, or an empty string."""
     claimed, most = sum(lost.by_cause.values()), int(CLAIM_BOUNDS["lost_samples"].at(target_batch_size))
     return f"{claimed} lost samples are more than {most}" if claimed > most else ""
 
@@ -221,7 +221,7 @@ def _lot(step: int, device_id: str) -> bytes:
 
 
 def count(claims: Sequence[SampleClaim], receipts: Sequence[KeptReceipt]) -> dict[int, int | None]:
-    """Return the number of samples that count for each claim, by report id; None before any receipt.
+    """Return the number of samples that count for each claim, by report id; None if there is no receipt yet.
 
     `claims` must be in order of arrival: if a device reports a step twice, only the first counts.
     """
@@ -249,8 +249,8 @@ def _words(claim: SampleClaim, receipts: Sequence[KeptReceipt]) -> list[Confirma
 def step_sums(claims: Sequence[SampleClaim], counted: Mapping[int, int | None], loss_before: float | None) -> StepSums:
     """Return the sums of a step, including samples not yet confirmed by any receipt.
 
-    Losses are weighted by confirmed samples, or by claimed samples if none are confirmed.
-    `loss_before` is the loss of the previous step.
+    Training losses are weighted by confirmed samples, or by claimed samples if none are confirmed.
+    `loss_before` is the previous step's loss, or None if it is unknown.
     """
     confirmed = [claim for claim in claims if counted[claim.report_id]]
     losses = [(claim.loss, counted[claim.report_id] or 0) for claim in claims if claim.loss is not None]
@@ -269,7 +269,7 @@ def loss_sums(reported: Sequence[tuple[float, int]], before: float | None) -> tu
 
     Losses cannot be confirmed by receipts. However, all devices use the same parameters and similar
     samples in a step, so their losses are close. Each loss is therefore clamped to the weighted
-    median plus or minus (25 % + 0.05). `before`, the previous step's loss, decides between two medians.
+    median plus or minus (25 % + 0.05). `before` is the previous step's loss, or None (see `_median`).
     """
     reported = [(loss, samples) for loss, samples in reported if samples > 0]
     if not reported:
@@ -282,7 +282,7 @@ def loss_sums(reported: Sequence[tuple[float, int]], before: float | None) -> tu
 
 
 def _median(ordered: Sequence[tuple[float, int]], before: float | None) -> float:
-    """Return the weighted median loss; of two medians, the one closer to `before`, or the lower one."""
+    """Return the weighted median loss; if two qualify, the one closer to `before` (None: the lower one)."""
     half, passed = sum(samples for _, samples in ordered) / 2, 0
     for place, (loss, samples) in enumerate(ordered):
         passed += samples

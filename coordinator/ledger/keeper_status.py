@@ -11,7 +11,7 @@ from coordinator.store.eras import current_era
 from coordinator.store.models import SwarmStatus
 from coordinator.store.notify import Topic, tell
 
-KEEPER_SILENT_S = 120.0  # exceeds a round on a busy machine, and a restart
+KEEPER_SILENT_S = 120.0  # longer than a round on a busy machine takes, and a restart
 _STATUS_ROW = 1
 
 
@@ -27,7 +27,7 @@ class KeeperView:
     samples_per_second: float  # speed of the run (`coordinator.ledger.speed`)
     eta_s: float | None  # seconds until the batch is full at that speed
     addresses: tuple[str, ...]  # libp2p multiaddresses of the keeper
-    updated_at: float  # time of the last response of the keeper's p2p daemon
+    updated_at: float  # time at which the keeper's p2p daemon last responded
 
 
 def write_swarm_status(
@@ -72,7 +72,7 @@ def tell_keeper_addresses(database: Database, addresses: Sequence[str]) -> bool:
 
 
 def read_swarm_status(database: Database) -> KeeperView | None:
-    """Return the latest status of the swarm, or None before the first one."""
+    """Return the latest status of the swarm, or None if the keeper has not written any."""
     with database() as session:
         row = session.get(SwarmStatus, _STATUS_ROW)
         if row is None:

@@ -6,9 +6,9 @@ all sums that depend on it: counted samples, the step's sums, and the device's d
 losses. The order of arrival is therefore irrelevant, and reading the sums is cheap.
 
 Lost samples were computed but not used in any step. They are summed by device, day and cause, for
-display to members. Devices report losses with their reports, or separately when they leave. The
-coordinator adds the samples of reports it rejects and of devices it cuts off. Losses earn nothing,
-so there is no incentive to exaggerate them.
+display to members. Devices report them with their step reports, or separately when they leave. The
+coordinator adds the samples of reports it rejects and of devices it cuts off. Lost samples earn
+nothing, so there is no incentive to exaggerate them.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Ledger(LedgerReader):
             return [*self.record_all(deliveries[:middle]), *self.record_all(deliveries[middle:])]
 
     def record_lost(self, device_id: str, seq: int, lost: Lost, at: float) -> str:
-        """Record losses reported separately, once per `seq`. Return the reason if rejected, else ""."""
+        """Record lost samples from a separate message, once per `seq`. Return why it is rejected, or ""."""
 
         def record(session: Session) -> str:
             now = self._clock()
@@ -237,7 +237,7 @@ class _Intake:
 
 
 def _count_step(session: Session, step: int, target_batch_size: int) -> None:
-    """Count the reports of a step and update its sums; without reports, do nothing."""
+    """Count the reports of a step and update its sums; do nothing if it has no reports."""
     receipts, claims = kept_receipts(session, step), _claims(session, step)
     if not claims:
         return
@@ -335,7 +335,7 @@ def _add_to_days(session: Session, changes: Iterable[tuple[str, int, Mapping[str
 
 
 def count_losses(session: Session, device_id: str, step: int, by_cause: Mapping[str, int], at: float) -> None:
-    """Add samples, by cause, to a device's losses on the day of `at` (Unix time)."""
+    """Add samples, by cause, to a device's lost samples on the day of `at` (Unix time)."""
     rows = [
         {"device_id": device_id, "day": day_of(at), "cause": cause, "samples": samples, "times": 1, "last_step": step}
         for cause, samples in sorted(by_cause.items())

@@ -44,7 +44,7 @@ class StepRow:
 
     step: int
     samples: int
-    loss: float | None  # mean over samples; None without a reported loss
+    loss: float | None  # mean over samples, or None if no device reported a loss
     devices: int
     completed_at: float
     target_batch_size: int
@@ -59,7 +59,7 @@ class Contribution:
     devices: int
     online: int  # number of devices online now
     last_seen_at: float | None
-    samples_per_second: float  # total of the online devices
+    samples_per_second: float  # total speed of the online devices
     elapsed_s: float  # training time over all devices, without undone steps
     data_wait_s: float  # part of `elapsed_s` spent waiting for data
     averaged_bytes: int  # bytes averaged for other peers, as reported by the devices
@@ -67,7 +67,7 @@ class Contribution:
 
 
 def data_wait_share(contributions: Sequence[Contribution]) -> float | None:
-    """Return the fraction of training time spent waiting for data; None without any training time."""
+    """Return the fraction of training time spent waiting for data, or None if there is no training time."""
     elapsed_s = sum(row.elapsed_s for row in contributions)
     return min(1.0, sum(row.data_wait_s for row in contributions) / elapsed_s) if elapsed_s else None
 
@@ -114,13 +114,13 @@ Gifts = Mapping[Key, Gift]
 
 @dataclass(frozen=True)
 class Giving:
-    """All sums at one point in time, including the cached part."""
+    """The sums by member and hardware at one point in time, including the cached part."""
 
     read_at: float  # time of the last full read
     settled_step: int  # last step included in `settled`
     settled: Gifts
     gifts: Gifts
-    good_until: float = 0.0  # Unix time; extended for sums that took long to read
+    good_until: float = 0.0  # Unix time until which the sums are reused; later if reading them took long
 
     def by_member(self) -> dict[int, Gift]:
         """Return the sums of each member, by member id."""
@@ -232,7 +232,7 @@ class LedgerReader:
 
     def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:
         self._database, self._clock = database, clock
-        self.recent_contributions = Costly(self.contributions)  # cached; slightly older in a long run
+        self.recent_contributions = Costly(self.contributions)  # cached; slightly outdated in a long run
 
     def current_era(self) -> int:
         """Return the current era: the number of returns to a checkpoint so far."""
@@ -281,7 +281,7 @@ class LedgerReader:
             ]
 
     def contributions(self, gifts: Mapping[int, Gift] | None = None) -> list[Contribution]:
-        """Return every member with a device, except the keeper, by samples, then by averaged bytes.
+        """Return the contribution of each member with a device but the keeper, the most samples first.
 
         `gifts` are the members' sums by id, if already known.
         """

@@ -20,7 +20,7 @@ class CheckpointRow:
     size_bytes: int
     manifest_sha256: str
     created_at: float
-    withheld: str  # reason against publication; "": none
+    withheld: str  # reason not to publish it, or "" if there is none
 
 
 def record_checkpoint(
@@ -33,7 +33,7 @@ def record_checkpoint(
     removed: Sequence[int] = (),
     withheld: str = "",
 ) -> None:
-    """Record a checkpoint and delete the rows of `removed`; `withheld` is a reason against publication."""
+    """Record a checkpoint and delete the rows of `removed`; `withheld` is a reason not to publish it."""
     row = Checkpoint(
         step=step,
         size_bytes=size_bytes,

@@ -18,7 +18,7 @@ from coordinator.store.service_models import RelayOffer
 from peer.reporting.messages import MAX_SAMPLES_PER_SECOND
 
 ONLINE_S = 15.0  # maximum age of an online session's last message
-RECENT_S = 600.0  # time after which the remaining devices of a mass departure are considered normal
+RECENT_S = 600.0  # after this time, the devices left by a mass departure are considered normal
 APART = "apart"  # state of a device that trains or assists without seeing the keeper in the swarm
 STATES = frozenset(
     {"starting", "syncing", "training", "assisting", "averaging", "paused", "stopping", "standby", APART}
@@ -58,7 +58,7 @@ def open_session(database: Database, device_id: str, hardware: str, software_ver
         session.execute(turn)  # locks the device; otherwise concurrent sessions on two replicas would miss each other
         left_open = update(DeviceSession).where(DeviceSession.device_id == device_id, DeviceSession.ended_at.is_(None))
         ended = session.scalars(left_open.values(ended_at=DeviceSession.last_seen_at).returning(DeviceSession.id)).all()
-        if ended:  # another replica may be serving it
+        if ended:  # another replica may be serving one of these sessions
             session.execute(delete(RelayOffer).where(RelayOffer.session_id.in_(ended)))
             tell(session, Topic.SESSIONS)
         session.add(
@@ -83,13 +83,13 @@ class PresenceClaim:
     samples_per_second: float
     state: str
     last_seen_at: float  # Unix time, coordinator's clock
-    hardware: str | None = None  # hardware used for training; None: unchanged
+    hardware: str | None = None  # hardware used for training, or None if unchanged
 
 
 def checked_claim(
     step: int, own_samples: int, samples_per_second: float, state: str, now: float, device: str = ""
 ) -> PresenceClaim:
-    """Check a reported state; `device` is its hardware. Raises `RequestError` if it is implausible."""
+    """Return a checked reported state; `device` is the hardware, or "". Raises `RequestError` if implausible."""
     if state not in STATES:
         raise RequestError(f"`state` ({state!r:.40}) must be one of {', '.join(sorted(STATES))}.")
     _require_range("step", step, MAX_STEP)

@@ -20,7 +20,7 @@ from coordinator.store.models import Step
 from peer.config.run import RunConfig
 
 WINDOW_S = 300.0  # length of the measuring window
-LEAST_STEPS = 5  # minimum number of steps, even if they exceed the window
+LEAST_STEPS = 5  # minimum number of steps, even if they took longer than the window
 MOST_STEPS = 600  # maximum number of steps; no swarm takes more than two steps a second
 
 
@@ -50,7 +50,7 @@ def speed_of(steps: Sequence[Done], now: float) -> float:
 
 
 def batch_left_s(accumulated: int, target: int, speed: float) -> float | None:
-    """Return the seconds until the next step's batch is full; None if the speed is unknown."""
+    """Return the seconds until the next step's batch is full, or None if the speed is unknown."""
     return max(0, target - accumulated) / speed if speed > 0 else None
 
 
@@ -62,7 +62,7 @@ def total_steps(config: RunConfig, helm: Helm) -> int:
 
 
 def time_left_s(config: RunConfig, helm: Helm, swarm: KeeperView | None) -> float | None:
-    """Return the seconds until the run's last step; None if the speed is unknown."""
+    """Return the seconds until the run's last step, or None if the speed is unknown."""
     if swarm is None:
         return None
     changes, last = _changes(config, helm), total_steps(config, helm)

@@ -164,7 +164,7 @@ class PresentValues:
 
 
 def _far(wanted: float | None, now: float) -> float | None:
-    """Return the ratio of the new value to the current one if it is beyond `FAR` in either direction."""
+    """Return the ratio of the new value to the current one if it is beyond `FAR` in either direction, else None."""
     if wanted is None or now / FAR <= wanted <= now * FAR:
         return None
     return float(f"{wanted / now:.3g}")
@@ -233,7 +233,7 @@ class Steersman:
         return "The run goes on."
 
     def stop_at(self, step: int | None) -> str:
-        """End the run at `step`; None: no end."""
+        """End the run at `step`, or let it continue indefinitely if that is None."""
         if step is None:
             self._act("stop")
             return "The run does not end by itself."
@@ -258,7 +258,7 @@ class Steersman:
         confirmed: bool = False,
         why: str = "",
     ) -> str:
-        """Change settings from a step on; None: the first step that leaves every peer time to receive it.
+        """Change settings from a step on, by default the first by which every peer can receive the change.
 
         If all volunteers are on standby for faster connections, that is the current step, because
         no further step would occur. The keeper knows the current step exactly and may specify any

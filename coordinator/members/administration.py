@@ -56,17 +56,17 @@ class Administration:
             return self.membership.revoke(name, reason)
 
     def revoke_device(self, name: str, device_id: str, reason: str) -> str:
-        """Revoke one device of a member; return its full id."""
+        """Revoke one of a member's devices; return its full id."""
         with self.audit.act("revoke-device", name, device_act(device_id, reason)):
             return self.membership.revoke_device(name, device_id, reason)
 
     def quarantine(self, name: str, device_id: str, reason: str) -> str:
-        """Quarantine one device of a member until the quarantine is lifted; return its full id."""
+        """Quarantine one of a member's devices until the quarantine is lifted; return its full id."""
         with self.audit.act("quarantine", name, device_act(device_id, reason)):
             return quarantine_device(self.database, name, device_id, reason, self.actor, self.clock())
 
     def lift(self, name: str, device_id: str = "") -> list[str]:
-        """Lift the quarantine of one or all devices of a member; return their full ids."""
+        """Lift the quarantine of a member's device, or of all if `device_id` is ""; return their full ids."""
         with self.audit.act("lift-quarantine", name, device_act(device_id, "")):
             return release(self.database, name, device_id, self.actor, self.clock())
 
@@ -77,7 +77,7 @@ class Administration:
         return done
 
     def show_as(self, name: str, display_name: str) -> str:
-        """Set a member's public name ("": the member's own name); return the name shown."""
+        """Set a member's public name ("" restores the member's own name); return the name shown."""
         with self.audit.act("display-name", name, display_name):
             set_display_name(self.database, name, display_name)
         return display_name or name

@@ -70,7 +70,7 @@ def add_entry(session: Session, entry: Entry, role: str, member: Member | None, 
 
 
 def _meant_before(session: Session, entry: Entry, member: Member | None) -> int | None:
-    """Return the member's account with this name, in case a removed entry is added again."""
+    """Return the id of the member's account with this name, or None; it exists if the entry was once removed."""
     if member is None or entry.kind:
         return None
     accounts = session.scalars(select(Account).where(Account.member_id == member.id))
@@ -93,7 +93,7 @@ def entries(session: Session) -> list[AllowedRow]:
 
 
 def accounts_by_member(session: Session) -> dict[int, set[str]]:
-    """Return members' accounts at providers: those that have logged in, and entries not used yet."""
+    """Return each member's accounts by member id: those that have logged in, and entries not used yet."""
     found: dict[int, set[str]] = {}
     for member_id, label in session.execute(select(Account.member_id, Account.label)):
         found.setdefault(member_id, set()).add(label)

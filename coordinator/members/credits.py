@@ -24,7 +24,7 @@ def set_named(database: Database, name: str, named: bool) -> None:
 
 
 def unnamed_members(database: Database) -> frozenset[str]:
-    """Return the own names of the members that model cards must not name."""
+    """Return the names (not the display names) of the members whom model cards must not name."""
     query = (
         select(Member.name)
         .outerjoin(UnnamedMember, UnnamedMember.member_id == Member.id)

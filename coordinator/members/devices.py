@@ -43,9 +43,10 @@ class DeviceRow:
 def device_rows(
     database: Database, member: str = "", limit: int | None = None, offset: int = 0, search: str = ""
 ) -> list[DeviceRow]:
-    """Return a member's devices, or all except the keeper's, newest first: `limit` rows from `offset`.
+    """Return the devices of `member`, or of all members but the keeper if it is "", newest first.
 
-    With `search`, only devices whose member, id, role or hardware contains this text are returned.
+    At most `limit` rows from `offset` are returned (None: all). With `search`, only devices whose
+    member, id, role or hardware contains this text are included.
     """
     stays = select(DeviceSession).where(DeviceSession.device_id == Device.id)
     seen_at = stays.with_only_columns(func.max(DeviceSession.last_seen_at)).scalar_subquery()
@@ -114,7 +115,7 @@ def find_device(session: Session, member: Member, beginning: str) -> Device:
 
 
 def require_good_standing(session: Session, member: Member) -> None:
-    """Raise `QuarantinedError` if a device is in quarantine, because a new device could replace it."""
+    """Raise `QuarantinedError` if a device of the member is in quarantine: a new one could replace it."""
     quarantined = select(Device.id).where(Device.member_id == member.id, Device.quarantined_at.is_not(None)).limit(1)
     device_id = session.scalar(quarantined)
     if device_id is not None:
@@ -131,7 +132,7 @@ def tokens_until(database: Database) -> float:
 
 
 def require_room(session: Session, member: Member, device: Device | None, most: int, now: float) -> None:
-    """Raise `DeviceLimitError` if the device (None: a new one) would exceed the member's limit.
+    """Raise `DeviceLimitError` if the device, or a new one if it is None, would exceed the member's limit.
 
     Devices count while they hold a valid token. The caller must have locked the member's row, so
     that two devices cannot take the last slot.
@@ -153,7 +154,7 @@ def _is_active(device: Device, now: float) -> bool:
 
 
 def keep_receipt_key(session: Session, device: Device, receipt_key: str) -> None:
-    """Store a device's permanent receipt key. Raises `RequestError` if it differs or is in use."""
+    """Store a device's permanent receipt key. Raises `RequestError` if it has another, or another device this one."""
     if not receipt_key or device.receipt_key == receipt_key:
         return
     if device.receipt_key is not None:

@@ -34,7 +34,7 @@ def check_invitation(role: str, days: float, devices: int) -> None:
 
 
 def add_invites(session: Session, member: Member, role: str, days: float, codes: Iterable[str], now: float) -> None:
-    """Store codes for a member, as hashes."""
+    """Store the hashes of a member's new invite codes."""
     session.add_all(
         Invite(
             member_id=member.id,
@@ -48,7 +48,7 @@ def add_invites(session: Session, member: Member, role: str, days: float, codes:
 
 
 def usable_invite(session: Session, code: str, device: Device | None, now: float) -> Invite | None:
-    """Return the invite to redeem for a device (None: a new one). Raises an error for an invalid code.
+    """Return the invite to redeem for a device, new if `device` is None. Raises an error for an invalid code.
 
     The result is None if the device has already redeemed this code, because a reply may have been
     lost, or already has the rights that the code grants.
@@ -90,7 +90,7 @@ def check_role(role: str) -> None:
 
 
 def take_role(session: Session, device: Device, asked: str) -> Role:
-    """Set the requested role if the device's invites permit it; "" keeps the current role."""
+    """Set the requested role ("" keeps the current one) and return it. Raises `RequestError` if not permitted."""
     if asked and device.role != asked:
         if ROLE_RANKS[asked] > _allowed_rank(session, device):
             instead = ", or run `manyhands assist`" if device.role == "auxiliary" else ""
@@ -102,7 +102,7 @@ def take_role(session: Session, device: Device, asked: str) -> Role:
 
 
 def _allowed_rank(session: Session, device: Device) -> int:
-    """Return the highest rank permitted by the device's redeemed codes and its account; -1: none."""
+    """Return the highest rank permitted by the device's redeemed codes and its account, or -1 if none is."""
     roles = [*session.scalars(select(Invite.role).where(Invite.used_by_device_id == device.id))]
     by_login = select(Account.role).join(DeviceLogin, DeviceLogin.account_id == Account.id)
     roles += session.scalars(by_login.where(DeviceLogin.device_id == device.id))

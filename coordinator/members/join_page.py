@@ -44,7 +44,7 @@ class InviteFacts:
 
 
 def notebooks_of(notebook_url: str | None) -> Notebooks | None:
-    """Return the hosts' links for a notebook `https://github.com/OWNER/REPOSITORY/blob/...ipynb`, if given."""
+    """Return links that open `https://github.com/OWNER/REPOSITORY/blob/...ipynb`, or None for no notebook."""
     if notebook_url is None:
         return None
     path = urlsplit(notebook_url).path

@@ -83,13 +83,13 @@ class AtProvider:
 
 @dataclass
 class AtPage:
-    """A login through the coordinator's page, where the user checks the code before the provider."""
+    """A login through the coordinator's page, where the user checks the code before going to the provider."""
 
     party: RelyingParty
     user_code: str
     address: str
     expires_at: float  # monotonic clock, seconds
-    trip: CodeLogin | None = None  # latest login at the provider; completed once
+    trip: CodeLogin | None = None  # latest login at the provider; completed at most once
     browser: str = field(default="", repr=False)  # secret of the browser that was redirected
     outcome: asyncio.Future[Identity] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
@@ -175,7 +175,7 @@ class Logins:
         return address
 
     async def take_back(self, returned: AuthorizationResponse, browser: str) -> AtPage:
-        """Complete the login of a returning browser, once; errors are also shown in the terminal."""
+        """Complete the login for which a browser returns, at most once; errors are also shown in the terminal."""
         page = next((page for page in self._pages.values() if _is_from(page, returned, browser)), None)
         if page is None or page.trip is None or page.outcome.done():
             raise LoginExpiredError("This answer belongs to no login of this browser: start again in your terminal.")

@@ -125,7 +125,7 @@ class Membership:
         """Admit a device that has proved possession of `public_key`, with an invite code or as a known device.
 
         A code already used by this device is accepted, because a reply may have been lost.
-        `receipt_key` is the device's pseudonym in receipts, which it has signed; tokens require it.
+        `receipt_key` is the device's pseudonym in receipts, which it has proved to own; tokens require one.
         """
         check_role(role)
         peer_id = peer_id_of(public_key)
@@ -151,7 +151,7 @@ class Membership:
     def join_by_login(self, public_key: bytes, identity: Identity, role: str = "", *, receipt_key: str = "") -> Grant:
         """Admit a device that has proved possession of `public_key`, for a user identified by a provider.
 
-        Raises `NotAllowedError` or `RevokedError` for other users. `receipt_key`: see `join`.
+        Raises `NotAllowedError` or `RevokedError` if the user may not join. `receipt_key`: see `join`.
         """
         check_role(role)
         peer_id = peer_id_of(public_key)
@@ -172,7 +172,7 @@ class Membership:
         return self._database.transact(admit)
 
     def allow(self, entry: str, role: str = "trainer", name: str = "") -> str | None:
-        """Add an account or organisation to the allowlist. Return the member's name; None for organisations.
+        """Add an account or organisation to the allowlist. Return the member's name, or None for an organisation.
 
         `name` is the account's new or existing member; "" names the member after the entry.
         """
@@ -240,7 +240,7 @@ class Membership:
         return self._database.transact(shut_member_out)
 
     def revoke_device(self, name: str, device_id: str, reason: str = "") -> str:
-        """Revoke one device of a member permanently; the member remains and may add another device.
+        """Permanently revoke one of a member's devices; the member remains and may add another device.
 
         `device_id` is a prefix unique among the member's devices. Return the full id.
         """
@@ -260,7 +260,7 @@ class Membership:
             return self._named_member(session, name).name
 
     def revocation_of(self, device_id: str) -> RevokedError | None:
-        """Return the error for a revoked or quarantined device, else None."""
+        """Return the error for a revoked or quarantined device, or None if it is neither."""
         with self._database() as session:
             device = session.get(Device, device_id)
             return None if device is None else revocation_of(session, device.member, device)

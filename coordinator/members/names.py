@@ -55,7 +55,7 @@ def choose_name(database: Database, public_key: bytes, display_name: str, anonym
         naming = _naming(session, device.member_id)
         try:
             _rename(session, device.member, member_name(display_name) if display_name.strip() else None)
-        except ConfigError as error:  # the message would blame the operator
+        except ConfigError as error:  # a `ConfigError` would tell the member to correct the operator's settings
             raise RequestError(str(error)) from error
         naming.anonymous = anonymous
         return ChosenName(_shown(session, device.member, naming), naming.hidden_at is not None)
@@ -85,7 +85,7 @@ def find_member(session: Session, name: str) -> Member:
 
 
 def display_names(database: Database) -> dict[str, str]:
-    """Return the public names of members by name, where the two differ."""
+    """Return a map from members' names to their public names, for members whose two names differ."""
     with database() as session:
         other = or_(Member.display_name.is_not(None), Naming.anonymous, Naming.hidden_at.is_not(None))
         found = session.execute(
@@ -116,7 +116,7 @@ def _is_unnamed(naming: Naming | None) -> bool:
 
 
 def _naming(session: Session, member_id: int) -> Naming:
-    """Return the member's row; create it if missing."""
+    """Return the row with the member's choices of name; create it if missing."""
     naming = session.get(Naming, member_id, with_for_update=True)
     if naming is None:
         naming = Naming(member_id=member_id, anonymous=False)

@@ -1,12 +1,13 @@
 """Quarantine of devices: suspicions reported by peers, automatic decisions, and manual quarantine.
 
 A quarantine works like a revocation, but can be lifted. Devices report suspicious peers. The
-coordinator logs and stores each report with its member, until there are enough for a decision.
+coordinator logs and stores each report with the member who made it, until there are enough to
+decide.
 
 The keeper belongs to the operator, so its reports alone are sufficient. Members' reports must still
 be sufficient if any one member's reports are removed. A single member, even with many devices, thus
-cannot have another's device quarantined. Reports by several members within a minute are one strike;
-unprovable observations are none. The keeper is never quarantined.
+cannot have another's device quarantined. Reports of one kind within `INCIDENT_S` count as one
+strike, and observations that cannot be proved as none. The keeper is never quarantined.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from peer.reporting.suspicions import MAX_DETAIL_CHARS, SuspicionKind
 
 logger = logging.getLogger(__name__)
 
-INCIDENT_S = 45.0  # shorter than the peers' interval between repeated reports (peer.reporting.suspicions)
+INCIDENT_S = 45.0  # seconds; shorter than the peers' interval between repeated reports (peer.reporting.suspicions)
 MEMBERS_SHARE = 4  # members' reports can quarantine at most one in this many active devices
 KEPT_WORDS = 1_000  # stored reports per member; the newest are kept
 BY_KEEPER, BY_MEMBERS = "run:keeper", "run:members"  # actors of automatic quarantines
@@ -64,8 +65,8 @@ class SuspicionReport:
 def hear(database: Database, policy: Policy, claim: SuspicionReport, witness_id: str, now: float) -> None:
     """Log and store a report by the device `witness_id`; quarantine the suspect if there are enough.
 
-    Repeated reports of a member are ignored for `INCIDENT_S`. Raises `RequestError` if the report
-    is invalid or the suspect is unknown.
+    A member's repeated reports about a device are ignored for `INCIDENT_S`. Raises `RequestError` if
+    the report is invalid or the suspect is unknown.
     """
     claim.check()
     suspicion, cut_off = database.transact(lambda session: _take(session, policy, claim, witness_id, now))
@@ -93,7 +94,7 @@ class QuarantineDecision:
 
 
 def decide(words: Iterable[Accusation], policy: Policy, members_may: bool, now: float) -> QuarantineDecision | None:
-    """Decide on a quarantine (None: no). Members' reports are sufficient only if `members_may`."""
+    """Return the decision to quarantine, or None if not. Members' reports can suffice only if `members_may`."""
     if not policy.strikes:
         return None
     recent = [word for word in words if word.at > now - policy.window_s]
@@ -106,14 +107,14 @@ def decide(words: Iterable[Accusation], policy: Policy, members_may: bool, now: 
 
 
 def strikes(words: Sequence[Accusation]) -> int:
-    """Return the number of strikes, at minimum over all ways to leave out one member."""
+    """Return the smallest number of strikes that remains if any one member's reports are left out."""
     members = {word.witness for word in words if word.witness is not None}
     without = [len(incidents(word for word in words if word.witness != left_out)) for left_out in members]
     return min(without, default=len(incidents(words)))
 
 
 def incidents(words: Iterable[Accusation]) -> list[str]:
-    """Return the kinds of reported events; reports of one kind within `INCIDENT_S` are one event."""
+    """Return the kind of each reported event; reports of a kind within `INCIDENT_S` count as one event."""
     found: list[str] = []
     began: dict[str, float] = {}
     for word in sorted(words, key=lambda word: word.at):
@@ -124,7 +125,7 @@ def incidents(words: Iterable[Accusation]) -> list[str]:
 
 
 def members_may(quarantined: int, active: int) -> bool:
-    """Return whether members may quarantine another device: two liars must not empty the run."""
+    """Return whether members may quarantine another device; without a limit, two liars could empty the run."""
     return quarantined < max(1, active // MEMBERS_SHARE)
 
 
@@ -148,7 +149,7 @@ class QuarantineRow:
     since: float  # Unix time in seconds
     reason: str
     actor: str  # `run:keeper`, `run:members`, or a person, as in the audit log
-    words: tuple[WordRow, ...]  # suspicions of the device, newest first
+    words: tuple[WordRow, ...]  # suspicions about the device, newest first
 
     @property
     def short_id(self) -> str:
@@ -165,7 +166,7 @@ def quarantines(database: Database) -> list[QuarantineRow]:
 
 
 def quarantine_device(database: Database, name: str, device_id: str, reason: str, actor: str, now: float) -> str:
-    """Quarantine one device of a member; return its full id. Raises `ConfigError` if it is revoked."""
+    """Quarantine one of a member's devices; return its full id. Raises `ConfigError` if it is revoked."""
 
     def put(session: Session) -> str:
         device = find_device(session, find_member(session, name), device_id)
@@ -178,7 +179,7 @@ def quarantine_device(database: Database, name: str, device_id: str, reason: str
 
 
 def release(database: Database, name: str, device_id: str, actor: str, now: float) -> list[str]:
-    """Lift the quarantine of one or (with an empty `device_id`) all devices of a member; return their ids.
+    """Lift the quarantine of a member's device, or of all if `device_id` is empty; return their ids.
 
     Raises `ConfigError` if no such device is in quarantine.
     """
@@ -195,7 +196,7 @@ def release(database: Database, name: str, device_id: str, actor: str, now: floa
 
 
 def _take(session: Session, policy: Policy, claim: SuspicionReport, witness_id: str, now: float) -> tuple[str, str]:
-    """Store a suspicion and act on it. Return the log lines for the suspicion and the quarantine, or ""."""
+    """Store a suspicion and act on it. Return a log line for the suspicion and one for the quarantine ("" if none)."""
     device = session.scalar(select(Device).where(Device.peer_id == claim.peer_id).with_for_update())
     if device is None:
         raise RequestError(f"No device here is the suspected peer {claim.peer_id!r:.80}.")
@@ -218,7 +219,7 @@ def _take(session: Session, policy: Policy, claim: SuspicionReport, witness_id: 
 
 
 def _was_said(session: Session, device: Device, witness: Device, kind: str, now: float) -> bool:
-    """Return whether the same member, with any device, has just reported the same."""
+    """Return whether the witness's member, with any device, reported the same within `INCIDENT_S`."""
     same = (
         select(StoredSuspicion.id)
         .join(Device, Device.id == StoredSuspicion.witness_id)
@@ -246,7 +247,9 @@ def _forget_oldest(session: Session, member: Member) -> None:
 
 
 def _judge(session: Session, policy: Policy, device: Device, now: float) -> QuarantineDecision | None:
-    """Decide on reports since the last lifted quarantine, made by witnesses in good standing."""
+    """Decide whether to quarantine a device, from reports by witnesses in good standing.
+
+    Reports from before the device's last quarantine was lifted are ignored."""
     lifted = select(func.max(Revocation.at)).where(Revocation.device_id == device.id, Revocation.change == "lifted")
     since = max(now - policy.window_s, session.scalar(lifted) or 0.0)
     witness = aliased(Device)
@@ -286,7 +289,7 @@ def _standing(session: Session, now: float) -> tuple[int, int]:
 
 
 def _cut_off(session: Session, device: Device, verdict: QuarantineDecision, now: float) -> str:
-    """Quarantine a device and record it for the operator. Return the line to log, or "" if none."""
+    """Quarantine a device and record it for the operator. Return the line to log, or "" if it already was."""
     actor, reason = BY_KEEPER if verdict.by_keeper else BY_MEMBERS, verdict.reason
     if not put_in_quarantine(session, device, reason, actor, now):
         return ""  # already in quarantine

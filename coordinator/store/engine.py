@@ -104,7 +104,7 @@ class Database(sessionmaker[Session]):
 
         On SQLite the write lock is acquired at the start. A transaction that reads first would fail
         instead of waiting for the lock, because its snapshot may be outdated. Threads of a process
-        queue on a mutex before that: SQLite retries only every 100 ms, so others would get the lock.
+        first queue on a mutex; otherwise newcomers could get the lock while SQLite waits to retry.
         """
         with self._in_turn(), super().begin() as session:
             session.connection(execution_options={_WRITES: True})

@@ -1,6 +1,6 @@
 """Tables of the ledger: receipts, daily sums and losses per device, and steering commands.
 
-Views read the daily sums instead of all reports.
+The dashboard and the API read the daily sums instead of all reports.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Receipt(Base):
     device_id: Mapped[str] = mapped_column(ForeignKey("devices.id"))  # device that signed the receipt
     era: Mapped[int] = mapped_column(Integer)
     step: Mapped[int] = mapped_column(Integer)
-    samples: Mapped[str] = mapped_column(Text)  # JSON, device number -> samples; the signed bytes follow from it
+    samples: Mapped[str] = mapped_column(Text)  # JSON, device number -> samples; the signed text is rebuilt from it
     # Null for receipts with libp2p identities, which are valid but not published.
     signature: Mapped[bytes | None] = mapped_column(LargeBinary(512))
     received_at: Mapped[float] = mapped_column(Float)
@@ -69,7 +69,7 @@ class LostSamples(Base):
 
 
 class LossMark(Base):
-    """The sequence number of a device's last recorded loss; messages up to it are duplicates."""
+    """The sequence number of a device's last message about lost samples; lower ones are duplicates."""
 
     __tablename__ = "loss_marks"
 

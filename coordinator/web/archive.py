@@ -50,7 +50,7 @@ ANSWERS: Sequence[Question] = (
     ("trials", {}),
 )
 
-TIMELINE_DAYS = (1, 7, 14, 60, 3660)  # choices in participants.html
+TIMELINE_DAYS = (1, 7, 14, 60, 3660)  # time spans offered in participants.html
 MANIFEST = "archive.json"
 FORMAT_VERSION = 1
 
@@ -81,7 +81,7 @@ class ArchiveManifest(BaseModel):
 
 @dataclass(frozen=True)
 class Wish:
-    """Options for an archive: its folder, its future URL ("": unknown), and whether to overwrite."""
+    """Options for an archive: its folder, its future URL ("" if unknown), and whether to overwrite."""
 
     out: Path
     address: str = ""
@@ -171,7 +171,7 @@ def _write(path: Path, content: bytes) -> FileEntry:
 
 
 def _open_to_all(folder: Path) -> None:
-    """Make the folders readable for a web server's user, regardless of the umask."""
+    """Make the folders readable by the web server's user, whatever the umask."""
     for path in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
         path.chmod(0o755)
 
@@ -183,7 +183,7 @@ def _without_trials(services: RunServices) -> RunServices:
 
 
 def _earlier(directory: RunDirectory, wish: Wish) -> bool:
-    """Return whether there is an archive to replace. Raises `ConfigError` if it is of another run."""
+    """Return whether an earlier archive is to be replaced. Raises `ConfigError` unless it is this run's."""
     path = wish.out / MANIFEST
     if not (wish.overwrite and wish.out.is_dir() and any(wish.out.iterdir())):
         return False
@@ -197,7 +197,7 @@ def _earlier(directory: RunDirectory, wish: Wish) -> bool:
 
 
 def _replace(target: Path, new: Path) -> None:
-    """Replace an archive; for a moment there is none, and a web server responds with 404."""
+    """Replace the archive at `target` with `new`; in between, a web server briefly responds with 404."""
     gone = target.with_name(f".{target.name}.replaced")
     shutil.rmtree(gone, ignore_errors=True)
     target.rename(gone)
@@ -206,7 +206,7 @@ def _replace(target: Path, new: Path) -> None:
 
 
 def questions(database: Database, last_step: int, at: float) -> Iterator[Question]:
-    """Yield the API requests of the pages' scripts at `at` (Unix time); `last_step` is 0 if there is none.
+    """Yield the requests that the pages' scripts make at `at` (Unix time); `last_step` is 0 before the first step.
 
     The database is read lazily. Members come last, so that everyone named in an earlier response
     has a page, even a member who joined in the meantime.

@@ -36,7 +36,7 @@ templates.filters["age"] = lambda at: format_age(at, time.time()) or "never"
 def draw(
     web: WebState, request: Request, template: str, login: Login | None, status: int = 200, **values: Any
 ) -> Response:
-    """Render a page from its template."""
+    """Render a page from its template; `login` is None if nobody is logged in."""
     known = {"run": web.config.run.name, "login": login, "here": request.url.path, "error": ""}
     return HTMLResponse(templates.get_template(template).render(known | values), status)
 

@@ -41,7 +41,7 @@ class Listing:
         return PAGE_ROWS + 1
 
     def shown(self, rows: Sequence[Any]) -> dict[str, Any]:
-        """Return a template's values for the rows that were read."""
+        """Return the values with which a template shows rows that were read with `limit` and `offset`."""
         return {"listing": self, "rows": rows[:PAGE_ROWS], "has_more": len(rows) > PAGE_ROWS}
 
     def address(self, page: int) -> str:

@@ -147,7 +147,7 @@ def _contains(texts: Iterable[str], search: str) -> bool:
 
 
 async def _devices(visit: AdminRequest, status: int = 200, member: str | None = None, **values: Any) -> Response:
-    """List the devices selected by the URL, or those of a form's member."""
+    """Show the devices of `member`, or those selected by the URL's parameters if `member` is None."""
     listing = Listing.asked_for(visit.request) if member is None else Listing(member=member)
     part = (listing.member, listing.limit, listing.offset, listing.search)
     found = await asyncio.to_thread(device_rows, visit.web.database, *part)

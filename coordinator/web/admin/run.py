@@ -27,7 +27,7 @@ Step = Annotated[int, Query(ge=0, le=2**40)]
 
 @router.get("/checkpoints")
 async def checkpoints(visit: Who, step: Step | None = None) -> Response:
-    """List the checkpoints; with a step, also later contributors and the form to return to it."""
+    """List the checkpoints; for a given step, also the later contributors and the form to return to it."""
     return await _checkpoints(visit, step=step)
 
 
@@ -46,7 +46,7 @@ async def rewind(visit: Who, form: Form) -> Response:
 
 
 class SteeringRequest(BaseModel):
-    """A steering action with its arguments: a last step, changes from a step, or a text."""
+    """A steering action and its arguments: the step to stop at, changes from a step on, or an announcement."""
 
     act: Act
     step: Count | None = None
@@ -73,7 +73,7 @@ class SteeringRequest(BaseModel):
 
 @router.get("/steering")
 async def steering(visit: Who) -> Response:
-    """Show the current and scheduled settings, and the forms."""
+    """Show the current and scheduled settings, and the forms to change them."""
     return await _steering(visit)
 
 

@@ -115,7 +115,7 @@ async def report(web: Web, signed: SignedReport) -> Taken:
 
 
 def _check(services: RunServices, report: EvaluationReport) -> None:
-    """Raise 409 for a wrong run or task, or for a time in the future, which would always be the newest."""
+    """Raise `HTTPException` 409 for a wrong run or task, or a time in the future (it would stay the newest)."""
     if report.run != services.config.run.name:
         raise HTTPException(409, f"This is the run {services.config.run.name}, not {report.run}.")
     known = {task.name: task.sha256 for task in services.config.evaluation.tasks}

@@ -34,7 +34,7 @@ from peer.limits.usage import LIBRARIES_BYTES
 from peer.runtime.software import install_commands
 
 router = APIRouter(tags=["people"])
-STATE_COPIES = 3  # with two moments per parameter: the state plus six copies of the model
+STATE_COPIES = 3  # memory in units of the state (model, two moments): the state and six copies of the model
 
 
 class SoftwareLinks(BaseModel):
@@ -116,7 +116,7 @@ async def invite(web: Web, body: InviteCode) -> Response:
 
 
 def joining_of(web: WebState, snapshot: Snapshot) -> Joining:
-    """Return the response of `joining`."""
+    """Return the response of the route `joining`."""
     services, link = web.services, web.join_link
     command = f"manyhands join '{link}'"
     config = services.config.at_step(snapshot.swarm.step if snapshot.swarm else 0)

@@ -34,7 +34,7 @@ from coordinator.store.ledger_models import DAY_S, day_of
 from coordinator.web.http.answers import Cursor, Tenths, columns, cursor_of, key_of
 from coordinator.web.state.web_state import Web, WebState
 
-REFRESH_S = 2.0  # maximum age of cached responses
+REFRESH_S = 2.0  # maximum age of cached responses in seconds
 MAX_PEOPLE = 500
 SPAN_S = 14 * DAY_S
 router = APIRouter(prefix="/api/v1", tags=["people"])
@@ -59,7 +59,7 @@ class Participant(BaseModel):
 
     number: int
     member: str
-    rank: int | None  # null: no contribution
+    rank: int | None  # null if the member has no contribution
     samples: int  # confirmed by receipts
     pending_samples: int
     training_s: Tenths
@@ -67,7 +67,7 @@ class Participant(BaseModel):
     active_days: int
     devices: int
     device_numbers: list[int]
-    hardware: HardwareClass  # hardware of the device with the largest contribution
+    hardware: HardwareClass  # hardware class of the device that contributed most
     active: list[ActiveDevice]
     last_seen_at: float | None
 
@@ -79,7 +79,7 @@ class Participants(BaseModel):
     kind: HardwareClass | None
     taken_at: float
     total: int
-    online: int  # number of members online
+    online: int  # number of members who are online
     participants: list[Participant]
     next: str | None
 
@@ -89,12 +89,12 @@ class Stays(BaseModel):
 
     since: float
     until: float
-    complete: bool  # False if there are too many sessions and the oldest are omitted
+    complete: bool  # False if the oldest sessions are omitted because there are too many
     member: list[int]
     device: list[int]
     kind: list[HardwareClass]
     began_at: list[Tenths]
-    ended_at: list[Tenths]  # end of the session, or the device's last message
+    ended_at: list[Tenths]  # end of the session, or time of the device's last message if it has not ended
     online: list[bool]
     members: dict[int, str]
 
@@ -103,7 +103,7 @@ class Authority(BaseModel):
     """The run's public Ed25519 key, which verifies its certificates."""
 
     run: str
-    key: str  # 64 hex digits
+    key: str  # 64 hexadecimal digits
 
 
 class DeviceOnPage(BaseModel):
@@ -126,9 +126,9 @@ class DayOnPage(BaseModel):
 
     began_at: float
     samples: int  # confirmed by receipts
-    pending_samples: int  # not yet confirmed or denied
+    pending_samples: int  # neither confirmed nor denied by receipts yet
     training_s: Tenths
-    lost: dict[str, int]  # cause -> samples
+    lost: dict[str, int]  # cause -> number of samples
 
 
 class StayOnPage(BaseModel):
@@ -146,7 +146,7 @@ class MemberPage(BaseModel):
     number: int
     member: str
     rank: int | None
-    members: int  # number of members on the leaderboard
+    members: int  # number of members who are on the leaderboard
     samples: int
     pending_samples: int
     lost_samples: int
@@ -154,11 +154,11 @@ class MemberPage(BaseModel):
     averaged_bytes: int
     streaks: Streaks
     devices_total: int
-    devices: list[DeviceOnPage]  # newest devices
-    losses: list[LossFacts]  # most severe first
-    days: list[DayOnPage]  # newest days, in order
+    devices: list[DeviceOnPage]  # online devices first, then the most recently seen
+    losses: list[LossFacts]  # cause of the largest loss first
+    days: list[DayOnPage]  # newest days, oldest first
     steps: StepsFacts
-    stays: list[StayOnPage]  # newest sessions, in order
+    stays: list[StayOnPage]  # newest sessions, oldest first
     last_seen_at: float | None
     taken_at: float
 
@@ -262,7 +262,7 @@ async def authority(request: Request, web: Web) -> Response:
 
 
 def _version(web: WebState) -> int:
-    """Return a cache version that changes every `REFRESH_S`."""
+    """Return a version for cached responses, which changes every `REFRESH_S` seconds."""
     return int(web.snapshot.taken_at // REFRESH_S)
 
 
@@ -273,7 +273,7 @@ def participants_of(
     after: Sequence[Any] | None = None,
     limit: int = MAX_PEOPLE,
 ) -> Participants:
-    """Return the response of `participants`; `after` is the key of the previous page's last row."""
+    """Return the response of the route `participants`; `after` is the key of the previous page's last row."""
     now = web.snapshot.taken_at
     everybody = people(web.database, now, window)
     places = {place.person.number: place for place in leaderboard(everybody, kind)}

@@ -161,7 +161,7 @@ async def checkpoint_file(request: Request, web: Web, step: int, name: str) -> R
 
 @contextmanager
 def _kept(step: int) -> Iterator[None]:
-    """Convert errors into 404 if the checkpoint is removed or replaced during the block."""
+    """Raise `HTTPException` 404 if the checkpoint is removed or replaced during the block."""
     try:
         yield
     except (OSError, StorageError) as error:
@@ -179,7 +179,7 @@ def _digest(row: CheckpointRow, folder: Path, name: str) -> str:
 
 
 def _stored(row: CheckpointRow, folder: Path) -> StoredCheckpoint:
-    """Return the checkpoint in a folder. Raises `StorageError` if it is missing or a different one."""
+    """Return the checkpoint in `folder`. Raises `StorageError` unless it is the one recorded in `row`."""
     stored = verify(folder, files=())
     if stored.manifest_sha256 != row.manifest_sha256:
         raise StorageError(f"{folder} holds another checkpoint.")
@@ -297,9 +297,9 @@ class Curve(BaseModel):
     smoothing: int
     step: list[int]
     loss: list[float]
-    smoothed: list[float] | None  # null without smoothing
+    smoothed: list[float] | None  # null if `smoothing` is 0
     usual: Annotated[list[float], Field(min_length=2, max_length=2)] | None  # lowest and highest loss without the
-    # initial drop and outliers; null: the run is too short
+    # initial drop and outliers; null if the run is too short to know them
     samples: list[int]
     samples_total: list[int]  # cumulative number of samples up to this step
     completed_at: list[float]
@@ -325,7 +325,7 @@ async def curve(
 
 
 def _curve_points(snapshot: Snapshot, points: int, smoothing: int | Literal["auto"], after: int, until: int) -> Curve:
-    """Return the response of `curve`."""
+    """Return the response of the route `curve`."""
     totals = accumulate(row.samples for row in snapshot.steps)
     known = [(row, total, row.loss) for row, total in zip(snapshot.steps, totals, strict=True) if row.loss is not None]
     window = smoothing_of(len(known)) if smoothing == "auto" else smoothing

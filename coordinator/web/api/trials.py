@@ -66,7 +66,7 @@ class Playground(BaseModel):
 
 
 async def admit_asking(request: Request, web: Web) -> None:
-    """Count a question from an address. Raises `HTTPException` above the limit."""
+    """Count a question from the caller's address. Raises `HTTPException` 429 above the limit."""
     if not web.asks.allows(http_caller(request.client)):
         raise HTTPException(429, f"The model answers an address {ASKS_PER_MINUTE} times a minute: wait a little.", WAIT)
 
@@ -79,7 +79,7 @@ async def trial(request: Request, web: Web) -> Response:
 
 
 def trial_of(config: RunConfig, snapshot: Snapshot) -> Playground:
-    """Return the response of `trial`."""
+    """Return the response of the route `trial`."""
     steps = [row.step for row in snapshot.published]
     return Playground(
         on=config.dashboard.try_it and bool(steps),

@@ -1,6 +1,6 @@
 """Shared responses: built and compressed once per state of the run, with an ETag.
 
-Each further viewer costs only the transmission. Long lists are split into pages; a cursor marks the
+Serving a further viewer costs only the transmission. Long lists are split into pages; a cursor marks the
 start of a page, and stays valid if rows are added in the meantime.
 """
 
@@ -49,7 +49,7 @@ class Encoded:
     content: bytes
     media_type: str
     etag: str  # weak, because compressed and plain bodies share it
-    compressed: bytes | None  # gzip; None if not worthwhile
+    compressed: bytes | None  # gzip; None if compression is not worthwhile
 
 
 def encode(made: Made, media_type: str = JSON) -> Encoded:
@@ -61,7 +61,7 @@ def encode(made: Made, media_type: str = JSON) -> Encoded:
 
 
 def answer(request: Request, encoded: Encoded, cache_control: str = REVALIDATE, vary: str = "") -> Response:
-    """Return the response; 304 if the client already has this content."""
+    """Return the response, or 304 if the client already has this content."""
     headers = {
         "ETag": encoded.etag,
         "Cache-Control": cache_control,
@@ -97,7 +97,7 @@ def columns(rows: Iterable[object], *names: str) -> dict[str, list[Any]]:
 
 
 class AnswerCache:
-    """A cache of the latest response per question, built in threads; used from one event loop."""
+    """A cache of the latest response to each question, for one event loop; threads build the responses."""
 
     def __init__(self, most: int = MOST_ANSWERS) -> None:
         self._most = most
@@ -128,7 +128,7 @@ def cursor_of(key: Key) -> str:
 
 
 def key_of(cursor: str, kinds: tuple[type, ...]) -> Key | None:
-    """Return the key in a cursor; None for the first page. Raises `RequestError` if invalid."""
+    """Return the key in a cursor, or None if the cursor is empty (first page). Raises `RequestError` if invalid."""
     if not cursor:
         return None
     try:

@@ -49,7 +49,7 @@ class Boundary:
         clock: Callable[[], float] = time.monotonic,
         names: frozenset[str] | None = None,
     ) -> None:
-        """Accept requests for these host names only; None: all names."""
+        """Create the middleware; if `names` is not None, it accepts requests for these host names only."""
         self._app = app
         self._names = names
         self._has_seen_proxy = False
@@ -96,7 +96,7 @@ class Boundary:
             )
 
     def _note_proxy(self, scope: Scope) -> None:
-        """Warn once about an untrusted proxy on this machine, whose clients are treated as one."""
+        """Warn once about a proxy on this machine that is not trusted: all its clients share one limit."""
         client = (scope.get("client") or ("",))[0]
         if self._has_seen_proxy or not is_loopback(client) or FORWARDED not in Headers(scope=scope):
             return
@@ -133,7 +133,7 @@ async def refuse_shape(_request: Request, error: Exception) -> Response:
 
 
 async def _send_in_pieces(message: Message, send: Send) -> None:
-    """Send a large body in pieces: readers share the rest instead of buffering it."""
+    """Send a large body in pieces; otherwise each connection would buffer its own copy of the whole body."""
     body = message.get("body", b"")
     last = max(0, len(body) - 1) // PIECE_BYTES * PIECE_BYTES
     for start in range(0, last, PIECE_BYTES):

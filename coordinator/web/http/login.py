@@ -21,13 +21,13 @@ from coordinator.web.http.boundary import FORWARDED, is_loopback
 
 logger = logging.getLogger(__name__)
 TRIES_PER_MINUTE = 10  # limit per address, and per account
-HASHED_AT_ONCE = 2  # each comparison takes 64 MiB
+HASHED_AT_ONCE = 2  # limit on concurrent password checks, each of which takes 64 MiB
 COOKIE, SECURE_COOKIE = "manyhands-admin", "__Host-manyhands-admin"
 MAX_FIELDS = 1000  # maximum form fields: a return to a checkpoint has a box for each device to cut off
 
 
 class LoginNeededError(Exception):
-    """Raised without a valid login: pages redirect to the login form, submitted forms get 401."""
+    """Raised for a request without a valid login: pages redirect to the login form, submitted forms get 401."""
 
 
 @dataclass
@@ -40,7 +40,7 @@ class LoginDesk:
     hashing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(HASHED_AT_ONCE))
 
     async def log_in(self, request: Request, name: str, password: str) -> str | None:
-        """Return a login's token; None if name or password is wrong. Raises 429 above the limit."""
+        """Return a new login's token, or None if name or password is wrong. Raises 429 above the limit."""
         within = self.by_address.allows(http_caller(request.client))
         if not (within and await asyncio.to_thread(self.by_account.allows, name[:64])):
             raise HTTPException(429, "Too many logins were tried: wait a minute.", {"Retry-After": "60"})
@@ -58,7 +58,7 @@ def require_privacy(request: Request) -> None:
 
 
 def _is_local(request: Request) -> bool:
-    """Return whether the browser runs on this machine; a local proxy may forward remote requests."""
+    """Return whether the browser runs on this machine; a proxy here may be forwarding a remote request."""
     return FORWARDED not in request.headers and is_loopback(request.client.host if request.client else "")
 
 
@@ -83,12 +83,12 @@ async def read_form(request: Request) -> dict[str, str]:
 
 
 def token_of(request: Request) -> str:
-    """Return the login's token from the cookie, or "" without a cookie."""
+    """Return the login's token from the cookie, or "" if there is no cookie."""
     return request.cookies.get(_cookie(request)["key"], "")[:128]
 
 
 def set_cookie(request: Request, response: Response, token: str) -> None:
-    """Set the login cookie, hidden from scripts and other sites; HTTPS only if the request was."""
+    """Set the login cookie, hidden from scripts and other sites; restricted to HTTPS if the request used it."""
     response.set_cookie(**_cookie(request), value=token, max_age=int(LIFETIME_S))
 
 

@@ -23,7 +23,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from auth.errors import ManyhandsError, PortTakenError
 from coordinator.throttling.rate_limits import CallerPlaces, http_caller
 
-STOP_GRACE_S = 2  # browsers keep event streams open indefinitely
+STOP_GRACE_S = 2  # timeout for open requests; browsers never close event streams
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class ConnectionLimits:
     """Limits on all connections in total, and on each connection."""
 
     connections: int = 1536
-    connections_per_caller: int = 64  # a school behind one address, with six per browser
+    connections_per_caller: int = 64  # a school may share one address, and a browser opens six
     request_s: float = 15.0  # timeout for a complete request, including the next one after a response
     reading_s: float = 20.0  # interval between two checks of a slow reader
     read_bytes: int = 4096  # minimum bytes read between two checks
@@ -50,7 +50,7 @@ class BoundedConnection(H11Protocol):
     ) -> None:
         super().__init__(**uvicorn)
         self._limits, self._places, self._trusted = limits, places, trusted
-        self._caller: str | None = None  # set once it has a slot
+        self._caller: str | None = None  # client's address, once the connection has a slot
         self._arriving: asyncio.TimerHandle | None = None
         self._reading: asyncio.TimerHandle | None = None
 

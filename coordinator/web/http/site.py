@@ -25,7 +25,7 @@ _SCRIPT = re.compile(rb"<script>(.*?)</script>", re.DOTALL)  # tags with attribu
 
 
 class Guide:
-    """The files of the built site; empty if it has not been built."""
+    """The files of the guide's site; there are none if the guide has not been built."""
 
     def __init__(self, folder: Path) -> None:
         """Index the files by their paths below `folder`; requests cannot access any others."""

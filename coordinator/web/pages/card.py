@@ -19,7 +19,7 @@ from coordinator.web.state.web_state import Web
 
 router = APIRouter(include_in_schema=False)
 
-CARD_S = 300.0  # cache period; drawing an image takes a third of a second
+CARD_S = 300.0  # seconds that an image is cached; drawing one takes a third of a second
 WIDTH, HEIGHT = 1200, 630  # size recommended by all sites that show previews
 MARGIN = 64
 SCALE = 2  # supersampling factor, for smooth lines

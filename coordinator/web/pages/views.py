@@ -47,7 +47,7 @@ from peer.config.phases import all_phases
 from peer.config.run import RunConfig
 
 LANGUAGE_COOKIE = "manyhands-language"
-SHOWN_PARTICIPANTS = 25  # shown until the script has loaded all
+SHOWN_PARTICIPANTS = 25  # number of rows shown until the page's script has loaded all
 FEW_SAMPLES = 100  # number of held-out samples below which checkpoint_choice.js adds a caveat
 A_YEAR_S = 365 * 86_400
 VARY = "Accept-Language, Cookie"
@@ -57,7 +57,7 @@ templates = Environment(loader=FileSystemLoader(WEB), autoescape=True, undefined
 templates.filters["number"] = lambda value: f"{value:,}"
 templates.filters["date"] = lambda at: datetime.fromtimestamp(at, timezone.utc).date().isoformat()
 Language = Annotated[str | None, Query(max_length=16)]
-Chosen = Annotated[str | None, Cookie(alias=LANGUAGE_COOKIE)]  # any value selects a page
+Chosen = Annotated[str | None, Cookie(alias=LANGUAGE_COOKIE)]  # unknown languages are ignored
 HTML = "text/html; charset=utf-8"
 ONE_DAY = "public, max-age=86400"
 _COMPRESSING = threading.Lock()
@@ -81,8 +81,8 @@ EXAMPLES = {
 def overview_values(web: WebState, texts: Translation) -> dict[str, Any]:
     """Return the values of `overview.html`.
 
-    `overview`: as in live events; `given`: rows of members; `share_done`: fraction of all steps;
-    `curve`: SVG; `joining`: as in the API.
+    `overview` is as in live events, `given` has the members who contributed or are online,
+    `share_done` is the fraction of all steps, `curve` is SVG, and `joining` is as in the API.
     """
     snapshot = web.snapshot
     drawing = curve_of(snapshot, web.config, texts)
@@ -97,9 +97,9 @@ def overview_values(web: WebState, texts: Translation) -> dict[str, Any]:
 
 
 def curve_of(snapshot: Snapshot, config: RunConfig, texts: Texts = english, alone: bool = False) -> str:
-    """Draw the loss over global steps as SVG; `alone`: a separate file with its own style."""
+    """Draw the loss over global steps as SVG; if `alone`, as a separate file that includes its style."""
     points = [(float(row.step), row.loss) for row in snapshot.steps if row.loss is not None]
-    by_set = groupby(snapshot.validations, lambda row: row.set_sha256)  # one line per set
+    by_set = groupby(snapshot.validations, lambda row: row.set_sha256)  # one curve per validation set
     held_out = [[(float(row.step), row.loss) for row in rows if row.loss is not None] for _, rows in by_set]
     title = f"Loss of {config.run.name} over {len(points)} global steps"
     boundaries = {phase.from_step: texts("curve.phase", number=phase.number) for phase in all_phases(config)[1:]}
@@ -138,7 +138,7 @@ def model_values(web: WebState, _texts: Translation) -> dict[str, Any]:
 
 
 def participants_values(web: WebState, _texts: Translation) -> dict[str, Any]:
-    """Return the values of `participants.html`; `first`: ranks; `hardware`: bubbles by kind."""
+    """Return the values of `participants.html`; `first` has the top ranks, `hardware` the bubbles per kind."""
     everybody = people.participants_of(web)
     bubbles = Counter(row.hardware for row in everybody.participants if row.samples or row.active)
     return {
@@ -150,7 +150,7 @@ def participants_values(web: WebState, _texts: Translation) -> dict[str, Any]:
 
 
 def join_values(web: WebState, _texts: Translation) -> dict[str, Any]:
-    """Return the values of `join.html`; `joining`: as in the API."""
+    """Return the values of `join.html`; `joining` is as in the API."""
     return {"joining": joining_of(web, web.snapshot)}
 
 
@@ -163,7 +163,7 @@ class View:
     in_navigation: bool = True
     values: Callable[[WebState, Translation], Mapping[str, Any]] = lambda _web, _texts: {}  # values for its template
     in_archive: bool = False  # True if coordinator/web/archive.py has all requests of its script
-    is_live: bool = True  # has a module and a style; the frame shows whether its numbers are current
+    is_live: bool = True  # True if it has a module and a style, and shows whether it is current
 
 
 OVERVIEW = View("overview", "", values=overview_values, in_archive=True)
@@ -278,7 +278,7 @@ def plotly_script() -> Encoded:
 
 @cache
 def compressed_plotly() -> Encoded:
-    """Compress Plotly's JavaScript; `plotly_script` serialises callers."""
+    """Compress Plotly's JavaScript; only `plotly_script` calls this, with its lock held."""
     script = files("plotly") / "package_data" / "plotly.min.js"
     return encode(script.read_bytes(), "text/javascript; charset=utf-8")
 
@@ -308,7 +308,7 @@ async def healthz() -> dict[str, str]:
 
 @router.get("/readyz")
 def readyz(web: Web) -> Response:
-    """Report whether the store and, recently, the keeper's node have responded; otherwise 503."""
+    """Respond with 200 if the store responds and the keeper's node has reported recently, else with 503."""
     try:
         status = read_swarm_status(web.database)
     except SQLAlchemyError:

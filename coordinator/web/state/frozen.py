@@ -19,8 +19,8 @@ class Archive:
     """An archive of a run's pages at one point in time."""
 
     at: float  # Unix time in seconds
-    address: str  # future URL of the pages, without a trailing slash; "": unknown
-    language: str  # language of the pages without a language in their names
+    address: str  # future URL of the pages, without a trailing slash; "" if unknown
+    language: str  # language of the pages whose names contain no language
 
     def page_name(self, view: str, language: str) -> str:
         """Return the file name of a view, such as `overview`, in a language."""

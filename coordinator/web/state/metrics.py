@@ -1,4 +1,4 @@
-"""Prometheus metrics of run, host, service and process; those of the run come from the snapshot.
+"""Prometheus metrics of the run (from the snapshot), the host, the service and the process.
 
 Names and units follow Prometheus' conventions: base units, `_total` for counters, times as Unix
 timestamps, which alerts subtract from `time()`. No label has unbounded values. Metrics without a
@@ -30,7 +30,7 @@ from peer.reporting.suspicions import KINDS
 from peer.runtime.version import software_version
 
 logger = logging.getLogger(__name__)
-Gauge = tuple[str, str, float | None]  # name, help, value; None: no sample
+Gauge = tuple[str, str, float | None]  # name, help text and value (None: no sample)
 
 
 def metrics_text(directory: RunDirectory, telemetry: Telemetry, current: Callable[[], Snapshot]) -> Callable[[], bytes]:
@@ -71,7 +71,7 @@ class RunCollector(Collector):
         yield by_labels("manyhands_build_info", text, ("version", "python", "run"), [(self._build, 1)])
 
     def _host(self) -> Iterator[Gauge]:
-        """Yield the disk's space (no samples if unreadable) and the certificate's expiration."""
+        """Yield the disk's space (no samples if it cannot be read) and the certificate's expiration."""
         free, size = _room(self._folder)
         expiry = self._certificate_until
         yield "manyhands_checkpoint_disk_free_bytes", "Free where checkpoints lie.", free
@@ -190,7 +190,7 @@ def _figures_metrics(figures: Figures) -> Iterator[Metric]:
 
 
 def certificate_expiry(path: Path) -> float | None:
-    """Return the expiration of the service's certificate (PEM) as a Unix time; None if unreadable."""
+    """Return the expiration of the service's certificate (PEM) as a Unix time, or None if it cannot be read."""
     try:
         return x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc.timestamp()
     except (OSError, ValueError) as error:
@@ -199,7 +199,7 @@ def certificate_expiry(path: Path) -> float | None:
 
 
 def _room(folder: Path) -> tuple[int | None, int | None]:
-    """Return the free and total bytes of the folder's disk; None if unreadable."""
+    """Return the free and total bytes of the folder's disk, or two Nones if they cannot be read."""
     try:
         disk = shutil.disk_usage(folder)
     except OSError:
@@ -208,7 +208,7 @@ def _room(folder: Path) -> tuple[int | None, int | None]:
 
 
 def gauge(name: str, text: str, value: float | None) -> Metric:
-    """Return a gauge with one sample, or none."""
+    """Return a gauge with one sample, or with none if `value` is None."""
     return GaugeMetricFamily(name, text, value)
 
 

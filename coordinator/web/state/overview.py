@@ -25,7 +25,7 @@ from coordinator.web.state.snapshot import Snapshot
 from peer.config.phases import PhaseFacts, all_phases, phase_at
 from peer.config.run import RunConfig
 
-MOST_CONTRIBUTIONS = 100  # the largest only; the list of participants has all
+MOST_CONTRIBUTIONS = 100  # number of largest contributions; the list of participants has all
 RECENT_STEPS = 20  # steps that late reports may still change
 NO_KEEPER: Mapping[str, Any] = MappingProxyType(
     {"step": 0, "samples_accumulated": 0, "eta_s": None, "samples_per_second": 0.0, "peers": 0, "updated_at": None}
@@ -120,8 +120,8 @@ class AveragingHealth(BaseModel):
 
     steps: int  # number of steps covered
     batch_share: float | None  # ratio of averaged samples to target batches
-    averaging_s: float | None  # mean over all reports
-    lost_samples: dict[str, int]  # reason reported by peers -> samples
+    averaging_s: float | None  # mean duration of averaging over all reports
+    lost_samples: dict[str, int]  # reason reported by peers -> number of samples
     rounds: Rounds | None  # null before the keeper's first report
     missing_auxiliaries: int | None  # number of peers that would shorten the rounds; null before the first round
 

@@ -63,7 +63,7 @@ class Snapshot:
         return self.refresh_failed or self.swarm is None or self.taken_at - self.swarm.updated_at > STALE_AFTER_S
 
     def return_point(self, alarm: AlarmRow) -> ReturnPoint | None:
-        """Return the checkpoint to return to for an alarm; None if the alarm is not about the model."""
+        """Return the checkpoint to return to after an alarm, or None if the alarm is not about the model."""
         return return_point(alarm.step, self.checkpoints, self.validations) if alarm.kind in MODEL_KINDS else None
 
     @property
@@ -99,7 +99,7 @@ class Snapshot:
 
     @cached_property
     def losses(self) -> tuple[float | None, float | None]:
-        """The first and the newest known loss."""
+        """The first and the newest known training loss; None if no step has one."""
         known = (row.loss for row in self.steps if row.loss is not None)
         newest = (row.loss for row in reversed(self.steps) if row.loss is not None)
         return next(known, None), next(newest, None)
@@ -126,7 +126,7 @@ class Snapshot:
 
 
 def take_snapshot(services: RunServices, before: Snapshot | None) -> Snapshot:
-    """Read the store, limited to the steps that may have changed since `before`."""
+    """Read a snapshot from the store; steps that cannot have changed are taken from `before`."""
     now = services.clock()
     era = services.ledger.current_era()
     goes_on = before is not None and before.era == era and now - before.giving.read_at <= READ_WHOLE_S
