@@ -28,11 +28,11 @@ DeviceKind = Literal["swarm_split", "devices_starting"]  # raised by `coordinato
 SPLIT: DeviceKind = "swarm_split"
 STARTING: DeviceKind = "devices_starting"
 MODEL_KINDS: tuple[ModelKind, ...] = get_args(ModelKind)
-UPDATE_RISE = 10.0  # multiple of the median of earlier steps; warm-up stays far below
+UPDATE_RISE = 10.0  # alarming multiple of earlier steps' median; warm-up stays far below it
 UPDATES_KNOWN = 20  # minimum number of earlier steps for a median
 UPDATES_COMPARED = 100
 HELD_STEPS = 20  # number of steps for which an alarm about one step remains active
-LEAST_PATIENCE = 200  # steps until a model must beat a unigram, or the warm-up if longer
+LEAST_PATIENCE = 200  # steps before a model must beat a unigram model; a longer warm-up counts instead
 ACTOR = "run:keeper"
 
 
@@ -52,8 +52,8 @@ class Vitals:
     losses: Sequence[tuple[int, float | None]]  # (step, loss), in order; None: not finite
     updates: Sequence[tuple[int, float]] = ()  # (step, norm of its parameter update), in order
     began: int = 0  # first step of the phase
-    held_out: tuple[int, float | None] | None = None  # newest evaluation: (step, loss per token)
-    unigram: float | None = None  # unigram loss on the same tokens
+    held_out: tuple[int, float | None] | None = None  # (step, loss per token) of the newest evaluation
+    unigram: float | None = None  # loss of a unigram model on the same tokens
 
 
 def alarms_of(vitals: Vitals, *, warmup_steps: int) -> list[Alarm]:
@@ -68,7 +68,7 @@ def alarms_of(vitals: Vitals, *, warmup_steps: int) -> list[Alarm]:
 
 
 def _not_finite(vitals: Vitals) -> Alarm | None:
-    """Return an alarm if the newest loss is not finite; it began with the first of consecutive such losses."""
+    """Return an alarm if the newest loss is not finite; it began with the first of the latest such losses."""
     began = None
     for step, loss in reversed(vitals.losses):
         if loss is not None and math.isfinite(loss):

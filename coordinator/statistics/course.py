@@ -1,7 +1,7 @@
-"""Detection of a rise in a loss, relative to its minimum and its noise. Pure functions.
+"""Pure functions that detect a rise of a loss, relative to its minimum and its noise.
 
 The loss is smoothed by running medians, which ignore a few outliers. A narrow median detects a jump
-after three steps, a wide one a slow rise under strong noise. Used by alarms and the verdict.
+after three steps, a wide one a slow rise under strong noise. Alarms and the verdict use this module.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from statistics import median
 
 SMOOTHED = 5  # width of the narrowest median, in steps
 WIDTHS = (SMOOTHED, 21, 81)  # widths of the medians in steps; odd
-LEAST_RISE = 1 / 20  # fraction of the minimum that raises an alarm
-LEAST_ERRORS = 10.0  # standard errors; high because the minimum of many values is low by chance
-FIRST_RISE = 1 / 2  # fraction of the minimum, used until the noise is known
-NEAR_ERRORS = 3.0  # standard errors within which a loss may equal the minimum
+LEAST_RISE = 1 / 20  # smallest significant rise, as a fraction of the minimum
+LEAST_ERRORS = 10.0  # the same in standard errors; high because the minimum of many values is low by chance
+FIRST_RISE = 1 / 2  # smallest significant rise, as a fraction of the minimum, until the noise is known
+NEAR_ERRORS = 3.0  # a loss within this many standard errors counts as near the minimum
 SCATTER_KNOWN = 20  # minimum number of differences for an estimate of the noise
-DEVIATION = 0.6745 * math.sqrt(1.5)  # median of |a - (b + c) / 2|, standard normal
+DEVIATION = 0.6745 * math.sqrt(1.5)  # median of |a - (b + c) / 2| for standard normal a, b, c
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Rise:
 
 
 def rise_of(losses: Sequence[tuple[int, float]], least: float = LEAST_RISE) -> Rise | None:
-    """Return the rise of (step, loss) above its minimum, if significant and at least `least` times the minimum.
+    """Return the loss's rise above its minimum, or None if it is insignificant or below `least` of the minimum.
 
     If medians of several widths show a rise, the narrowest one is returned: it dates the rise best.
     """
@@ -64,7 +64,7 @@ def medians_of(values: Sequence[float], width: int) -> list[float]:
 
 
 def scatter_of(medians: Sequence[float]) -> float | None:
-    """Estimate the standard error of medians of five steps; None if there are too few.
+    """Estimate the standard error of medians of five steps, or None if there are too few.
 
     Each median is compared with the mean of its two non-overlapping neighbours, which cancels a
     trend.
@@ -75,7 +75,7 @@ def scatter_of(medians: Sequence[float]) -> float | None:
 
 
 def _rise(steps: Sequence[int], course: Sequence[float], error: float | None, least: float) -> Rise | None:
-    """Find a rise, which begins above the threshold and ends below half the threshold."""
+    """Return the present rise, or None; a rise begins above the threshold and ends below half of it."""
     if not course:
         return None
     best = min(course)

@@ -162,7 +162,7 @@ def _line(area: _Area, points: Sequence[Point], name: str, *, dots: bool) -> Ite
 
 
 def smoothing_of(steps: int) -> int:
-    """Return the number of steps to average over by default in a curve of this length; 0: no smoothing."""
+    """Return the default number of steps to average over in a curve of this length, or 0 if it is short."""
     return next((window for least, window in SMOOTHING if steps >= least), 0)
 
 
@@ -173,7 +173,7 @@ def moving_average(values: Sequence[float], steps: int) -> list[float]:
 
 
 def usual_range(points: Sequence[Point], held_out: Sequence[Point] = ()) -> tuple[float, float] | None:
-    """Return the range of losses after the first drop, without outliers; None for a short curve."""
+    """Return the range of losses after the first drop, without outliers, or None for a short curve."""
     if len(points) < LONG:
         return None
     begin = points[int(FIRST_DROP * len(points))][0]

@@ -1,4 +1,4 @@
-"""Statistics for a member's page: samples per day, losses by cause, and contributed steps.
+"""Statistics for a member's page: samples per day, lost samples by cause, and contributed steps.
 
 Contributed steps are merged into ranges (`step_ranges`), few enough to draw. A certificate states
 the member's contribution, signed with the authority's key.
@@ -21,8 +21,8 @@ from coordinator.store.engine import Database
 from coordinator.store.models import KEEPER_ROLE, DailyShare, Device, LostSamples, Report
 
 Range = tuple[int, int]  # first and last step, both contributed
-UNCONFIRMED = "unconfirmed"  # claimed, but denied by receipts
-RETURNED = "returned"  # contributed to steps undone by a rewind
+UNCONFIRMED = "unconfirmed"  # cause of samples that were claimed but not confirmed by receipts
+RETURNED = "returned"  # cause of samples in steps that a rewind undid
 MOST_DAYS = 3660
 MOST_RANGES = 400
 
@@ -43,8 +43,8 @@ class LossFacts:
 
     cause: str
     samples: int
-    times: int | None  # number of losses; None: not recorded for this cause
-    last_day: float  # Unix time at which the day began
+    times: int | None  # number of times, or None if it is not recorded for this cause
+    last_day: float  # Unix time at which the last such day began
     last_step: int | None
 
 
@@ -78,7 +78,7 @@ def days_of(database: Database, number: int) -> Mapping[int, DayFacts]:
 
 
 def losses_of(database: Database, number: int, days: Mapping[int, DayFacts]) -> list[LossFacts]:
-    """Return the losses by cause, largest first; `days` is the result of `days_of`."""
+    """Return the lost samples by cause, largest number first; `days` is the result of `days_of`."""
     query = (
         select(LostSamples.cause, func.sum(LostSamples.times), func.max(LostSamples.last_step))
         .join(Device, Device.id == LostSamples.device_id)
@@ -97,7 +97,7 @@ def losses_of(database: Database, number: int, days: Mapping[int, DayFacts]) -> 
 
 
 def steps_of(database: Database, number: int) -> StepsFacts:
-    """Read the steps with confirmed samples of a member."""
+    """Read the steps for which the member has confirmed samples."""
     query = (
         select(Report.step)
         .join(Device, Device.id == Report.device_id)
@@ -133,7 +133,7 @@ def _joined(ranges: list[Range], most: int) -> list[Range]:
 
 
 def certify(database: Database, authority: AuthorityKey, run: str, number: int, now: float) -> SignedCertificate:
-    """Sign a member's certificate; raises `RequestError` if there is no such member or contribution."""
+    """Sign a member's certificate. Raises `RequestError` if the member is unknown or has not contributed."""
     found = people(database, now, number=number)
     given = found[0].given() if found else Given()
     if not given.days:

@@ -1,4 +1,4 @@
-"""Data of the history page for each global step: devices, averaging groups, lost samples, loss.
+"""Data for the history page about each global step: devices, averaging groups, lost samples, loss.
 
 A chunk of steps is read at a time from the ledger and the sessions, with members' public names.
 """
@@ -30,7 +30,7 @@ class Share:
     device: int  # index in `Chunk.devices`
     samples: int  # confirmed samples
     group_size: int  # devices that averaged together, including the keeper
-    group_samples: int | None  # samples averaged by the group; None: unknown to the device
+    group_samples: int | None  # samples averaged by the group, or None if the device does not know
     averaging_s: float
     lost_samples: int
     lost_reason: str
@@ -42,7 +42,7 @@ class Group:
 
     size: int  # number of devices, including the keeper and auxiliary devices
     samples: int | None
-    averaging_s: float  # time of the slowest device
+    averaging_s: float  # averaging time of the slowest device
     devices: tuple[int, ...]
 
 
@@ -71,7 +71,7 @@ class Moment:
     refused: dict[str, int]  # refusals since the previous step, by kind
     online: tuple[int, ...]  # devices connected, or active while the coordinator was down
     undone: int  # devices that had contributed to this step before a rewind undid it
-    returned: bool  # the run was rewound to the checkpoint of this step
+    returned: bool  # True if the run was rewound to the checkpoint of this step
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def chunk_of(step: int) -> int:
 
 
 def groups_of(shares: Iterable[Share]) -> tuple[Group, ...]:
-    """Group devices that averaged together, according to their own reports. Pure.
+    """Group devices that averaged together, according to their own reports; a pure function.
 
     Groups of equal size are told apart by their samples. A device that does not know the group's
     samples is assigned to the first group of its size.
@@ -120,7 +120,7 @@ def groups_of(shares: Iterable[Share]) -> tuple[Group, ...]:
 
 
 def read_chunk(database: Database, number: int) -> Chunk:
-    """Read a chunk (numbered from 0); empty beyond the end of the run."""
+    """Read a chunk (numbered from 0); a chunk beyond the end of the run is empty."""
     first, last = number * CHUNK_STEPS + 1, (number + 1) * CHUNK_STEPS
     shown = display_names(database)
     with database() as session:
@@ -192,7 +192,7 @@ class _DeviceBook:
 
 
 def _shares(session: Session, first: int, last: int, book: _DeviceBook) -> tuple[dict[int, list[Share]], Counter[int]]:
-    """Read the contributions to each step, and the number of devices whose steps were undone."""
+    """Read each step's contributions, and the number of devices whose contribution to it was undone."""
     query = (
         select(
             Report.step,

@@ -88,7 +88,7 @@ class Person:
 
     @property
     def hardware(self) -> HardwareClass:
-        """The class of the device that contributed most; of several, the newest."""
+        """The class of the device that contributed most; the newest if several contributed equally."""
         return max(self.devices, key=lambda each: (each.given.samples, each.given.averaged_bytes, each.number)).kind
 
     @property
@@ -214,7 +214,7 @@ class StayRow:
 def stays(
     database: Database, since: float, until: float, now: float, number: int | None = None, most: int = MOST_STAYS
 ) -> list[StayRow]:
-    """Return the newest sessions in a time span, ordered by start, without the keeper's."""
+    """Return the newest sessions from `since` to `until`, ordered by start, without the keeper's."""
     query = (
         select(DeviceSession, Device.member_id, Device.number)
         .join(Device, Device.id == DeviceSession.device_id)

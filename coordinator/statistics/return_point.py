@@ -23,7 +23,7 @@ class ReturnPoint:
     """The best checkpoint to return to, if any is sound."""
 
     step: int | None  # None: no sound checkpoint; the run can only start over
-    is_before: bool  # whether it precedes the alarm; otherwise the oldest sound one
+    is_before: bool  # True if it precedes the alarm; otherwise it is the oldest sound one
 
     def advice(self, directory: Path) -> str:
         """Return a sentence naming the checkpoint and the command to return to it."""

@@ -1,6 +1,6 @@
 """Tables of a run's history for researchers, and receipts for recomputing the leaderboard.
 
-Each page of rows is read in its own transaction, so that no reader blocks the database. Tables are
+Each page of rows is read in its own short transaction, so no reader blocks the database. Tables are
 written as CSV or Parquet, with members' public names and without the keeper's device. Pages of
 receipts contain claims, confirmed samples and the receipts that confirm them; signed bytes are
 rebuilt from stored values. Devices have pseudonyms, never their libp2p identities.
@@ -32,7 +32,7 @@ MEMBER = "member"  # name of the column with public names
 _LOSS = case((Step.loss_samples > 0, Step.loss_sum / func.nullif(Step.loss_samples, 0)), else_=None)
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # first characters of spreadsheet formulas
 MAX_STEPS = 200  # maximum number of steps on a page of receipts
-MOST_NUMBERS = 20_000  # mentions of devices on a page; a single step may exceed it
+MOST_NUMBERS = 20_000  # limit on mentions of devices per page, unless a single step exceeds it
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ class _Step:
         return [*(number for number, *_ in self.claims), *signed]
 
     def published(self, run: str, names: Mapping[int, str]) -> dict[str, Any]:
-        """Return the step with pseudonyms, as published."""
+        """Return the step as published; `names` maps device numbers to pseudonyms."""
         receipts = []
         for signer, era, samples, signature in self.receipts:
             brought = {names[number]: count for number, count in samples.items()}
@@ -245,7 +245,7 @@ def receipts_page(database: Database, run: str, after: int, limit: int) -> dict[
             numbers += content.numbers
         devices = session.execute(known.where(Device.number.in_(set(numbers)))).all()
         era = current_era(session)
-    names = {number: pseudonym or str(number) for number, pseudonym, *_ in devices}  # it may lack a pseudonym
+    names = {number: pseudonym or str(number) for number, pseudonym, *_ in devices}  # a device may lack a pseudonym
     return {
         "run": run,
         "era": era,
@@ -277,5 +277,5 @@ def _read_step(session: Session, step: int) -> _Step:
         for signer, era, text, signature in stored
         if signature is not None
     ]
-    withheld = len(signed) < len(stored)  # the other receipts would confirm different samples
+    withheld = len(signed) < len(stored)  # the remaining receipts alone would confirm other numbers
     return _Step(step, session.execute(claims).all(), [] if withheld else signed, withheld)

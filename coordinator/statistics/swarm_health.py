@@ -26,9 +26,9 @@ class RoundHealth:
     """The batch share, averaging time and lost samples over steps whose reports have arrived."""
 
     steps: int = 0
-    batch_share: float | None = None  # averaged samples over target batch size; None: no step yet
+    batch_share: float | None = None  # averaged samples over target batch size; None before the first step
     averaging_s: float | None = None  # mean averaging time over all reports
-    lost_samples: Mapping[str, int] = field(default_factory=dict)  # reported reason -> samples
+    lost_samples: Mapping[str, int] = field(default_factory=dict)  # reported reason -> number of samples
 
 
 def read_health(session: Session, settled: Sequence[StepRow]) -> RoundHealth:
@@ -51,10 +51,10 @@ class Figures:
 
     rounds: RoundTally | None = None  # None: the keeper has not reported yet
     census: Census = ()
-    missing_auxiliaries: int | None = None  # number that would shorten rounds; None: no round yet
-    keeper_token_until: float | None = None  # Unix time at which the token expires
+    missing_auxiliaries: int | None = None  # number of peers that would shorten rounds; None before the first round
+    keeper_token_until: float | None = None  # Unix time at which the keeper's token expires
     quarantined: int = 0  # number of devices
-    suspicions: Mapping[str, int] = field(default_factory=dict)  # number within the window, by kind
+    suspicions: Mapping[str, int] = field(default_factory=dict)  # number of recent suspicions by kind
 
 
 def read_figures(database: Database, since: float) -> Figures:

@@ -111,7 +111,7 @@ def _decide_on_training(run: RunSituation, interval_s: float | None, last_at: fl
 
 
 def departures(run: RunSituation) -> Departures | None:
-    """Return the departures if they are more than half of the recent devices, and more than one.
+    """Return the departures if more than one and more than half of the recent devices left, else None.
 
     The larger of the coordinator's and the keeper's device counts is used, because a restart of
     either process resets its count.
@@ -122,7 +122,7 @@ def departures(run: RunSituation) -> Departures | None:
 
 
 def usual_interval_s(steps: Sequence[StepRow]) -> float | None:
-    """Return the median interval between the newest steps; None if there are fewer than two."""
+    """Return the median interval between the newest steps, or None if there are fewer than two."""
     intervals = [after.completed_at - before.completed_at for before, after in pairwise(steps[-INTERVAL_STEPS - 1 :])]
     return max(0.0, median(intervals)) if intervals else None
 
@@ -130,7 +130,7 @@ def usual_interval_s(steps: Sequence[StepRow]) -> float | None:
 def loss_change(steps: Sequence[StepRow], phase_from_step: int, now: float) -> LossChange | None:
     """Return the change of the newest losses from the minimum if they have risen, else from a day ago.
 
-    Only steps of the last day and of the current phase are compared.
+    Only steps of the last day and of the current phase are compared; the result is None if they are few.
     """
     begin = max(
         bisect_left(steps, now - DAY_S, key=lambda row: row.completed_at),

@@ -70,7 +70,7 @@ __all__ = [
 
 
 class Member(Base):
-    """A person on the allowlist."""
+    """A person who has been invited, or whose account may log in."""
 
     __tablename__ = "members"
 
@@ -261,7 +261,7 @@ class Checkpoint(Base):
     size_bytes: Mapped[int] = mapped_column(BigInteger)
     manifest_sha256: Mapped[str] = mapped_column(String(64))
     created_at: Mapped[float] = mapped_column(Float)
-    withheld: Mapped[str] = mapped_column(Text, default="")  # reason against publication; "": none
+    withheld: Mapped[str] = mapped_column(Text, default="")  # reason not to publish it, or "" if there is none
 
 
 class Validation(Base):
@@ -272,15 +272,15 @@ class Validation(Base):
     step: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     era: Mapped[int] = mapped_column(Integer)
     manifest_sha256: Mapped[str] = mapped_column(String(64))  # identifies the checkpoint
-    set_sha256: Mapped[str] = mapped_column(String(64))  # digest of the samples; equal digests: comparable losses
+    set_sha256: Mapped[str] = mapped_column(String(64))  # digest of the samples; equal if losses are comparable
     sequence_length: Mapped[int] = mapped_column(Integer)
     samples: Mapped[int] = mapped_column(Integer)
     predicted_tokens: Mapped[int] = mapped_column(Integer)
     mlm_loss: Mapped[float | None] = mapped_column(Float)
-    sop_loss: Mapped[float | None] = mapped_column(Float)  # null without sentence order, like `sop_accuracy`
+    sop_loss: Mapped[float | None] = mapped_column(Float)  # null, like `sop_accuracy`, if the run has none
     accuracy: Mapped[float] = mapped_column(Float)
     sop_accuracy: Mapped[float | None] = mapped_column(Float)
-    # Includes the objective's weight. Null without replaced tokens, like the next two columns.
+    # Includes the objective's weight; like the next two columns, null if no tokens are replaced.
     detection_loss: Mapped[float | None] = mapped_column(Float)
     detection_accuracy: Mapped[float | None] = mapped_column(Float)
     detection_f1: Mapped[float | None] = mapped_column(Float)
@@ -356,7 +356,7 @@ class DeviceLogin(Base):
 
 
 class Naming(Base):
-    """A member's choice to show or hide their name; without a row, the name is shown."""
+    """A member's choice to show or hide their name; the name of a member without a row is shown."""
 
     __tablename__ = "namings"
 

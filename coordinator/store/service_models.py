@@ -12,7 +12,7 @@ from coordinator.store.base import Base
 
 
 class DatabaseOwner(Base):
-    """The run that owns this database: its name and both keys; see `coordinator.run.database_owner`."""
+    """The run that owns this database: its name and fingerprints; see `coordinator.run.database_owner`."""
 
     __tablename__ = "database_owner"
 
@@ -23,7 +23,7 @@ class DatabaseOwner(Base):
 
 
 class Question(Base):
-    """A sentence submitted to a checkpoint, and the answer; see `coordinator.playground.questions`."""
+    """A visitor's sentence for a checkpoint, and the answer; see `coordinator.playground.questions`."""
 
     __tablename__ = "questions"
 
@@ -32,7 +32,7 @@ class Question(Base):
     step: Mapped[int] = mapped_column(BigInteger)
     text: Mapped[str] = mapped_column(Text)
     asked_at: Mapped[float] = mapped_column(Float, index=True)
-    answer: Mapped[str] = mapped_column(Text, default="")  # JSON; "": pending or failed
+    answer: Mapped[str] = mapped_column(Text, default="")  # JSON; "" while pending and if failed
     reason: Mapped[str] = mapped_column(Text, default="")  # reason for failure
     answered_at: Mapped[float | None] = mapped_column(Float)
 
@@ -47,7 +47,7 @@ class MilestoneNotice(Base):
     attempts: Mapped[int] = mapped_column(Integer, default=0)
     begun_at: Mapped[float | None] = mapped_column(Float)  # start of an attempt whose outcome is unknown
     next_at: Mapped[float] = mapped_column(Float, default=0.0)  # earliest time of the next attempt
-    ended: Mapped[str] = mapped_column(String(16), default="")  # final `DeliveryOutcome`; "": pending
+    ended: Mapped[str] = mapped_column(String(16), default="")  # final `DeliveryOutcome`; "" while pending
     error: Mapped[str] = mapped_column(Text, default="")  # error message of the last attempt
 
 
