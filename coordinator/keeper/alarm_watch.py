@@ -1,12 +1,12 @@
 """Alarms about the model and the devices: the keeper raises, clears and audits them.
 
-The keeper does it because there is only one keeper; services show its alarms. It measures each
-step's update norm. Devices report their state in sessions, which shows the ones that cannot take
-part. A device that trains but has not seen the keeper for as long as DHT records last is in a DHT
-of its own, alone or with others. A device that has been starting for minutes has not found the
-keeper, or cannot download the run's state. An alarm is all that is needed: each session receives
-the keeper's newest addresses, and peers without a keeper look for it there every few seconds
-(`peer.swarm.dht`).
+This is the keeper's task because a run has only one keeper, but several services may show the
+alarms. The keeper measures each step's update norm. Devices report their states in sessions; these
+reveal devices that cannot take part. A device that trains but has not seen the keeper for as long
+as DHT records last is in a separate DHT, alone or with others. A device that has been starting for
+minutes has not found the keeper, or cannot download the run's state. Raising an alarm is enough:
+each session receives the keeper's newest addresses, and peers that miss the keeper try these
+addresses every few seconds (`peer.swarm.dht`).
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from peer.config.phases import phase_at
 from peer.swarm.fingerprint import SKETCH_SIZE, Sketch
 
 logger = logging.getLogger(__name__)
-RECENT_STEPS = 500  # the best loss is taken from this many steps
+RECENT_STEPS = 500  # number of recent steps in which the lowest loss is sought
 LOOK_EVERY_S = 5.0
-PATIENCE_S = 30.0  # a restarted keeper is found by all peers within this time
-STARTING_S = 180.0  # a device may take this long to start
+PATIENCE_S = 30.0  # time within which all peers find a restarted keeper
+STARTING_S = 180.0  # time that a device may take to start
 MAX_NAMED = 5
 
 
@@ -67,7 +67,7 @@ class AlarmWatch:
             logger.warning("the alarms were not looked at: %s", error.orig)
 
     def _moved(self, era: int, step: int, sketch: Sketch) -> float | None:
-        """Return the step's update norm; None if the previous state is unknown."""
+        """Return the step's update norm, or None if the state before the step is unknown."""
         last, self._last = self._last, (era, step, sketch)
         return update_norm(last[2], sketch) if last is not None and last[:2] == (era, step - 1) else None
 
@@ -100,8 +100,8 @@ class AlarmWatch:
 def update_norm(before: Sketch, after: Sketch) -> float:
     """Estimate the norm of the difference between two states' parameters from their sketches.
 
-    A random-sign projection's expected square is the squared norm of the projected tensors; the 32
-    cover each tensor once (Johnson-Lindenstrauss). An error of about 25 % is enough to see a jump.
+    A random-sign projection's expected square is the squared norm of the projected tensors. The 32
+    projections cover each tensor once (Johnson-Lindenstrauss). An error of 25 % hides no jump.
     """
     return math.dist(before[:SKETCH_SIZE], after[:SKETCH_SIZE])
 
@@ -120,10 +120,10 @@ class DeviceWatch:
     def __init__(self, database: Database, clock: Callable[[], float]) -> None:
         self._database, self._clock = database, clock
         self._looked_at = self._whole_at = clock()
-        self._starting_since: dict[str, float] = {}  # by session
+        self._starting_since: dict[str, float] = {}  # session id -> Unix time
 
     def look(self, step: int) -> None:
-        """Raise or clear the alarms; `step` is the step of the keeper's part of the swarm."""
+        """Raise or clear the alarms; `step` is the keeper's current step."""
         now = self._clock()
         if now < self._looked_at + LOOK_EVERY_S:
             return

@@ -1,7 +1,7 @@
-"""The keeper's checkpoints: when one is due, whether it may be published, and which older ones go.
+"""The keeper's checkpoints: when one is due, whether it may be published, and which older ones are removed.
 
 A checkpoint is published only if its weights are finite, its probe's loss has not risen too far,
-and the keeper computed its state itself. Others are kept for resuming; the operator sees why.
+and the keeper computed its state itself. Others are kept for resuming, and the operator sees why.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ JOINERS_EVERY_S = 60.0
 
 @dataclass
 class Checkpointing:
-    """Writes the swarm's state to disk, and records each checkpoint in the database."""
+    """A writer of checkpoints, which saves the swarm's state on disk and records it in the database."""
 
     directory: RunDirectory
     config: RunConfig
@@ -47,13 +47,13 @@ class Checkpointing:
     ledger: Ledger
     database: Database
     probes: Mapping[int, Batch]  # by sequence length
-    newest: Manifest | None  # of the newest checkpoint, written or resumed from
+    newest: Manifest | None  # manifest of the newest checkpoint, written or resumed from
     clock: Callable[[], float]
     events: EventLog = NOWHERE
-    every_steps: int | None = None  # set by an operator; None: as in the run file
-    state_is_own: bool = True  # computed by the keeper; false: downloaded from a member
-    scheduled: Manifest | None = None  # the newest checkpoint of the schedule
-    passing: set[int] = field(default_factory=set)  # steps written for joiners only; removed with the next
+    every_steps: int | None = None  # interval set by an operator; None: as in the run file
+    state_is_own: bool = True  # True if the keeper computed it, False if it was downloaded from a member
+    scheduled: Manifest | None = None  # manifest of the newest scheduled checkpoint
+    passing: set[int] = field(default_factory=set)  # steps of checkpoints for joiners only; removed with the next
 
     def __post_init__(self) -> None:
         self.scheduled = self.newest
@@ -61,7 +61,7 @@ class Checkpointing:
     def write_if_due(self, stopping: bool = False) -> None:
         """Write the state if a checkpoint is due or, when stopping, if it is not on disk yet.
 
-        A failure is logged and the write repeated at the next step: training must go on.
+        A failure is logged, and the write tried again after the next step, so training continues.
         """
         newest, age_s = 0, 0.0
         if self.scheduled is not None:
@@ -82,9 +82,9 @@ class Checkpointing:
                 self.scheduled = self.newest
 
     def write_for_joiners(self) -> None:
-        """Write the state for joiners that the keeper had no capacity for, at most once a minute.
+        """Write the state for joiners to whom the keeper could not send it, at most once a minute.
 
-        The checkpoint does not belong to the schedule: the next one replaces it.
+        The checkpoint does not belong to the schedule, and the next checkpoint replaces it.
         """
         if self.newest is not None and self.clock() - self.newest.created_at < JOINERS_EVERY_S:
             return
@@ -107,7 +107,7 @@ class Checkpointing:
         self.events.add(CheckpointWritten(step=self.swarm.step, seconds=seconds, cause=withheld))
 
     def reconcile(self, resumed: StoredCheckpoint | None) -> None:
-        """Update the database to match the disk: a keeper may be killed between the two writes."""
+        """Update the database to match the disk, because a keeper may be killed between the two writes."""
         remove_leftovers(self.directory.checkpoints_dir)
         steps = set(stored_steps(self.directory.checkpoints_dir))
         recorded = {row.step: row for row in checkpoints(self.database)}
@@ -126,7 +126,7 @@ class Checkpointing:
         return settings if every is None else settings.model_copy(update={"every_steps": every})
 
     def restore(self, stored: StoredCheckpoint, era: int) -> None:
-        """Restore this checkpoint's state, and make all peers that are further return to it."""
+        """Restore this checkpoint's state, and make all peers that have taken later steps return to it."""
         with self.swarm.state.lock:
             restore_model(self.model, stored.path)
             restore_optimizer(self.model, self.swarm.state.optimizer, stored.path)
@@ -137,7 +137,7 @@ class Checkpointing:
         self.reconcile(stored)
 
     def _write(self) -> tuple[StoredCheckpoint, str]:
-        """Write a checkpoint; returns it and why it may not be published ("" if it may)."""
+        """Write a checkpoint. Return it and the reason not to publish it ("" if it may be published)."""
         with self.swarm.state.lock:
             snapshot = take_snapshot(self.swarm.step, self.model, self.swarm.state.optimizer)
             length = phase_at(self.config, snapshot.step).sequence_length
@@ -195,9 +195,9 @@ class Checkpointing:
 def is_due(
     settings: Checkpoints, *, step: int, newest: int, age_s: float, boundaries: Collection[int], stopping: bool = False
 ) -> bool:
-    """Return whether to write the state after `step`; the newest checkpoint is of step `newest`.
+    """Return whether to write the state after `step`; the newest checkpoint is that of step `newest`.
 
-    Each phase's first state (`boundaries`), or the first that the keeper has of it, is due.
+    The state at each phase's start (`boundaries`) is due, or else the keeper's first state after it.
     """
     every = settings.every_steps
     entered = any(newest < boundary <= step for boundary in boundaries)
@@ -208,9 +208,9 @@ def is_due(
 def removable(
     settings: Checkpoints, steps: Collection[int], best: Sequence[int] = (), spared: Collection[int] = ()
 ) -> list[int]:
-    """Return those of `steps` whose checkpoints to remove.
+    """Return the steps whose checkpoints are to be removed.
 
-    Kept are the newest, some at intervals, the best by held-out loss (`best`) and `spared`.
+    The newest, some at intervals, the best by held-out loss (`best`), and `spared` are kept.
     """
     newest = sorted(steps)[-settings.keep :]
     here = [step for step in best if step in steps]
@@ -227,10 +227,10 @@ def why_withheld(
     most_rise: float,
     is_own: bool,
 ) -> str:
-    """Return why this state may not be published; empty if it may.
+    """Return why this state may not be published, or "" if it may.
 
-    `loss`: on the checkpoint's probe; `last_loss`: of the previous checkpoint on the same probe, if
-    any. `is_own`: the keeper has computed the state itself, from the swarm's averages.
+    `loss` is the state's loss on the checkpoint's probe, `last_loss` the previous checkpoint's loss
+    on the same probe (None: unknown). `is_own` is True if the keeper computed the state itself.
     """
     broken = next((name for name, tensor in model.items() if not torch.isfinite(tensor).all()), None)
     if broken is not None:

@@ -56,15 +56,15 @@ from peer.swarm.swarm import StepOutcome, Swarm
 logger = logging.getLogger(__name__)
 POLL_S = 0.03  # a full batch waits at most this long for the keeper
 STATUS_PERIOD_S = 1.0
-SURVIVORS_WAIT_S = 10.0  # to find peers that outlived the keeper; they look for it every 5 s
-SURVIVORS_TOLD_S = 60.0  # instead, if it has moved or would undo steps: they may learn of it by new sessions
-SURVIVORS_STATE_S = 60.0  # once found, to agree on a state that the keeper can download
+SURVIVORS_WAIT_S = 10.0  # time to find peers that outlived the keeper; they look for it every 5 s
+SURVIVORS_TOLD_S = 60.0  # longer time if it has moved or would undo steps; peers may need new sessions
+SURVIVORS_STATE_S = 60.0  # time for these peers to agree on a state for the keeper to download
 TOKEN_RENEWAL_SHARE = 2 / 3
 
 
 @dataclass
 class Keeper:
-    """The keeper's parts; `run` is its loop."""
+    """The keeper, assembled from its parts; `run` is its main loop."""
 
     directory: RunDirectory
     config: RunConfig
@@ -81,9 +81,9 @@ class Keeper:
     chooser: WayChooser
     lock: KeeperLock
     clock: Callable[[], float] = time.time
-    figures: tuple[RoundTally, Census, int | None] | None = None  # last written
-    turned_away: int = 0  # joiners that a checkpoint was already written for
-    unfiled: StepOutcome | None = None  # the newest step, until other peers are known to have taken it
+    figures: tuple[RoundTally, Census, int | None] | None = None  # counts last written to the database
+    turned_away: int = 0  # number of joiners for whom a checkpoint was already written
+    unfiled: StepOutcome | None = None  # newest step, until other peers are known to have taken it
 
     def run(self, should_stop: Callable[[], bool]) -> None:
         """Average and write checkpoints and status until stopped; then write a last checkpoint."""
@@ -113,9 +113,9 @@ class Keeper:
         self.swarm.leave()
 
     def resume_ledger(self, should_stop: Callable[[], bool]) -> None:
-        """Find peers that trained on while the keeper was away; without any, undo the lost steps.
+        """Find peers that kept training while the keeper was away; if there are none, undo the lost steps.
 
-        It takes no step while some may be undone: peers that join meanwhile have the old state.
+        Until this is decided, it takes no step, because peers that join meanwhile have the old state.
         """
         has_moved = tell_keeper_addresses(self.database, self.swarm.addresses)
         recorded = self.ledger.last_known_step()
@@ -146,10 +146,10 @@ class Keeper:
             return
         self.checkpointing.state_is_own = outcome.averaged
         if not outcome.averaged:
-            self.unfiled = None  # the other peers went on without the keeper, perhaps from another average
+            self.unfiled = None  # the other peers continued without the keeper, perhaps from another average
         else:
             logger.info("step %d: group of %d, %s samples", outcome.step, outcome.group_size, outcome.group_samples)
-            self._file_receipt()  # of the previous step, which this group has taken, too
+            self._file_receipt()  # the previous step's receipt, because this group has taken that step too
             self.unfiled = outcome
             self.alarms.step_taken(outcome.era, outcome.step, self.swarm.state.sketch)
             self.chooser.step_taken(self.swarm.lines, self.swarm.batch_s)
@@ -166,7 +166,7 @@ class Keeper:
             self.checkpointing.write_if_due(stopping=True)
 
     def _return_if_told(self) -> None:
-        """Restore the checkpoint an operator chose; raises `StorageError` if none is left."""
+        """Restore the checkpoint that an operator chose, if any. Raises `StorageError` if none is left."""
         era = self.ledger.current_era()
         if era <= self.swarm.state.era:
             return
@@ -175,16 +175,16 @@ class Keeper:
         stored = newest_verified(checkpoints_dir)
         if stored is None:
             raise StorageError(f"{checkpoints_dir} holds no checkpoint to go back to.")
-        if self.ledger.last_known_step() > stored.manifest.step:  # that checkpoint was damaged meanwhile
+        if self.ledger.last_known_step() > stored.manifest.step:  # the chosen checkpoint was damaged meanwhile
             era = self.ledger.roll_back(stored.manifest.step)
         self.checkpointing.restore(stored, era)
         logger.warning("gone back to step %d: all peers resume from there", stored.manifest.step)
 
     def _file_receipt(self) -> None:
-        """Record the samples received from each trainer for the newest step, after others took it.
+        """Record the receipt for the newest step, once other peers are known to have taken the step.
 
-        A round may succeed for the keeper alone; then the others repeat the step, perhaps without a
-        keeper that was killed. A receipt of the first round would contradict their reports.
+        A round may succeed for the keeper only. The others then repeat the step, perhaps after the
+        keeper was killed, and a receipt from the first round would contradict their reports.
         """
         outcome, self.unfiled = self.unfiled, None
         if outcome is not None and outcome.receipt:
@@ -212,17 +212,17 @@ class Keeper:
             write_figures(self.database, *figures)
 
     def _tell_suspicions(self) -> None:
-        """Store suspicions of the swarm's threads here, so that no round waits for the database."""
+        """Store suspicions that the swarm's threads collected, so their rounds do not wait for the database."""
         witness = self.credentials.access_token(self.clock()).device_id
         for found in self.suspicions.take():
             claim = SuspicionReport(found.peer_id, found.kind, found.step, found.detail)
             try:
                 hear(self.database, self.directory.settings.quarantine_policy, claim, witness, self.clock())
-            except RequestError as error:  # the peer is in no table: only the log records it
+            except RequestError as error:  # the database does not know the peer, so only the log records it
                 logger.warning("%s", error)
 
     def _provide_for_joiners(self) -> None:
-        """Write a checkpoint for joiners that the keeper turned away: they get it by HTTP."""
+        """Write a checkpoint, for download over HTTP, if the keeper was too busy to send joiners its state."""
         if (turned_away := self.swarm.state.turned_away) > self.turned_away:
             self.turned_away = turned_away
             self.checkpointing.write_for_joiners()
@@ -236,7 +236,7 @@ class Keeper:
 
 @contextmanager
 def _going_on(what: str) -> Iterator[None]:
-    """Log and skip a write that fails on a full or failing disk, because the swarm must go on."""
+    """Log and skip a write that fails on a full or failing disk, because the swarm must continue."""
     try:
         yield
     except DBAPIError as error:
@@ -325,7 +325,7 @@ def _end_at_once(events: EventLog, lost: SwarmError) -> NoReturn:
 
 
 def become_the_only_one(directory: RunDirectory, database: Database, should_stop: Callable[[], bool]) -> KeeperLock:
-    """Wait until no other keeper serves this run; raises `ConfigError` if this one may not."""
+    """Wait until no other keeper serves this run. Raises `ConfigError` if this one cannot take over."""
 
     def require_a_successor() -> None:
         require_its_identity(database, Credentials(directory.keeper_dir).device_key.peer_id)
@@ -344,8 +344,8 @@ def become_the_only_one(directory: RunDirectory, database: Database, should_stop
 def run_keeper(run_dir: str, parent_pid: int, ready: Callable[[], None]) -> None:
     """Run the keeper's process until SIGTERM or the end of its parent.
 
-    `ready` is called once the swarm's first node is open: earlier errors may be configuration
-    errors.
+    `ready` is called once the swarm's first node is open; errors before that may come from the
+    configuration.
     """
     use_hivemind_log_handler("nowhere")  # operators need no stack traces of lost peers
     logging.getLogger("hivemind").setLevel(logging.CRITICAL)

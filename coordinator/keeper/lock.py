@@ -1,8 +1,9 @@
 """The lock that allows a run only one keeper: a PostgreSQL advisory lock on its own connection.
 
 The lock ends with the connection, and so with the keeper's process. A keeper that loses the
-connection stops: another may have replaced it. A keeper that finds the lock taken waits, and takes
-over when it is free. With SQLite only one keeper can bind the swarm's port, on the one machine.
+connection stops, because another may have replaced it. A keeper that finds the lock taken waits,
+and takes over when it is free. SQLite needs no lock: all keepers are on one machine, where only one
+can bind the swarm's port.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ logger = logging.getLogger(__name__)
 KEY = 0x6D686B6565706572  # "mhkeeper"; a single-number key, so it cannot collide with the transactions' locks
 POLL_S = 1.0
 SAID_EVERY_POLLS = 60  # interval of the log line about a database that does not answer
-# so that the server notices within half a minute if a keeper's machine has vanished
+# TCP keepalives with which the server detects within half a minute that a keeper's machine is gone.
 _NOTICE = ("SET tcp_keepalives_idle = 10", "SET tcp_keepalives_interval = 5", "SET tcp_keepalives_count = 3")
 
 
@@ -38,7 +39,7 @@ class KeeperLock:
         self._needed = engine.dialect.name == "postgresql"
 
     def try_take(self) -> bool:
-        """Take the lock if it is free; raises `DBAPIError` if the database does not answer."""
+        """Take the lock if it is free; return whether it was. Raises `DBAPIError` if the database fails."""
         if not self._needed:
             return True
         connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
@@ -57,9 +58,9 @@ class KeeperLock:
         return bool(taken)
 
     def wait(self, should_stop: Callable[[], bool], sleep: Callable[[float], object]) -> bool:
-        """Take the lock as soon as it is free; returns whether this keeper had to wait.
+        """Take the lock as soon as it is free. Return whether this keeper had to wait.
 
-        It also waits for a database that does not answer, and logs this about once a minute.
+        A database that does not answer is waited for too, and logged about once a minute.
         """
         said, unsaid = "", 0
         while not should_stop():
@@ -100,7 +101,7 @@ class KeeperLock:
 def require_its_identity(database: Database, peer_id: str) -> None:
     """Raise `ConfigError` if the previous keeper has another libp2p identity.
 
-    Volunteers would look for that identity, and go on without this keeper.
+    Volunteers would look for that identity, and continue without this keeper.
     """
     status = read_swarm_status(database)
     if (

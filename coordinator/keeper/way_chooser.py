@@ -1,7 +1,7 @@
 """The keeper's automatic choice of how to average, if the run file or an operator has enabled it.
 
-`peer.averaging.choice` chooses. The choice becomes a change for all peers, like an operator's
-(`coordinator.ledger.steering`); the audit log, `coordinator status` and the log give the reason.
+`peer.averaging.choice` makes the choice, which becomes a change for all peers, like an operator's
+(`coordinator.ledger.steering`). The audit log, `coordinator status` and the log give the reason.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from peer.config.training import Averaging
 from peer.reduction.sizes import values_sent
 
 logger = logging.getLogger(__name__)
-MEASURED_STEPS = 5  # measured before the first choice
-STEPS_BETWEEN = 10  # the least between two changes; at first also before a return to a finer way
+MEASURED_STEPS = 5  # number of steps measured before the first choice
+STEPS_BETWEEN = 10  # minimum number of steps between two changes, and at first before a return to a finer mode
 KEEPER_ALONE = GroupLines((None,), (True,), (True,), ())
 
 
 class WayChooser:
-    """Measures the steps of a live run, and chooses how to average by them."""
+    """A chooser of the averaging mode, based on measurements of a live run's steps."""
 
     def __init__(
         self, database: Database, config: RunConfig, shapes: Sequence[Sequence[int]], clock: Callable[[], float]
@@ -42,23 +42,24 @@ class WayChooser:
         self._values = cache(lambda rank: values_sent(shapes, rank))
         self._steersman = Steersman(database, config, BY_KEEPER, clock)
         self._audit = AuditLog(database, BY_KEEPER, clock)
-        self._lines: deque[GroupLines] = deque(maxlen=STEPS_BETWEEN)  # of the newest groups
+        self._lines: deque[GroupLines] = deque(maxlen=STEPS_BETWEEN)  # connections of the newest groups
         self._batches_s: deque[float] = deque(maxlen=MEASURED_STEPS)
         self._look_at = self._return_at = 0  # steps of the next check and of the next possible return
-        self._return_after = STEPS_BETWEEN  # steps since the last return; each return doubles it
+        self._return_after = STEPS_BETWEEN  # minimum number of steps between returns; each return doubles it
 
     def step_taken(self, lines: GroupLines, batch_s: float) -> None:
-        """Record a group's lines, and the seconds in which its peers compute a batch."""
+        """Record a group's connections, and the seconds in which its peers compute a batch."""
         if math.isfinite(batch_s) and batch_s > 0:
             self._lines.append(lines)
             self._batches_s.append(batch_s)
 
     def look(self, helm: Helm, step: int, slow_lines: Sequence[float]) -> None:
-        """Change the way to average, if a check is due and another way is clearly better.
+        """Change the averaging mode if a check is due and another mode is clearly better.
 
-        `slow_lines`: bytes per second of the volunteers that stand by. If all do, the change takes
-        effect at once, as no step would come. Each return to a finer way waits twice as long as the
-        last, so that nobody can force changes by claiming alternately a slow and a fast line.
+        `slow_lines` are the bandwidths, in bytes per second, of the volunteers on standby. If all are
+        on standby, the change takes effect at once, because no step would follow. Each return to a
+        finer mode waits twice as long as the last, so nobody can force changes by alternately
+        claiming a slow and a fast connection.
         """
         if slow_lines and self._steersman.all_stand_by():
             self._look_at_once(helm, step, slow_lines)
@@ -78,7 +79,7 @@ class WayChooser:
             self._return_at, self._return_after = step + self._return_after, 2 * self._return_after
 
     def _look_at_once(self, helm: Helm, step: int, slow_lines: Sequence[float]) -> None:
-        """Change the way at once if no volunteer can train with it and some could with another."""
+        """Change the mode at once if no volunteer can train with it but some could with another mode."""
         if not helm.chooses(self._config):
             return
         averaging = helm.averaging_after(step, self._config)
@@ -88,7 +89,7 @@ class WayChooser:
             self._change_to(choice, step)
 
     def _change_to(self, choice: AveragingChoice, from_step: int | None) -> bool:
-        """Order a change from this step on (None: a few steps ahead); returns whether it holds."""
+        """Change the mode from a step on (None: a few steps ahead). Return whether the change was accepted."""
         way = choice.way
         try:
             done = self._steersman.change(
@@ -106,9 +107,9 @@ class WayChooser:
         return True
 
     def _pace(self, averaging: Averaging, lines: GroupLines, slow_lines: Sequence[float], batch_s: float) -> RoundPace:
-        """Return the pace of a group and of volunteers that stand by, who reduce nothing.
+        """Return the pace of rounds of a group and the volunteers on standby, who reduce nothing.
 
-        All count as equally fast. Lines that are fast enough for the present way do not stand by.
+        All peers are taken as equally fast. Volunteers fast enough for the present mode are left out.
         """
         now, longest_s = way_of(averaging), averaging.averaging_timeout_s
         rates = [min(rate, FASTEST) for rate in slow_lines]
