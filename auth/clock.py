@@ -31,7 +31,7 @@ def follow_coordinator(offset_s: float) -> None:
 
 
 def swarm_time() -> float:
-    """Return the coordinator's Unix time, or the local clock's until the coordinator sends its first message."""
+    """Return the coordinator's Unix time, or the local clock's before the coordinator's first message."""
     offset_s = float(_offset_s.value)
     return time.time() if math.isnan(offset_s) else steady_time() + offset_s
 

@@ -110,7 +110,7 @@ class WatchedFile(Generic[Value]):
         self._seen: tuple[_Version, Value] | None = None
 
     def read(self) -> Value | None:
-        """Return the parsed content, or None if the file does not exist. An unchanged file is not read again."""
+        """Return the parsed content, or None if there is no file. An unchanged file is not read again."""
         try:
             version = _version(self.path.stat())
             if self._seen is None or self._seen[0] != version:

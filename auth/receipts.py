@@ -2,8 +2,8 @@
 
 A peer's own report is only a claim; a receipt records the samples that another peer received. A
 receipt is a statement (`auth.statements`) with the run, the era, the step, and each sender's
-pseudonym and number of samples. Receipts are published, so a pseudonym is a public key used for receipts only
-(`auth.keys.ReceiptKey`). A device signs its own receipts with the matching private key.
+pseudonym and number of samples. Receipts are published, so a pseudonym is a public key used
+for receipts only (`auth.keys.ReceiptKey`). A device signs its receipts with the private key.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def read_receipt(text: str) -> SignedReceipt:
 
 
 def open_receipt(signed: SignedReceipt, signer: str) -> ReceiptBody:
-    """Return a receipt after verifying it. Raises `RequestError` unless the key `signer` signed its canonical form."""
+    """Return a receipt's verified content. Raises `RequestError` unless the key `signer` signed it."""
     if (length := len(signed.body) + len(signed.signature)) > MAX_RECEIPT_CHARS:
         raise RequestError(f"A receipt has at most {MAX_RECEIPT_CHARS} characters, not {length}.")
     return ReceiptBody.opened(signed.body, is_signed_by(signer, signed.signature))

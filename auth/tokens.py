@@ -278,8 +278,7 @@ def _utc(time: float) -> str:
     return datetime.fromtimestamp(time, tz=timezone.utc).isoformat(sep=" ", timespec="seconds")
 
 
-# A signature stays valid, so it is verified once per process; dates and revocation are checked
-# at each use.
+# Signatures stay valid, so each is verified only once per process, unlike dates and revocation.
 _read_token = lru_cache(maxsize=CACHED_TOKENS)(read_token)
 
 
@@ -301,7 +300,7 @@ class Authorities:
         return cls(*_BOTH.unpack(content))
 
     def to_bytes(self) -> bytes:
-        """Return the file content: the current key and, after a handover, the previous key and its last time."""
+        """Return the file content: the current key and, after a handover, the previous one with its end."""
         return self.current if self.previous is None else _BOTH.pack(self.current, self.previous, self.until)
 
     @classmethod

@@ -312,7 +312,7 @@ class RelyingParty:
         return identity_of(self.name, self.provider, endpoints.issuer, claims)
 
     async def _with_userinfo(self, client: Any, url: str, claims: dict[str, Any]) -> dict[str, Any]:
-        """Add the userinfo endpoint's claims. Raises `IdTokenError` if its subject differs (OIDC Core 1.0, 5.3.2)."""
+        """Add the userinfo claims. Raises `IdTokenError` if their subject differs (OIDC Core 1.0, 5.3.2)."""
         with asking(self.title):
             more = json_object(await asyncio.wait_for(client.get(url), TIMEOUT_S))
         if more.get("sub") != claims["sub"]:

@@ -1,4 +1,4 @@
-"""The peers with valid tokens in the DHT, and message streams that end when the peer's token becomes invalid."""
+"""The peers with valid tokens in the DHT, and message streams that end when the peer's token is invalid."""
 
 from __future__ import annotations
 

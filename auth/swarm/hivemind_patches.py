@@ -15,7 +15,7 @@ the C stack, so a single record could kill every node that reads it.
 DHT nodes use `auth.swarm.protocol`, which serves members only and sends only new entries. Storage
 keeps the version of an entry that expires later. hivemind's storage does too, but deletes that
 version when the earlier one expires. hivemind also keeps the expiration times of old versions. Here
-they are dropped when they far outnumber the entries, because frequent updates would fill the memory.
+they are dropped when they far outnumber the entries; otherwise, updates would fill the memory.
 
 A node can use named relays immediately; hivemind has no such option and takes minutes to find
 relays. The daemon's own DHT can be disabled; unknown addresses are then resolved by `P2P.reach`, if

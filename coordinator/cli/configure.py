@@ -2,7 +2,7 @@
 
 `configure` is for containers. It reads MANYHANDS_* variables (see `docker/.env.example` and the
 operator's guide). It creates the run atomically at the first start, and updates `settings.yaml`
-from the variables at later starts. An empty variable is treated as unset, as Compose passes it.
+from the variables at later starts. Empty variables are ignored: Compose passes unset ones so.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def init(
 
 
 def _chosen_run(config: Path | None, recipe: str | None, language: str | None, exact: bool) -> RunConfig:
-    """Load the run file, the recipe or the demo's run file; raises `ConfigError` for conflicting options."""
+    """Load the run file, the recipe or the demo's run file. Raises `ConfigError` for conflicting options."""
     if recipe is not None and config is not None:
         raise ConfigError(
             f"`--recipe` ({recipe}) and `--config` ({config}) exclude each other: give one of them; "
@@ -147,7 +147,6 @@ def _chosen_run(config: Path | None, recipe: str | None, language: str | None, e
 
 
 def _command(name: str, directory: Path, *arguments: str) -> str:
-    """Return a command for the operator to paste into a shell."""
     return shlex.join(["manyhands", "coordinator", name, str(directory), *arguments])
 
 
@@ -188,12 +187,12 @@ def bring_in_line(run: RunDirectory, wanted: EnvironmentSettings) -> None:
 class EnvironmentSettings:
     """The run file and settings given by environment variables."""
 
-    run_file: Path | None  # None: not set
+    run_file: Path | None  # None if the variable is not set
     settings: Mapping[str, object]  # key of settings.yaml -> value, if set
 
 
 def read_environment(environ: Mapping[str, str]) -> EnvironmentSettings:
-    """Read the variables; raises `ConfigError` if one is missing or invalid."""
+    """Read the variables. Raises `ConfigError` if one is missing or invalid."""
     given = {name: environ.get(name, "").strip() for name in VARIABLES}
     if not given[HOST]:
         raise ConfigError(
@@ -216,7 +215,7 @@ def read_environment(environ: Mapping[str, str]) -> EnvironmentSettings:
 
 
 def settle(before: Settings, wanted: EnvironmentSettings) -> Settings:
-    """Merge the environment into the settings; raises `ConfigError` naming the variable."""
+    """Merge the environment into the settings. Raises `ConfigError`, which names the variable."""
     return make_settings(VARIABLE_OF, **{**before.model_dump(mode="json"), **wanted.settings})
 
 

@@ -135,7 +135,7 @@ def make_task(
     preset: str = "",
     data: Path | None = None,
 ) -> Task:
-    """Build a task from a command's options; raises `ConfigError`.
+    """Build a task from a command's options. Raises `ConfigError` if one is missing or invalid.
 
     A preset replaces the kind, and supplies columns and metric if they are not given; the folder
     `data` supplies files that are not given.
@@ -170,7 +170,7 @@ def _column(text: str) -> int | str:
 
 
 def _refuse_beside_config(options: Mapping[str, object]) -> None:
-    """Raise `ConfigError` for a task's option beside a run file, where it would be ignored."""
+    """Raise `ConfigError` if a single task's option is given with a run file, where it would be ignored."""
     for name, value in options.items():
         if value:
             option = f"--{name.replace('_', '-')}"
@@ -201,7 +201,7 @@ def _source(text: str) -> str:
 def _results(
     source: str, tasks: Sequence[Task], folders: DataFolders, *, fresh: bool = False, save: Path | None = None
 ) -> dict[str, TaskResult]:
-    """Run all tasks on a checkpoint, or on random weights if `fresh`; save tuned models."""
+    """Run all tasks on a checkpoint, or on random weights if `fresh`; save fine-tuned models in `save`."""
     results = {}
     for task in tasks:
         folder = ""
@@ -276,7 +276,7 @@ def table_rows(contestants: Sequence[Contestant]) -> list[list[str]]:
 
 
 def best_of(contestants: Sequence[Contestant], task: str) -> Contestant | None:
-    """Return the contestant with the best mean; None if fewer than two have one."""
+    """Return the contestant with the best mean, or None if fewer than two have one."""
     with_mean = [
         (mean if result.higher_is_better else -mean, each)
         for each in contestants

@@ -72,7 +72,7 @@ def status(directory: Path = DIRECTORY, as_json: bool = JSON) -> None:
 
 
 def _alarm(run: OpenRun, row: AlarmRow) -> dict[str, object]:
-    """Return an active alarm; if it is about the model, with the checkpoint to return to."""
+    """Return an active alarm's facts, with the checkpoint to return to if it is about the model."""
     point = read_return_point(run.database, row.step) if row.kind in MODEL_KINDS else None
     return {
         **asdict(row),

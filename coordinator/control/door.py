@@ -190,7 +190,6 @@ class _Strangers:
         self._count += 1
 
     def remove(self, visitor: _Visitor) -> None:
-        """Remove a visitor if it is still a stranger."""
         others = self._of.get(visitor.caller, {})
         if visitor in others:
             del others[visitor]
@@ -230,7 +229,6 @@ class _End(asyncio.BufferedProtocol):
         self.receive(bytes(self._piece[:count]))
 
     def receive(self, data: bytes) -> None:
-        """Forward received data to the other end."""
         if self.other is not None:
             self.other.transport.write(data)
 
@@ -300,7 +298,6 @@ class _Visitor(_End):
             self._deadline.cancel()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Free the slot."""
         super().connection_lost(error)
         self.stop_waiting()
         if self._connecting is not None:

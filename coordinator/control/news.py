@@ -129,7 +129,6 @@ class SessionNews:
             session.push(control_pb2.CoordinatorMessage(revocations=jwt))
 
     async def _announce_news(self) -> None:
-        """Send new announcements by operators to all sessions."""
         for news in await asyncio.to_thread(announcements, self._services.database, self._announced):
             self._announced = news.id
             for session in self._live.values():
@@ -159,7 +158,7 @@ class SessionNews:
             self._told_to(session).presence_every_s = self._presence_every_s
 
     async def _send_revoked_away(self) -> None:
-        """End revoked devices' sessions. Every call checks all sessions, because some may be newer than the list."""
+        """End revoked devices' sessions. Every call checks all, because some may be newer than the list."""
         for session in list(self._live.values()):
             if not session.ended and session.token.peer_id in self._revoked:
                 error = await asyncio.to_thread(self._services.membership.revocation_of, session.token.device_id)

@@ -89,7 +89,7 @@ class PresenceClaim:
 def checked_claim(
     step: int, own_samples: int, samples_per_second: float, state: str, now: float, device: str = ""
 ) -> PresenceClaim:
-    """Return a checked reported state; `device` is the hardware, or "". Raises `RequestError` if implausible."""
+    """Return a checked state; `device` is the hardware. Raises `RequestError` if the state is implausible."""
     if state not in STATES:
         raise RequestError(f"`state` ({state!r:.40}) must be one of {', '.join(sorted(STATES))}.")
     _require_range("step", step, MAX_STEP)

@@ -164,7 +164,7 @@ class PresentValues:
 
 
 def _far(wanted: float | None, now: float) -> float | None:
-    """Return the ratio of the new value to the current one if it is beyond `FAR` in either direction, else None."""
+    """Return the ratio of the new value to the current one if it is far from 1 (`FAR`), else None."""
     if wanted is None or now / FAR <= wanted <= now * FAR:
         return None
     return float(f"{wanted / now:.3g}")

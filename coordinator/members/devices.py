@@ -154,7 +154,7 @@ def _is_active(device: Device, now: float) -> bool:
 
 
 def keep_receipt_key(session: Session, device: Device, receipt_key: str) -> None:
-    """Store a device's permanent receipt key. Raises `RequestError` if it has another, or another device this one."""
+    """Store a device's permanent receipt key. Raises `RequestError` if it has another, or the key is in use."""
     if not receipt_key or device.receipt_key == receipt_key:
         return
     if device.receipt_key is not None:

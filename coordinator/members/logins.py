@@ -175,7 +175,7 @@ class Logins:
         return address
 
     async def take_back(self, returned: AuthorizationResponse, browser: str) -> AtPage:
-        """Complete the login for which a browser returns, at most once; errors are also shown in the terminal."""
+        """Complete the login of a returning browser, at most once; errors are also shown in the terminal."""
         page = next((page for page in self._pages.values() if _is_from(page, returned, browser)), None)
         if page is None or page.trip is None or page.outcome.done():
             raise LoginExpiredError("This answer belongs to no login of this browser: start again in your terminal.")

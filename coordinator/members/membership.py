@@ -172,7 +172,7 @@ class Membership:
         return self._database.transact(admit)
 
     def allow(self, entry: str, role: str = "trainer", name: str = "") -> str | None:
-        """Add an account or organisation to the allowlist. Return the member's name, or None for an organisation.
+        """Add an account or organisation to the allowlist. Return the member's name (organisation: None).
 
         `name` is the account's new or existing member; "" names the member after the entry.
         """

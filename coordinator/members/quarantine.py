@@ -196,7 +196,7 @@ def release(database: Database, name: str, device_id: str, actor: str, now: floa
 
 
 def _take(session: Session, policy: Policy, claim: SuspicionReport, witness_id: str, now: float) -> tuple[str, str]:
-    """Store a suspicion and act on it. Return a log line for the suspicion and one for the quarantine ("" if none)."""
+    """Store a suspicion and act on it. Return log lines on the suspicion and the quarantine, each or ""."""
     device = session.scalar(select(Device).where(Device.peer_id == claim.peer_id).with_for_update())
     if device is None:
         raise RequestError(f"No device here is the suspected peer {claim.peer_id!r:.80}.")
@@ -247,9 +247,7 @@ def _forget_oldest(session: Session, member: Member) -> None:
 
 
 def _judge(session: Session, policy: Policy, device: Device, now: float) -> QuarantineDecision | None:
-    """Decide whether to quarantine a device, from reports by witnesses in good standing.
-
-    Reports from before the device's last quarantine was lifted are ignored."""
+    """Decide on a quarantine from reports since the device's last one, by witnesses in good standing."""
     lifted = select(func.max(Revocation.at)).where(Revocation.device_id == device.id, Revocation.change == "lifted")
     since = max(now - policy.window_s, session.scalar(lifted) or 0.0)
     witness = aliased(Device)

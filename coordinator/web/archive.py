@@ -206,10 +206,10 @@ def _replace(target: Path, new: Path) -> None:
 
 
 def questions(database: Database, last_step: int, at: float) -> Iterator[Question]:
-    """Yield the requests that the pages' scripts make at `at` (Unix time); `last_step` is 0 before the first step.
+    """Yield the API requests that the pages' scripts make at `at` (Unix time).
 
-    The database is read lazily. Members come last, so that everyone named in an earlier response
-    has a page, even a member who joined in the meantime.
+    `last_step` is 0 before the first step. The database is read lazily. Members come last, so
+    everyone named in an earlier response has a page, even a member who joined in the meantime.
     """
     yield from ANSWERS
     yield from ((f"moments/{number}", {}) for number in range(chunk_of(last_step) + 1 if last_step else 0))

@@ -128,7 +128,7 @@ def cursor_of(key: Key) -> str:
 
 
 def key_of(cursor: str, kinds: tuple[type, ...]) -> Key | None:
-    """Return the key in a cursor, or None if the cursor is empty (first page). Raises `RequestError` if invalid."""
+    """Return the key in a cursor, or None for the first page (""). Raises `RequestError` if it is invalid."""
     if not cursor:
         return None
     try:

@@ -49,7 +49,7 @@ class WebState:
     streams: CallerPlaces = field(default_factory=partial(CallerPlaces, 768, per_caller=32))  # event streams
 
     def prepare(self) -> None:
-        """Build the join link, metrics and software in advance; a new certificate takes effect at the next start."""
+        """Build join link, metrics and software files; a new certificate takes effect at the next start."""
         _ = self.join_link, self.metrics, self.software
 
     @property
@@ -117,7 +117,7 @@ Web = Annotated[WebState, Depends(web_state)]
 
 
 def place_among(places: Callable[[WebState], CallerPlaces], reason: str) -> Callable[..., AsyncIterator[None]]:
-    """Return a dependency that holds a slot until the response is sent, or responds with 503 if none is free."""
+    """Return a dependency that holds a slot until the response is sent, or responds 503 if none is free."""
 
     async def place(request: Request, web: Web) -> AsyncIterator[None]:
         caller, taken = http_caller(request.client), places(web)
