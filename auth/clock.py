@@ -14,9 +14,9 @@ from collections import deque
 from collections.abc import Callable
 
 READINGS = 8  # number of the coordinator's latest messages whose times are compared
-NOTABLE_S = 0.5  # smaller changes of the offset are ignored, in seconds
+NOTABLE_S = 0.5  # seconds; smaller changes of the offset are ignored
 
-# Swarm time minus steady time. In shared memory because hivemind's forks get no control messages.
+# Swarm time minus steady time, in shared memory because hivemind's forks get no control messages.
 _offset_s = multiprocessing.Value("d", math.nan, lock=False)
 
 

@@ -83,8 +83,8 @@ def require_free(path: Path, remedy: str = OTHER_DIRECTORY) -> None:
 def new_directory(path: Path, mode: int = 0o755, remedy: str = OTHER_DIRECTORY) -> Iterator[Path]:
     """Yield a temporary directory; rename it to `path` on success, and remove it on failure.
 
-    Raises `ConfigError` if `path` is not empty, a symbolic link or a mount point. `remedy` is the
-    advice in the message about a directory that is not empty.
+    Raises `ConfigError` if `path` has content, is a symbolic link or is a mount point. `remedy` is
+    the advice in the message about a path with content.
     """
     path = path.absolute()
     require_free(path, remedy)

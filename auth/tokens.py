@@ -300,7 +300,7 @@ class Authorities:
         return cls(*_BOTH.unpack(content))
 
     def to_bytes(self) -> bytes:
-        """Return the file content: the current key and, after a handover, the previous one with its end."""
+        """Return the file content: the current key and, after a handover, the previous one and its expiration."""
         return self.current if self.previous is None else _BOTH.pack(self.current, self.previous, self.until)
 
     @classmethod
@@ -321,7 +321,7 @@ class Authorities:
         return self.of(handover.new_key, handover)
 
     def read_token(self, jwt: str, run: str, now: float) -> AccessToken:
-        """Return a token after verifying its signature and contents, not its dates. Raises `TokenError`."""
+        """Return a token after verifying it, except its dates, with an accepted key. Raises `TokenError`."""
         try:
             return _read_token(jwt, self.current, run)
         except TokenError:

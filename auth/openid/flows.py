@@ -45,7 +45,7 @@ class AuthorizationResponse:
     state: str
     code: str = field(default="", repr=False)
     error: str = ""
-    issuer: str = ""  # RFC 9207
+    issuer: str = ""  # `iss` parameter (RFC 9207)
 
 
 def new_code_login(party: RelyingParty, redirect_uri: str) -> CodeLogin:
@@ -118,7 +118,7 @@ class DeviceAuthorization:
     address: str
     complete_address: str  # URL with the code included; equal to `address` if the provider offers none
     interval_s: float
-    expires_at: float  # monotonic clock, seconds
+    expires_at: float  # time of the monotonic clock in seconds
     device_code: str = field(repr=False)
     nonce: str = field(repr=False)
     since: float = field(repr=False)  # Unix time in seconds

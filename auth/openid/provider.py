@@ -113,7 +113,7 @@ class Identity:
 
     @property
     def label(self) -> str:
-        """The account in allowlist notation: `hf:alice`, or `hf-sub:1234` without a username."""
+        """The account in allowlist notation: `hf:alice`, or `hf-sub:1234` if it has no username."""
         return f"{self.provider}:{self.username}" if self.username else f"{self.provider}-sub:{self.subject}"
 
 

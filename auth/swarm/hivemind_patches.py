@@ -97,7 +97,7 @@ def patch_hivemind() -> None:
 
 
 def _daemon_at(program: Path) -> Path:
-    """Return the path after checking it; other code finds the daemon's processes by the name `p2pd`."""
+    """Return the replacement daemon's path after checking it; other code finds its processes by name."""
     if program.name != DAEMON or not program.is_file() or not os.access(program, os.X_OK):
         raise ConfigError(
             f"{DAEMON_VARIABLE} names {program}, which is no program `{DAEMON}` that can be run: name the one that you "
@@ -227,7 +227,7 @@ async def _receive(
     """Queue the client's requests until the response is sent; return when the stream may be closed."""
     try:
         while True:
-            request, word = await P2P.receive_protobuf(request_type, reader)  # None: end of the requests
+            request, word = await P2P.receive_protobuf(request_type, reader)  # `request` is None at the end
             if word == STOPPED:
                 return
             if not answered.is_set():

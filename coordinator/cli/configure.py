@@ -2,7 +2,7 @@
 
 `configure` is for containers. It reads MANYHANDS_* variables (see `docker/.env.example` and the
 operator's guide). It creates the run atomically at the first start, and updates `settings.yaml`
-from the variables at later starts. Empty variables are ignored: Compose passes unset ones so.
+from the variables at later starts. Empty variables are ignored (Compose sets unset ones to empty).
 """
 
 from __future__ import annotations

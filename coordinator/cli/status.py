@@ -38,7 +38,7 @@ def doctor(directory: Path = DIRECTORY, as_json: bool = JSON) -> None:
 
 
 async def _examine(run: RunDirectory, display: CheckupDisplay) -> None:
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # asyncio's handler waits for checks
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # asyncio's handler would wait for the checks to end
     await examine(stages(time.time()), run, display, conclude)
 
 

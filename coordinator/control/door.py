@@ -86,7 +86,7 @@ class Door:
         self._places = CallerPlaces(limits.connections, limits.calls_per_caller)
         self._strangers = _Strangers()
         telemetry.connections_open.set_function(lambda: len(self._places))
-        self._visitors: dict[str, _Visitor] = {}  # by the name of the socket to gRPC
+        self._visitors: dict[str, _Visitor] = {}  # name of the socket to gRPC -> visitor
         self._names = map(str, itertools.count(1))
         self._listening: asyncio.Server | None = None
         self._touching: asyncio.TimerHandle | None = None
@@ -267,7 +267,7 @@ class _Visitor(_End):
         """Reserve a slot; abort the connection if none is free."""
         super().connection_made(transport)
         peername = transport.get_extra_info("peername")
-        if peername is None:  # already disconnected
+        if peername is None:  # the client has already disconnected
             self.transport.abort()
             return
         self.address = host_address(peername[0])

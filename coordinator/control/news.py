@@ -84,7 +84,7 @@ class _Told:
 
 
 class SessionNews:
-    """A sender of updates to the sessions in `live` (by device); used from one event loop."""
+    """A sender of updates to the sessions in `live` (by device ID); used from one event loop."""
 
     def __init__(self, services: RunServices, live: Mapping[str, LiveSession]) -> None:
         self._services, self._live = services, live

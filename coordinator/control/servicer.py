@@ -319,14 +319,14 @@ async def _read_chunks(file: RunFile) -> AsyncIterator[bytes]:
 
 
 def _offered_checkpoint(services: RunServices) -> control_pb2.CheckpointReply:
-    """Return where joining peers can download the newest published checkpoint; empty if there is none."""
+    """Return where joining peers can download the newest published checkpoint, or an empty reply."""
     status = read_swarm_status(services.database)
     newest = next((row for row in checkpoints(services.database) if not row.withheld), None)
     if status is None or newest is None:
         return control_pb2.CheckpointReply()
     try:
         files = _state_files(services.checkpoint_dir(newest.step), newest.manifest_sha256)
-    except (StorageError, KeyError):  # just removed, or an optimizer with other files
+    except (StorageError, KeyError):  # the checkpoint was just removed, or its optimizer has other files
         return control_pb2.CheckpointReply()
     address = f"{services.web_address}/api/v1/checkpoints/{newest.step}"
     return control_pb2.CheckpointReply(address=address, step=newest.step, swarm_step=status.step, files=files)

@@ -94,7 +94,7 @@ class SessionServer:
 
     def __init__(self, services: RunServices, door: Door) -> None:
         self._services, self._door = services, door
-        self.live: dict[str, LiveSession] = {}  # by device ID
+        self.live: dict[str, LiveSession] = {}  # device ID -> session
         self._closing = False
         self._reports: Batcher[Delivery, ReportVerdict] = Batcher(services.ledger.record_all)
         self._presences = PresenceBook(services.database)
@@ -200,7 +200,7 @@ class _Conversation:
         self._pace = Pace(MESSAGES_PER_SECOND, MESSAGES_AT_ONCE, services.clock())
 
     async def run(self) -> None:
-        """Write queued messages until the session ends, while a task reads."""
+        """Write queued messages until the session ends, while another task reads."""
         await self._queue_state()
         reading = asyncio.create_task(self._read_all())
         try:

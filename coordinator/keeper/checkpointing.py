@@ -46,7 +46,7 @@ class Checkpointing:
     swarm: Swarm
     ledger: Ledger
     database: Database
-    probes: Mapping[int, Batch]  # by sequence length
+    probes: Mapping[int, Batch]  # sequence length -> probe
     newest: Manifest | None  # manifest of the newest checkpoint, written or resumed from
     clock: Callable[[], float]
     events: EventLog = NOWHERE

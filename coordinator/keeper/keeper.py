@@ -57,7 +57,7 @@ logger = logging.getLogger(__name__)
 POLL_S = 0.03  # a full batch waits at most this long for the keeper
 STATUS_PERIOD_S = 1.0
 SURVIVORS_WAIT_S = 10.0  # time to find peers that outlived the keeper; they look for it every 5 s
-SURVIVORS_TOLD_S = 60.0  # longer time if it has moved or would undo steps; peers may need new sessions
+SURVIVORS_TOLD_S = 60.0  # time for this if the keeper moved or would undo steps; peers may need new sessions
 SURVIVORS_STATE_S = 60.0  # time for these peers to agree on a state for the keeper to download
 TOKEN_RENEWAL_SHARE = 2 / 3
 
@@ -83,10 +83,10 @@ class Keeper:
     clock: Callable[[], float] = time.time
     figures: tuple[RoundTally, Census, int | None] | None = None  # counts last written to the database
     turned_away: int = 0  # number of joiners for whom a checkpoint was already written
-    unfiled: StepOutcome | None = None  # newest step, until other peers are known to have taken it
+    unfiled: StepOutcome | None = None  # result of the newest step, until other peers are known to have taken it
 
     def run(self, should_stop: Callable[[], bool]) -> None:
-        """Average and write checkpoints and status until stopped; then write a last checkpoint."""
+        """Average, and write checkpoints and the status, until stopped; then write a last checkpoint."""
         status_at = 0.0
         while not should_stop():
             if self.swarm.step_is_shared:
@@ -140,7 +140,7 @@ class Keeper:
         self.swarm.state.restore(self.swarm.step, self.ledger.roll_back(self.swarm.step))
 
     def _advance(self) -> None:
-        """Take the next step with the trainers or catch up with them, then do the work it needs."""
+        """Take the next step with the trainers or catch up with them, then do the work that a step needs."""
         outcome = self.swarm.advance()
         if outcome is None:
             return
@@ -332,7 +332,7 @@ def become_the_only_one(directory: RunDirectory, database: Database, should_stop
         require_its_checkpoints(database, directory.checkpoints_dir)
 
     lock = KeeperLock(database.engine)
-    with suppress(DBAPIError):  # if the database does not answer, wait for it
+    with suppress(DBAPIError):  # a database that does not answer is waited for below
         if lock.try_take():
             return lock
         require_a_successor()

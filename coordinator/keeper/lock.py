@@ -25,7 +25,7 @@ from coordinator.store.engine import Database
 logger = logging.getLogger(__name__)
 KEY = 0x6D686B6565706572  # "mhkeeper"; a single-number key, so it cannot collide with the transactions' locks
 POLL_S = 1.0
-SAID_EVERY_POLLS = 60  # interval of the log line about a database that does not answer
+SAID_EVERY_POLLS = 60  # polls between two log lines about a database that does not answer
 # TCP keepalives with which the server detects within half a minute that a keeper's machine is gone.
 _NOTICE = ("SET tcp_keepalives_idle = 10", "SET tcp_keepalives_interval = 5", "SET tcp_keepalives_count = 3")
 
@@ -60,7 +60,7 @@ class KeeperLock:
     def wait(self, should_stop: Callable[[], bool], sleep: Callable[[float], object]) -> bool:
         """Take the lock as soon as it is free. Return whether this keeper had to wait.
 
-        A database that does not answer is waited for too, and logged about once a minute.
+        Also wait for a database that does not answer, and log this about once a minute.
         """
         said, unsaid = "", 0
         while not should_stop():

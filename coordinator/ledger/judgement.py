@@ -17,7 +17,7 @@ from peer.verification.receipts import Confirmation, credited
 
 STEPS_AHEAD = 2
 STEPS_PER_SECOND = 2.0  # faster than any swarm; bounds the steps taken since the keeper's last status
-KEPT_OTHERS = 4  # kept besides the keeper's; without that and the claimant's own, three decide and one may be false
+KEPT_OTHERS = 4  # receipts besides the keeper's; without that and the claimant's own, three decide, so one may lie
 SPREAD = 0.25  # tolerance as a fraction of the median loss; small microbatches differ by a few percent
 LEAST_SPREAD = 0.05  # additional absolute tolerance, for losses near zero
 
@@ -30,7 +30,7 @@ class Delivery:
     session_id: str | None
     seq: int  # unique per device
     report: StepReport
-    completed_at: float  # Unix time, peer's clock
+    completed_at: float  # Unix time by the peer's clock
 
     @property
     def number(self) -> tuple[str, int]:
@@ -175,7 +175,7 @@ class SampleClaim(NamedTuple):
     device_number: int
     member_id: int
     samples: int
-    counted: int | None  # result of the last count; None before any receipt
+    counted: int | None  # result of the last count; None if there is no receipt yet
     loss: float | None
     era: int
     completed_at: float
@@ -233,7 +233,7 @@ def count(claims: Sequence[SampleClaim], receipts: Sequence[KeptReceipt]) -> dic
             continue
         devices.add(claim.device_id)
         confirmed = credited(claim.samples, str(claim.member_id), _words(claim, receipts))
-        # Without a receipt the previous count is kept.
+        # If no receipt covers the claim, its previous count is kept.
         counted[claim.report_id] = claim.counted if confirmed is None else confirmed
     return counted
 

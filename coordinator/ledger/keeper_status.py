@@ -11,7 +11,7 @@ from coordinator.store.eras import current_era
 from coordinator.store.models import SwarmStatus
 from coordinator.store.notify import Topic, tell
 
-KEEPER_SILENT_S = 120.0  # longer than a round on a busy machine takes, and a restart
+KEEPER_SILENT_S = 120.0  # longer than a busy machine takes for a round or a restart
 _STATUS_ROW = 1
 
 

@@ -3,7 +3,7 @@
 This module does the I/O for writing; `coordinator.ledger.judgement` makes the decisions, and
 `coordinator.ledger.reading` reads. The transaction that stores a report or a receipt also updates
 all sums that depend on it: counted samples, the step's sums, and the device's daily sums and
-losses. The order of arrival is therefore irrelevant, and reading the sums is cheap.
+lost samples. The order of arrival is therefore irrelevant, and reading the sums is cheap.
 
 Lost samples were computed but not used in any step. They are summed by device, day and cause, for
 display to members. Devices report them with their step reports, or separately when they leave. The
@@ -224,7 +224,7 @@ class _Intake:
         return horizon
 
     def _row(self, delivery: Delivery, judgement: Judgement) -> dict[str, Any]:
-        """Return the columns of a report's row; receipts and losses have tables of their own."""
+        """Return the columns of a report's row; receipts and lost samples have tables of their own."""
         claims = {name: value for name, value in asdict(delivery.report).items() if name in _REPORTS.c}
         return claims | {
             "device_id": delivery.device_id,

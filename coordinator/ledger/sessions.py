@@ -18,7 +18,7 @@ from coordinator.store.service_models import RelayOffer
 from peer.reporting.messages import MAX_SAMPLES_PER_SECOND
 
 ONLINE_S = 15.0  # maximum age of an online session's last message
-RECENT_S = 600.0  # after this time, the devices left by a mass departure are considered normal
+RECENT_S = 600.0  # after a mass departure, time until the remaining number of devices is considered normal
 APART = "apart"  # state of a device that trains or assists without seeing the keeper in the swarm
 STATES = frozenset(
     {"starting", "syncing", "training", "assisting", "averaging", "paused", "stopping", "standby", APART}
@@ -82,7 +82,7 @@ class PresenceClaim:
     own_samples: int
     samples_per_second: float
     state: str
-    last_seen_at: float  # Unix time, coordinator's clock
+    last_seen_at: float  # Unix time by the coordinator's clock
     hardware: str | None = None  # hardware used for training, or None if unchanged
 
 

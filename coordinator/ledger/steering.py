@@ -51,7 +51,7 @@ class Orders:
     from_step: int
     learning_rate_scale: float = 1.0
     target_batch_size: int | None = None  # None: value of the run file
-    checkpoint_every: int | None = None  # steps; None: value of the run file
+    checkpoint_every: int | None = None  # interval in steps; None: value of the run file
     compression: str | None = None  # None: value of the run file
     powersgd_rank: int | None = None  # None: value of the run file
 
@@ -403,6 +403,6 @@ def _require_hold(*, not_yet: bool) -> Callable[[Session], None]:
 
 
 def _reached(session: Session) -> int:
-    """Return the swarm's current step, from the keeper's status or the ledger."""
+    """Return the swarm's current step: the higher of the keeper's and the ledger's."""
     told = session.scalar(select(SwarmStatus.step)) or 0
     return max(told, session.scalar(select(func.max(Step.step))) or 0)

@@ -91,7 +91,7 @@ class Administrators:
             return list(session.scalars(select(Administrator.name).order_by(Administrator.name)))
 
     def log_in(self, name: str, password: str) -> str | None:
-        """Return a new login's token, or None if name or password is wrong; both take equally long."""
+        """Return a new login's token, or None if name or password is wrong; a wrong name takes no less time."""
         with self._database() as session:
             named = select(Administrator).where(Administrator.name == name)
             known = session.scalar(named) if name.isprintable() else None  # PostgreSQL rejects NUL
@@ -130,7 +130,7 @@ class Administrators:
             return False
 
     def _open(self, session: Session, administrator_id: int, password_hash: str, token: str) -> None:
-        known = session.get(Administrator, administrator_id, with_for_update=True)  # no change during login
+        known = session.get(Administrator, administrator_id, with_for_update=True)  # prevents a concurrent change
         if known is None or known.password_hash != password_hash:
             raise ConfigError("The password has just been changed: log in again.")
         now = self._clock()

@@ -86,7 +86,7 @@ def remove_entry(session: Session, entry: Entry) -> None:
 
 
 def entries(session: Session) -> list[AllowedRow]:
-    """Return all entries, sorted."""
+    """Return all entries of the allowlist, sorted alphabetically."""
     query = select(AllowedEntry, Member.name).outerjoin(Member, AllowedEntry.member_id == Member.id)
     rows = session.execute(query.order_by(AllowedEntry.entry))
     return [AllowedRow(row.entry, row.role, name, row.account_id is not None) for row, name in rows]
@@ -105,7 +105,7 @@ def accounts_by_member(session: Session) -> dict[int, set[str]]:
 
 
 def find_account(session: Session, identity: Identity) -> Account | None:
-    """Return the account if it has logged in before, under any username."""
+    """Return the identity's account, whatever its username, or None if it has never logged in."""
     query = select(Account).where(Account.issuer == identity.issuer, Account.subject == identity.subject)
     return session.scalar(query)
 

@@ -38,7 +38,7 @@ def os_actor() -> str:
     uid = os.getuid()
     try:
         return f"os:{pwd.getpwuid(uid).pw_name}"
-    except KeyError:  # arbitrary user id of a container
+    except KeyError:  # a container's user may have no name
         return f"os:uid {uid}"
 
 

@@ -48,10 +48,10 @@ def add_invites(session: Session, member: Member, role: str, days: float, codes:
 
 
 def usable_invite(session: Session, code: str, device: Device | None, now: float) -> Invite | None:
-    """Return the invite to redeem for a device, new if `device` is None. Raises an error for an invalid code.
+    """Return the invite that a device (None: a new one) may redeem. Raises an error for an invalid code.
 
-    The result is None if the device has already redeemed this code, because a reply may have been
-    lost, or already has the rights that the code grants.
+    The result is None if nothing needs to be redeemed: the device has already redeemed this code
+    (a reply may have been lost), or it already has the rights that the code grants.
     """
     invite = session.scalar(select(Invite).where(Invite.code_sha256 == hash_invite_code(code)))
     if invite is None:

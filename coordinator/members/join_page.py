@@ -44,7 +44,7 @@ class InviteFacts:
 
 
 def notebooks_of(notebook_url: str | None) -> Notebooks | None:
-    """Return links that open `https://github.com/OWNER/REPOSITORY/blob/...ipynb`, or None for no notebook."""
+    """Return links that open a notebook on GitHub (`.../blob/...ipynb`) in Colab and Kaggle, if it is set."""
     if notebook_url is None:
         return None
     path = urlsplit(notebook_url).path
@@ -88,7 +88,7 @@ class Invitation:
     command: str  # shell command if the run's software is installed
     one_line: str  # installs the software, then joins
     with_uv: str  # `one_line` with a Python installed by uv
-    container: str  # `one_line` in a container
+    container: str  # `one_line`, run in a container
     page: str  # page with the code in the fragment (after #), which browsers do not send
 
     @classmethod
@@ -116,7 +116,7 @@ def _in_container(command: str, code: str, software: str) -> str:
         f"python3 {name}/{INSTALLER}",
         f"exec {FOLDER}/bin/{command}",
     )
-    script = re.sub(r'([\\"$`])', r"\\\1", " && ".join(steps))  # escapes for double quotes
+    script = re.sub(r'([\\"$`])', r"\\\1", " && ".join(steps))  # escapes characters with a meaning in double quotes
     return (
         "docker run -it --init --name manyhands --shm-size 1g --stop-timeout 30 --cap-drop ALL "
         "--volume manyhands:/data --workdir /data --env XDG_DATA_HOME=/data "

@@ -88,7 +88,7 @@ class AtPage:
     party: RelyingParty
     user_code: str
     address: str
-    expires_at: float  # monotonic clock, seconds
+    expires_at: float  # time of the monotonic clock in seconds
     trip: CodeLogin | None = None  # latest login at the provider; completed at most once
     browser: str = field(default="", repr=False)  # secret of the browser that was redirected
     outcome: asyncio.Future[Identity] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
@@ -116,7 +116,7 @@ class Logins:
         self._parties, self._web_address, self._monotonic = parties, web_address, monotonic
         self._pace = CallerPace(LOGINS_PER_MINUTE, monotonic)
         self._places = CallerPlaces(WAITING, WAITING_PER_CALLER)
-        self._pages: dict[str, AtPage] = {}  # by user code
+        self._pages: dict[str, AtPage] = {}  # user code -> pending login
 
     @property
     def titles(self) -> dict[str, str]:

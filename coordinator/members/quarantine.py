@@ -63,7 +63,7 @@ class SuspicionReport:
 
 
 def hear(database: Database, policy: Policy, claim: SuspicionReport, witness_id: str, now: float) -> None:
-    """Log and store a report by the device `witness_id`; quarantine the suspect if there are enough.
+    """Log and store a report by the device `witness_id`; quarantine the suspect if the reports suffice.
 
     A member's repeated reports about a device are ignored for `INCIDENT_S`. Raises `RequestError` if
     the report is invalid or the suspect is unknown.
@@ -81,7 +81,7 @@ class Accusation:
     """The parts of a stored suspicion that matter for the decision."""
 
     at: float  # Unix time in seconds
-    witness: str | None  # member whose device reported it; None: the keeper
+    witness: str | None  # member whose device reported it, or None for the keeper
     kind: str
 
 
@@ -196,7 +196,7 @@ def release(database: Database, name: str, device_id: str, actor: str, now: floa
 
 
 def _take(session: Session, policy: Policy, claim: SuspicionReport, witness_id: str, now: float) -> tuple[str, str]:
-    """Store a suspicion and act on it. Return log lines on the suspicion and the quarantine, each or ""."""
+    """Store a suspicion and act on it. Return log lines on the suspicion and the quarantine ("" if none)."""
     device = session.scalar(select(Device).where(Device.peer_id == claim.peer_id).with_for_update())
     if device is None:
         raise RequestError(f"No device here is the suspected peer {claim.peer_id!r:.80}.")
@@ -247,7 +247,7 @@ def _forget_oldest(session: Session, member: Member) -> None:
 
 
 def _judge(session: Session, policy: Policy, device: Device, now: float) -> QuarantineDecision | None:
-    """Decide on a quarantine from reports since the device's last one, by witnesses in good standing."""
+    """Decide on a quarantine by the reports of witnesses in good standing since the device's last quarantine."""
     lifted = select(func.max(Revocation.at)).where(Revocation.device_id == device.id, Revocation.change == "lifted")
     since = max(now - policy.window_s, session.scalar(lifted) or 0.0)
     witness = aliased(Device)
@@ -287,7 +287,7 @@ def _standing(session: Session, now: float) -> tuple[int, int]:
 
 
 def _cut_off(session: Session, device: Device, verdict: QuarantineDecision, now: float) -> str:
-    """Quarantine a device and record it for the operator. Return the line to log, or "" if it already was."""
+    """Quarantine a device and record it for the operator. Return the log line, or "" if it was already quarantined."""
     actor, reason = BY_KEEPER if verdict.by_keeper else BY_MEMBERS, verdict.reason
     if not put_in_quarantine(session, device, reason, actor, now):
         return ""  # already in quarantine

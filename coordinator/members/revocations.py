@@ -95,7 +95,7 @@ def _listed(session: Session, serial: int) -> frozenset[str]:
 
 
 class SignedRevocations:
-    """The signed list for peers; signed once per serial and key."""
+    """The signed revocation list for peers, which is signed once per serial number and key."""
 
     def __init__(
         self, database: Database, authority: Callable[[], AuthorityKey], run: str, clock: Callable[[], float]

@@ -28,7 +28,7 @@ DeviceKind = Literal["swarm_split", "devices_starting"]  # raised by `coordinato
 SPLIT: DeviceKind = "swarm_split"
 STARTING: DeviceKind = "devices_starting"
 MODEL_KINDS: tuple[ModelKind, ...] = get_args(ModelKind)
-UPDATE_RISE = 10.0  # alarming multiple of earlier steps' median; warm-up stays far below it
+UPDATE_RISE = 10.0  # norm that raises an alarm, as a multiple of the median; warm-up stays far below
 UPDATES_KNOWN = 20  # minimum number of earlier steps for a median
 UPDATES_COMPARED = 100
 HELD_STEPS = 20  # number of steps for which an alarm about one step remains active
@@ -49,7 +49,7 @@ class Alarm:
 class Vitals:
     """The measurements of the current phase from which alarms are derived."""
 
-    losses: Sequence[tuple[int, float | None]]  # (step, loss), in order; None: not finite
+    losses: Sequence[tuple[int, float | None]]  # (step, loss), in order; None if not finite
     updates: Sequence[tuple[int, float]] = ()  # (step, norm of its parameter update), in order
     began: int = 0  # first step of the phase
     held_out: tuple[int, float | None] | None = None  # (step, loss per token) of the newest evaluation
@@ -68,7 +68,7 @@ def alarms_of(vitals: Vitals, *, warmup_steps: int) -> list[Alarm]:
 
 
 def _not_finite(vitals: Vitals) -> Alarm | None:
-    """Return an alarm if the newest loss is not finite; it began with the first of the latest such losses."""
+    """Return an alarm if the newest loss is not finite; it began with the first of the unbroken series."""
     began = None
     for step, loss in reversed(vitals.losses):
         if loss is not None and math.isfinite(loss):

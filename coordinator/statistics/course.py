@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import median
 
 SMOOTHED = 5  # width of the narrowest median, in steps
-WIDTHS = (SMOOTHED, 21, 81)  # widths of the medians in steps; odd
+WIDTHS = (SMOOTHED, 21, 81)  # widths of the medians in steps, all odd
 LEAST_RISE = 1 / 20  # smallest significant rise, as a fraction of the minimum
 LEAST_ERRORS = 10.0  # the same in standard errors; high because the minimum of many values is low by chance
 FIRST_RISE = 1 / 2  # smallest significant rise, as a fraction of the minimum, until the noise is known
@@ -35,7 +35,7 @@ class Rise:
 def rise_of(losses: Sequence[tuple[int, float]], least: float = LEAST_RISE) -> Rise | None:
     """Return the loss's rise above its minimum, or None if it is insignificant or below `least` of the minimum.
 
-    If medians of several widths show a rise, the narrowest one is returned: it dates the rise best.
+    If medians of several widths show a rise, the narrowest is used, because it dates the rise best.
     """
     values = [loss for _, loss in losses]
     narrow = medians_of(values, SMOOTHED)
@@ -51,7 +51,7 @@ def rise_of(losses: Sequence[tuple[int, float]], least: float = LEAST_RISE) -> R
 
 
 def medians_of(values: Sequence[float], width: int) -> list[float]:
-    """Return the medians of all windows of this odd width; empty if there are fewer values."""
+    """Return the medians of all windows of this odd width, or an empty list if there are fewer values."""
     if len(values) < width:
         return []
     window = sorted(values[:width])

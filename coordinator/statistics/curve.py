@@ -1,4 +1,4 @@
-"""The loss curve as an SVG image, for readers without JavaScript and until the charts have loaded.
+"""The loss curve as an SVG image, shown to readers without JavaScript and until the charts have loaded.
 
 In a page the image uses the page's style (`dashboards/web/style.css`), including dark mode; a
 standalone image has its own style. Long curves are downsampled with largest-triangle-three-buckets
@@ -135,7 +135,7 @@ def _axes(area: _Area, texts: Texts) -> Iterator[str]:
 def _phases(area: _Area, boundaries: Mapping[int, str]) -> Iterator[str]:
     for step, name in boundaries.items():
         if area.low_x <= step < area.high_x:
-            x = area.x(step + 0.5)  # boundary of two steps
+            x = area.x(step + 0.5)  # halfway between two steps
             yield f'<line class="phase" x1="{x}" x2="{x}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
             yield f'<text x="{x}" y="{TOP}" dx="4" dy="10">{escape(name)}</text>'
 
@@ -183,7 +183,7 @@ def usual_range(points: Sequence[Point], held_out: Sequence[Point] = ()) -> tupl
 
 
 def _smoothed(points: Sequence[Point]) -> list[Point]:
-    """Return the moving average of a long curve as points; empty for a short curve."""
+    """Return the moving average of a long curve as points, or an empty list for a short curve."""
     window = smoothing_of(len(points))
     if not window:
         return []

@@ -43,7 +43,7 @@ class LossFacts:
 
     cause: str
     samples: int
-    times: int | None  # number of times, or None if it is not recorded for this cause
+    times: int | None  # how often samples were lost, or None if not recorded for this cause
     last_day: float  # Unix time at which the last such day began
     last_step: int | None
 
@@ -59,7 +59,7 @@ class StepsFacts:
 
 
 def days_of(database: Database, number: int) -> Mapping[int, DayFacts]:
-    """Read a member's newest `MOST_DAYS` days in order; empty for an unknown member."""
+    """Read a member's newest `MOST_DAYS` days in order; an unknown member has none."""
     mine = (Device.member_id == number) & (Device.role != KEEPER_ROLE)
     shares = select(DailyShare).join(Device, Device.id == DailyShare.device_id).where(mine)
     lost = select(LostSamples).join(Device, Device.id == LostSamples.device_id).where(mine)

@@ -1,4 +1,4 @@
-"""Milestones of a run for its community, derived from the run's history. Pure functions.
+"""Pure functions that derive milestones for a run's community from the run's history.
 
 Milestones are the first global step, powers of ten of samples, and two kinds of records. One is the
 number of devices in a step (5, 10, 20, 50, ...), the other the validation loss (4.5, 4.0, ...). A
@@ -74,7 +74,7 @@ def _of_losses(validations: Iterable[ValidationRow]) -> Iterator[Milestone]:
     for row in sorted(validations, key=lambda row: row.step):
         if row.loss is None:
             continue
-        passed = math.floor(row.loss / LOSS_GRID) * LOSS_GRID + LOSS_GRID  # lowest threshold above
+        passed = math.floor(row.loss / LOSS_GRID) * LOSS_GRID + LOSS_GRID  # lowest threshold above the loss
         if mark is not None and passed < mark:
             yield Milestone(MilestoneKind.LOSS, passed, row.step, row.evaluated_at)
         mark = passed if mark is None else min(mark, passed)

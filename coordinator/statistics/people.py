@@ -262,7 +262,7 @@ def streaks(days: Iterable[int], today: int) -> Streaks:
     """Compute the streaks of these days, given in any order."""
     given = sorted(set(days))
     longest = length = 0
-    lengths: dict[int, int] = {}  # day -> length of the streak ending on it
+    lengths: dict[int, int] = {}  # day -> length of the streak that ends on this day
     for day in given:
         length = length + 1 if day - 1 in lengths else 1
         lengths[day] = length

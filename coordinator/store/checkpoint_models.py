@@ -37,7 +37,7 @@ class Publication(Base):
 
     __tablename__ = "publications"
 
-    place: Mapped[str] = mapped_column(String(500), primary_key=True)  # address in settings.yaml
+    place: Mapped[str] = mapped_column(String(500), primary_key=True)  # address of the place in settings.yaml
     manifest_sha256: Mapped[str] = mapped_column(String(64), primary_key=True)  # identifies the checkpoint
     step: Mapped[int] = mapped_column(Integer)
     location: Mapped[str] = mapped_column(Text, default="")  # address of the checkpoint there; "" until it is published

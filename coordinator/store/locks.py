@@ -22,7 +22,7 @@ _LARGEST_KEY = 2**31 - 1
 class Lock(IntEnum):
     """Namespaces of lock keys. The numbers must not change, because versions may run side by side."""
 
-    COUNTING = 0x6D68  # sums of a step; "mh"
+    COUNTING = 0x6D68  # sums of a step; the number is "mh" in ASCII
     DEVICE_NUMBERS = 0x6D69
     REVOCATIONS = 0x6D6A  # serial numbers of the revocation list
     MIGRATION = 0x6D6B

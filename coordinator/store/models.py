@@ -112,9 +112,9 @@ class Device(Base):
     role: Mapped[str] = mapped_column(String(16))
     created_at: Mapped[float] = mapped_column(Float)
     revoked_at: Mapped[float | None] = mapped_column(Float)
-    quarantined_at: Mapped[float | None] = mapped_column(Float)  # null: not in quarantine
+    quarantined_at: Mapped[float | None] = mapped_column(Float)  # null if not in quarantine
     token_until: Mapped[float | None] = mapped_column(Float)  # expiration of the newest token issued to the device
-    receipt_key: Mapped[str | None] = mapped_column(String(64), unique=True, index=True)  # null: not registered yet
+    receipt_key: Mapped[str | None] = mapped_column(String(64), unique=True, index=True)  # null until registered
     member: Mapped[Member] = relationship(back_populates="devices")
 
 
@@ -150,7 +150,7 @@ class Report(Base):
     id: Mapped[int] = mapped_column(primary_key=True)
     device_id: Mapped[str] = mapped_column(ForeignKey("devices.id"))
     session_id: Mapped[str | None] = mapped_column(ForeignKey("sessions.id"))
-    seq: Mapped[int] = mapped_column(BigInteger)  # starts at the Unix time, in ms, of the outbox's creation
+    seq: Mapped[int] = mapped_column(BigInteger)  # starts at the Unix time in ms at which the outbox was created
     era: Mapped[int] = mapped_column(Integer)
     step: Mapped[int] = mapped_column(Integer)
     samples: Mapped[int] = mapped_column(Integer)  # number of samples claimed by the device
@@ -277,7 +277,7 @@ class Validation(Base):
     samples: Mapped[int] = mapped_column(Integer)
     predicted_tokens: Mapped[int] = mapped_column(Integer)
     mlm_loss: Mapped[float | None] = mapped_column(Float)
-    sop_loss: Mapped[float | None] = mapped_column(Float)  # null, like `sop_accuracy`, if the run has none
+    sop_loss: Mapped[float | None] = mapped_column(Float)  # null, like `sop_accuracy`, without sentence order
     accuracy: Mapped[float] = mapped_column(Float)
     sop_accuracy: Mapped[float | None] = mapped_column(Float)
     # Includes the objective's weight; like the next two columns, null if no tokens are replaced.
@@ -362,7 +362,7 @@ class Naming(Base):
 
     member_id: Mapped[int] = mapped_column(ForeignKey("members.id"), primary_key=True, autoincrement=False)
     anonymous: Mapped[bool] = mapped_column(Boolean, default=False)  # set by the member
-    hidden_at: Mapped[float | None] = mapped_column(Float)  # set by the operator; null: not hidden
+    hidden_at: Mapped[float | None] = mapped_column(Float)  # set by the operator; null if not hidden
 
 
 class StoredSuspicion(Base):

@@ -1,4 +1,4 @@
-"""Notification of all processes of a run about database changes, using PostgreSQL's NOTIFY.
+"""Notifications to all processes of a run about database changes, sent with PostgreSQL's NOTIFY.
 
 A notification contains only a topic and is delivered on commit. Processes also poll every second,
 in case they miss one; on SQLite, polling is the only mechanism. Frequent writes, such as device

@@ -59,7 +59,7 @@ def create_app(state: WebState) -> FastAPI:
         docs_url=None,  # the viewer would load from another site; /openapi.json works with any viewer
         redoc_url=None,
         routes=[route for router in ROUTERS for route in router.routes],
-        # The first one is outermost, so error responses have the headers and allow CORS.
+        # The first middleware is outermost, so error responses have the headers and allow CORS.
         middleware=[Middleware(SecurityHeaders), Middleware(OpenReading), *boundary],
         exception_handlers={
             404: partial(tell_missing, state),

@@ -19,7 +19,7 @@ class Listing:
 
     search: str = ""
     page: int = 1
-    member: str = ""  # limit to this member's rows; "": all members
+    member: str = ""  # member whose rows are shown, or "" for all members
 
     @classmethod
     def asked_for(cls, request: Request) -> Listing:

@@ -60,7 +60,7 @@ class Steps(BaseModel):
     samples: list[int]
     devices: list[int]
     completed_at: list[float]
-    next: int | None  # value of `after` for the next page; null: last page
+    next: int | None  # value of `after` for the next page; null on the last page
 
 
 class CheckpointList(BaseModel):

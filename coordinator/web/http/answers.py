@@ -1,7 +1,7 @@
 """Shared responses: built and compressed once per state of the run, with an ETag.
 
-Serving a further viewer costs only the transmission. Long lists are split into pages; a cursor marks the
-start of a page, and stays valid if rows are added in the meantime.
+Serving a further viewer costs only the transmission. Long lists are split into pages; a cursor
+marks the start of a page, and stays valid if rows are added in the meantime.
 """
 
 from __future__ import annotations

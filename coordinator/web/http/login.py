@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 TRIES_PER_MINUTE = 10  # limit per address, and per account
 HASHED_AT_ONCE = 2  # limit on concurrent password checks, each of which takes 64 MiB
 COOKIE, SECURE_COOKIE = "manyhands-admin", "__Host-manyhands-admin"
-MAX_FIELDS = 1000  # maximum form fields: a return to a checkpoint has a box for each device to cut off
+MAX_FIELDS = 1000  # maximum form fields: the form to return to a checkpoint has a box per device
 
 
 class LoginNeededError(Exception):

@@ -159,10 +159,10 @@ class View:
     """One page of the dashboard."""
 
     name: str  # also the name of its template, module and style
-    path: str  # path below the root; without slashes, for relative links to work on every page
+    path: str  # path below the root; without slashes, because pages use relative links
     in_navigation: bool = True
     values: Callable[[WebState, Translation], Mapping[str, Any]] = lambda _web, _texts: {}  # values for its template
-    in_archive: bool = False  # True if coordinator/web/archive.py has all requests of its script
+    in_archive: bool = False  # True if an archive includes it and all that its script requests
     is_live: bool = True  # True if it has a module and a style, and shows whether it is current
 
 
@@ -226,7 +226,7 @@ async def require_member(request: Request, web: Web, number: str = "") -> None:
     """Raise 404 unless `?number=` in the URL is a member's number."""
     if not re.fullmatch(r"[1-9][0-9]{0,9}", number) or int(number) >= 2**31:
         raise HTTPException(404, "A member's page is named by the member's number.")
-    await people.member(request, web, int(number))  # cached for the script, which requests the same next
+    await people.member(request, web, int(number))  # cached, because the script requests the same next
 
 
 def offer(view: View) -> None:

@@ -1,4 +1,4 @@
-"""File names in an archive, whose static files replace the coordinator's responses. Pure functions.
+"""Pure functions that name the files of an archive, which replace the coordinator's responses.
 
 The file of an API response is named after its URL: `curve?points=600` becomes
 `curve,points=600.json`. The pages' scripts construct the same names (`dashboards/web/api.js`).

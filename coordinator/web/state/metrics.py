@@ -102,7 +102,7 @@ def _progress(now: Snapshot) -> Iterator[Gauge]:
 
 
 def _newest_step(now: Snapshot) -> Iterator[Gauge]:
-    """Yield the newest step's time and loss, and figures of the newest step with all reports."""
+    """Yield the newest step's time and loss, and figures of the newest step whose reports are complete."""
     completed_at = now.steps[-1].completed_at if now.steps else None
     loss = next((row.loss for row in reversed(now.steps[-100:]) if row.loss is not None), None)
     settled = now.settled_step

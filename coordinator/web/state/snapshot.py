@@ -48,14 +48,14 @@ class Snapshot:
     evaluations: tuple[EvaluationRow, ...]  # ordered by step and task
     era: int
     giving: Giving
-    health: RoundHealth  # averaging in the newest steps with all reports
+    health: RoundHealth  # averaging in the newest steps whose reports are complete
     figures: Figures
     helm: Helm  # result of all steering by operators
     steps_version: int = 0  # increases when any step has changed
     number: int = 0  # increases with each snapshot of a process
     alarms: tuple[AlarmRow, ...] = ()  # oldest first
     time_left_s: float | None = None  # time until the run's last step
-    refresh_failed: bool = False  # True if the store has not responded since, so the snapshot is old
+    refresh_failed: bool = False  # True if the store has not responded since the snapshot was taken
 
     @property
     def stale(self) -> bool:
@@ -99,7 +99,7 @@ class Snapshot:
 
     @cached_property
     def losses(self) -> tuple[float | None, float | None]:
-        """The first and the newest known training loss; None if no step has one."""
+        """The first and the newest known training loss; both None if no step has one."""
         known = (row.loss for row in self.steps if row.loss is not None)
         newest = (row.loss for row in reversed(self.steps) if row.loss is not None)
         return next(known, None), next(newest, None)
