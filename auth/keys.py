@@ -6,7 +6,7 @@ identity. Receipts are published, so they are signed with a separate key per run
 reveal that identity. The coordinator's TLS certificate is self-signed; peers trust it because the
 join link contains its fingerprint.
 
-libp2p's encoding is reimplemented here because importing hivemind's would load torch into the agent.
+libp2p's encoding is reimplemented here, because importing hivemind's would load torch in the agent.
 """
 
 from __future__ import annotations

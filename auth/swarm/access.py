@@ -87,7 +87,7 @@ class AuthorizedAverager:
             yield message
 
     async def _declare_for_download_periodically(self) -> None:
-        """Do nothing: tokens identify donors, and nodes do not store the DHT key that hivemind uses for them."""
+        """Do nothing, because tokens identify donors, and nodes reject the DHT key that hivemind declares."""
 
     async def may_contribute(self, peer: PeerID) -> bool:
         """Return whether a peer's gradients may have a weight in the average; log a warning if not."""

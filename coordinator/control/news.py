@@ -69,7 +69,7 @@ def standings(contributions: Sequence[Contribution]) -> dict[str, MemberStanding
 def presence_every_s(sessions: int, told_s: float) -> float:
     """Return the interval between presence reports, in whole seconds, for a number of sessions.
 
-    To keep changes rare, decreases of 1 s or less from `told_s`, the last interval sent, are ignored.
+    To keep changes rare, decreases of 1 s or less from `told_s`, the last one sent, are ignored.
     """
     wanted = min(max(PRESENCE_EVERY_S, math.ceil(sessions / PRESENCES_PER_SECOND)), MOST_PRESENCE_S)
     return told_s if told_s - 1 <= wanted <= told_s else wanted

@@ -259,7 +259,7 @@ class _Conversation:
                 )
 
     async def _take_report(self, message: control_pb2.StepReport) -> None:
-        """Accept a report, reject it for good, or ask for it again when the keeper may have reached its step."""
+        """Accept a report, reject it, or ask for it again when the keeper may have reached its step."""
         token, services = self._session.token, self._services
         try:
             report = report_from_wire(message)

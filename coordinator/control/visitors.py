@@ -131,7 +131,7 @@ async def _connect(address: Address, port: int, word: bytes) -> None:
 
 
 async def _send(address: Address, port: int, word: bytes) -> None:
-    """Send several datagrams, as some may be lost, from a port unknown to the caller's router."""
+    """Send several datagrams, because some may be lost, from a port unknown to the caller's router."""
     loop = asyncio.get_running_loop()
     with suppress(OSError):
         transport, _ = await loop.create_datagram_endpoint(asyncio.DatagramProtocol, remote_addr=(str(address), port))

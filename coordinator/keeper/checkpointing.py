@@ -197,7 +197,7 @@ def is_due(
 ) -> bool:
     """Return whether to write the state after `step`; the newest checkpoint is that of step `newest`.
 
-    The state at each phase's start (`boundaries`) is due, or else the keeper's first state after it.
+    The state at a phase's start (`boundaries`) is due, or else the keeper's first state after it.
     """
     every = settings.every_steps
     entered = any(newest < boundary <= step for boundary in boundaries)

@@ -115,7 +115,7 @@ class Keeper:
     def resume_ledger(self, should_stop: Callable[[], bool]) -> None:
         """Find peers that kept training while the keeper was away; if there are none, undo the lost steps.
 
-        Until this is decided, it takes no step, because peers that join meanwhile have the old state.
+        Until this is decided, it takes no step: peers that join meanwhile have the old state.
         """
         has_moved = tell_keeper_addresses(self.database, self.swarm.addresses)
         recorded = self.ledger.last_known_step()

@@ -56,9 +56,9 @@ class WayChooser:
     def look(self, helm: Helm, step: int, slow_lines: Sequence[float]) -> None:
         """Change the averaging mode if a check is due and another mode is clearly better.
 
-        `slow_lines` are the bandwidths, in bytes per second, of the volunteers on standby. If all are
-        on standby, the change takes effect at once, because no step would follow. Each return to a
-        finer mode waits twice as long as the last, so nobody can force changes by alternately
+        `slow_lines` are the bandwidths, in bytes per second, of the volunteers on standby. If all
+        are on standby, the change takes effect at once, because no step would follow. Each return
+        to a finer mode waits twice as long as the last, so nobody can force changes by alternately
         claiming a slow and a fast connection.
         """
         if slow_lines and self._steersman.all_stand_by():
@@ -109,7 +109,7 @@ class WayChooser:
     def _pace(self, averaging: Averaging, lines: GroupLines, slow_lines: Sequence[float], batch_s: float) -> RoundPace:
         """Return the pace of rounds of a group and the volunteers on standby, who reduce nothing.
 
-        All peers are taken as equally fast. Volunteers fast enough for the present mode are left out.
+        All peers are taken as equally fast. Volunteers fit for the present mode are left out.
         """
         now, longest_s = way_of(averaging), averaging.averaging_timeout_s
         rates = [min(rate, FASTEST) for rate in slow_lines]

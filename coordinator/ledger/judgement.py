@@ -269,7 +269,7 @@ def loss_sums(reported: Sequence[tuple[float, int]], before: float | None) -> tu
 
     Losses cannot be confirmed by receipts. However, all devices use the same parameters and similar
     samples in a step, so their losses are close. Each loss is therefore clamped to the weighted
-    median plus or minus (25 % + 0.05). `before` is the previous step's loss, or None (see `_median`).
+    median plus or minus (25 % + 0.05). `before` is the previous step's loss or None (`_median`).
     """
     reported = [(loss, samples) for loss, samples in reported if samples > 0]
     if not reported:

@@ -70,7 +70,7 @@ def add_entry(session: Session, entry: Entry, role: str, member: Member | None, 
 
 
 def _meant_before(session: Session, entry: Entry, member: Member | None) -> int | None:
-    """Return the id of the member's account with this name, or None; one exists if the entry is added again."""
+    """Return the id of the account with this name that the member already has, or None."""
     if member is None or entry.kind:
         return None
     accounts = session.scalars(select(Account).where(Account.member_id == member.id))

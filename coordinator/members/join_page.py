@@ -86,7 +86,7 @@ class Invitation:
 
     code: str
     command: str  # shell command if the run's software is installed
-    one_line: str  # installs the software, then joins
+    one_line: str  # shell command that installs the software, then joins
     with_uv: str  # `one_line` with a Python installed by uv
     container: str  # `one_line`, run in a container
     page: str  # page with the code in the fragment (after #), which browsers do not send

@@ -125,7 +125,7 @@ class Membership:
         """Admit a device that has proved possession of `public_key`, with an invite code or as a known device.
 
         A code already used by this device is accepted, because a reply may have been lost.
-        `receipt_key` is the device's pseudonym in receipts, which it has proved to own; tokens require one.
+        `receipt_key` is the device's pseudonym in receipts, proved to be its own. Tokens need one.
         """
         check_role(role)
         peer_id = peer_id_of(public_key)
@@ -151,7 +151,7 @@ class Membership:
     def join_by_login(self, public_key: bytes, identity: Identity, role: str = "", *, receipt_key: str = "") -> Grant:
         """Admit a device that has proved possession of `public_key`, for a user identified by a provider.
 
-        Raises `NotAllowedError` or `RevokedError` if the user may not join. `receipt_key`: see `join`.
+        Raises `NotAllowedError` or `RevokedError` if the user may not join. See `join`.
         """
         check_role(role)
         peer_id = peer_id_of(public_key)

@@ -1,13 +1,12 @@
 """Quarantine of devices: suspicions reported by peers, automatic decisions, and manual quarantine.
 
 A quarantine works like a revocation, but can be lifted. Devices report suspicious peers. The
-coordinator logs and stores each report with the member who made it, until there are enough to
-decide.
+coordinator logs and stores each report with the member who made it, until enough have arrived.
 
 The keeper belongs to the operator, so its reports alone are sufficient. Members' reports must still
 be sufficient if any one member's reports are removed. A single member, even with many devices, thus
 cannot have another's device quarantined. Reports of one kind within `INCIDENT_S` count as one
-strike, and observations that cannot be proved as none. The keeper is never quarantined.
+strike. Peers report only what no honest peer would do. The keeper is never quarantined.
 """
 
 from __future__ import annotations
@@ -65,8 +64,8 @@ class SuspicionReport:
 def hear(database: Database, policy: Policy, claim: SuspicionReport, witness_id: str, now: float) -> None:
     """Log and store a report by the device `witness_id`; quarantine the suspect if the reports suffice.
 
-    A member's repeated reports about a device are ignored for `INCIDENT_S`. Raises `RequestError` if
-    the report is invalid or the suspect is unknown.
+    A member's repeated reports about a device are ignored for `INCIDENT_S`. Raises `RequestError`
+    if the report is invalid or the suspect is unknown.
     """
     claim.check()
     suspicion, cut_off = database.transact(lambda session: _take(session, policy, claim, witness_id, now))
@@ -247,7 +246,7 @@ def _forget_oldest(session: Session, member: Member) -> None:
 
 
 def _judge(session: Session, policy: Policy, device: Device, now: float) -> QuarantineDecision | None:
-    """Decide on a quarantine by the reports of witnesses in good standing since the device's last quarantine."""
+    """Decide on a quarantine by reports of witnesses in good standing since the device's last quarantine."""
     lifted = select(func.max(Revocation.at)).where(Revocation.device_id == device.id, Revocation.change == "lifted")
     since = max(now - policy.window_s, session.scalar(lifted) or 0.0)
     witness = aliased(Device)
@@ -287,7 +286,7 @@ def _standing(session: Session, now: float) -> tuple[int, int]:
 
 
 def _cut_off(session: Session, device: Device, verdict: QuarantineDecision, now: float) -> str:
-    """Quarantine a device and record it for the operator. Return the log line, or "" if it was already quarantined."""
+    """Quarantine a device, and record this. Return the log line, or "" if it was already in quarantine."""
     actor, reason = BY_KEEPER if verdict.by_keeper else BY_MEMBERS, verdict.reason
     if not put_in_quarantine(session, device, reason, actor, now):
         return ""  # already in quarantine

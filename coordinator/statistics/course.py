@@ -1,7 +1,7 @@
 """Pure functions that detect a rise of a loss, relative to its minimum and its noise.
 
 The loss is smoothed by running medians, which ignore a few outliers. A narrow median detects a jump
-after three steps, a wide one a slow rise under strong noise. Alarms and the verdict use this module.
+after three steps, a wide one a slow rise under strong noise. Alarms and the verdict use these.
 """
 
 from __future__ import annotations

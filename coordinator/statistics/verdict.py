@@ -130,7 +130,7 @@ def usual_interval_s(steps: Sequence[StepRow]) -> float | None:
 def loss_change(steps: Sequence[StepRow], phase_from_step: int, now: float) -> LossChange | None:
     """Return the change of the newest losses from the minimum if they have risen, else from a day ago.
 
-    Only steps of the last day and of the current phase are compared; the result is None if there are too few.
+    Only steps of the last day and the current phase are compared; with too few, the result is None.
     """
     begin = max(
         bisect_left(steps, now - DAY_S, key=lambda row: row.completed_at),

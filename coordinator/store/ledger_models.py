@@ -1,6 +1,6 @@
 """Tables of the ledger: receipts, daily sums and losses per device, and steering commands.
 
-The dashboard and the API read the daily sums instead of all reports.
+The dashboard reads the daily sums where it would otherwise have to add up all reports.
 """
 
 from __future__ import annotations

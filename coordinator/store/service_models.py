@@ -12,7 +12,7 @@ from coordinator.store.base import Base
 
 
 class DatabaseOwner(Base):
-    """The run that owns this database: its name and fingerprints; see `coordinator.run.database_owner`."""
+    """The run that owns this database: its name, certificate and key; see `coordinator.run.database_owner`."""
 
     __tablename__ = "database_owner"
 

@@ -71,7 +71,7 @@ class Joining(BaseModel):
     run: str
     join_link: str
     command: str  # shell command if the run's software is installed
-    one_line: str  # installs the software, then joins
+    one_line: str  # shell command that installs the software, then joins
     software: SoftwareLinks
     notebooks: Notebooks | None
     logins: list[LoginLink]

@@ -61,7 +61,7 @@ class RunProgress(BaseModel):
 
     step: int
     total_steps: int
-    began_at: float | None  # completion of the first step
+    began_at: float | None  # time at which the first step was completed
     ends_at: float | None  # estimate at the current speed; null if unknown
 
 
