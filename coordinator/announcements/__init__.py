@@ -1,4 +1,4 @@
-"""Announcements of milestones in chats by webhook, in a separate process.
+"""Announcement of milestones in chats through webhooks, by a separate process.
 
 `coordinator.service.parts` starts `herald`.
 """

@@ -49,30 +49,30 @@ POLL_S = 5.0
 MAX_ATTEMPTS = 8
 FIRST_PAUSE_S = 5.0
 LONGEST_PAUSE_S = 3600.0
-NEWS_S = 86_400.0  # older milestones are skipped, so a new webhook does not receive the history
+NEWS_S = 86_400.0  # milestones older than this are skipped, so a new webhook does not receive all old ones
 TIMEOUT_S = 10.0  # timeout for the connection, and for the headers of the answer
 
 
 class DeliveryOutcome(str, Enum):
-    """The final outcome of a delivery, which is then not retried."""
+    """The final outcome of a delivery, after which it is not retried."""
 
     TOLD = "told"
     REFUSED = "refused"  # rejected by the chat: wrong address or token
     UNKNOWN = "unknown"  # the message may have arrived
-    GIVEN_UP = "given up"  # `MAX_ATTEMPTS` failed
-    LEFT_OUT = "left out"  # reached more than `NEWS_S` ago
+    GIVEN_UP = "given up"  # `MAX_ATTEMPTS` attempts failed
+    LEFT_OUT = "left out"  # the milestone was reached more than `NEWS_S` ago
 
 
 class Reply(NamedTuple):
-    """The outcome of one request, the reason, and the delay requested by the chat."""
+    """The outcome of one request to a chat, the reason for a failure, and the delay that the chat requests."""
 
-    outcome: DeliveryOutcome | None  # None: not delivered; a retry may succeed
+    outcome: DeliveryOutcome | None  # None: not delivered, but a retry may succeed
     reason: str = ""
     wait_s: float | None = None
 
 
 def words(milestone: Milestone, run: str, address: str) -> str:
-    """Return an announcement of one or two sentences of plain text, which names no member."""
+    """Return the announcement of a milestone: one or two sentences of plain text that name no member."""
     value, step, record = milestone.value, f"{milestone.step:,}", f"A record of the run {run}"
     told = {
         MilestoneKind.FIRST_STEP: f"The run {run} has taken its first global step.",
@@ -84,11 +84,11 @@ def words(milestone: Milestone, run: str, address: str) -> str:
 
 
 def chat_request(webhook: Webhook, secret: str, text: str, identity: str) -> tuple[str, str, dict[str, Any]]:
-    """Return method, URL and httpx2 options of the request; URL and options are secret.
+    """Return the method, URL and httpx2 options of the request to a chat; URL and options are secret.
 
-    `identity` is equal for equal texts to the same chat.
+    `identity` must be the same whenever the same text is sent to the same chat.
     """
-    if isinstance(webhook, DiscordWebhook):  # `wait` delays the answer until after posting
+    if isinstance(webhook, DiscordWebhook):  # with `wait`, Discord answers after posting
         return "POST", f"{secret}?wait=true", {"json": {"content": text, "allowed_mentions": {"parse": []}}}
     if isinstance(webhook, SlackWebhook):
         return "POST", secret, {"json": {"text": html.escape(text, quote=False)}}
@@ -98,7 +98,7 @@ def chat_request(webhook: Webhook, secret: str, text: str, identity: str) -> tup
 
 
 def send(method: str, url: str, options: dict[str, Any]) -> Reply:
-    """Send the request once. No reason contains the address, which may be a secret."""
+    """Send the request once. The reply's reason never contains the address, which may be a secret."""
     try:
         with asking(method, url, timeout_s=TIMEOUT_S, **options) as answer:
             return judge(answer.status_code, answer.headers.get("retry-after"))
@@ -111,7 +111,7 @@ def send(method: str, url: str, options: dict[str, Any]) -> Reply:
 
 
 def judge(status: int, retry_after: str | None) -> Reply:
-    """Interpret a status: server errors and rate limits are temporary, other errors are final."""
+    """Interpret an HTTP status: server errors and rate limits are temporary, other errors are final."""
     if 200 <= status < 300:
         return Reply(DeliveryOutcome.TOLD)
     reason = f"it answers with the status {status}"
@@ -121,7 +121,7 @@ def judge(status: int, retry_after: str | None) -> Reply:
 
 
 def _wait_s(retry_after: str | None) -> float | None:
-    """Parse the seconds of a `Retry-After` header; None for a date or an invalid value.
+    """Return the seconds in a `Retry-After` header, or None if it is missing, a date or invalid.
 
     Old Matrix servers state the delay in the body, which is not read; our own delay then applies.
     """
@@ -141,33 +141,33 @@ class Todo(Enum):
 
 
 def decide(notice: MilestoneNotice, reached_at: float, *, repeatable: bool, now: float) -> Todo | DeliveryOutcome:
-    """Return the next action or the final outcome for a milestone reached at `reached_at`. Pure."""
+    """Return the next action for a milestone reached at `reached_at`, or its delivery's final outcome."""
     if notice.ended:
         return Todo.NOTHING
     if notice.begun_at is not None and not repeatable:
         return DeliveryOutcome.UNKNOWN
     if not notice.attempts and reached_at < now - NEWS_S:
         return DeliveryOutcome.LEFT_OUT
-    if now < notice.next_at <= now + LONGEST_PAUSE_S:  # otherwise a clock was set back
+    if now < notice.next_at <= now + LONGEST_PAUSE_S:  # a later `next_at`: the clock was set back
         return Todo.WAIT
     return Todo.TELL
 
 
 def outcome_of(reply: Reply, attempts: int, *, repeatable: bool) -> DeliveryOutcome | None:
-    """Return the final outcome after this number of attempts; None if the delivery is retried."""
+    """Return the final outcome after this number of attempts, or None if the delivery should be retried."""
     if reply.outcome is None or (reply.outcome is DeliveryOutcome.UNKNOWN and repeatable):
         return DeliveryOutcome.GIVEN_UP if attempts >= MAX_ATTEMPTS else None
     return reply.outcome
 
 
 def pause_s(attempts: int, asked_s: float | None) -> float:
-    """Return the delay after failed attempts: at least what the chat requests, at most an hour."""
+    """Return the delay before the next attempt: at least what the chat requests, but at most an hour."""
     own = FIRST_PAUSE_S * 2.0 ** (attempts - 1)
     return min(LONGEST_PAUSE_S, max(own, asked_s or 0.0))
 
 
 def find_notice(database: Database, milestone: str, webhook: str) -> MilestoneNotice:
-    """Return the progress of a milestone's delivery to a webhook; without attempts if there is none."""
+    """Return the stored progress of a milestone's delivery to a webhook, or a new record without attempts."""
     with database() as session:
         return session.get(MilestoneNotice, (milestone, webhook)) or MilestoneNotice(
             milestone=milestone, webhook=webhook, attempts=0, next_at=0.0, ended="", error=""
@@ -182,7 +182,7 @@ class Herald:
     database: Database
     clock: Callable[[], float] = time.time
     era: int = -1
-    steps: list[StepRow] = field(default_factory=list)  # completed steps of the era, with reports
+    steps: list[StepRow] = field(default_factory=list)  # the era's steps whose reports have arrived
 
     def run(self, stop: threading.Event) -> None:
         """Announce milestones as they are reached, until `stop` is set."""
@@ -191,7 +191,7 @@ class Herald:
             stop.wait(POLL_S)
 
     def tell_all(self) -> None:
-        """Announce what is due at each webhook; later milestones wait for earlier ones."""
+        """Announce the due milestones at each webhook; a milestone waits for all earlier ones."""
         reached = self.reached()
         for name, webhook in self.directory.settings.webhooks.items():
             for milestone in reached:
@@ -210,7 +210,7 @@ class Herald:
         return milestones(self.steps, validations(self.database))
 
     def _settle(self, name: str, webhook: Webhook, milestone: Milestone) -> bool:
-        """Deliver a milestone if it is due; return True if its delivery has ended."""
+        """Deliver a milestone if it is due; return whether its delivery has ended."""
         notice = find_notice(self.database, milestone.key, name)
         todo = decide(notice, milestone.at, repeatable=isinstance(webhook, MatrixWebhook), now=self.clock())
         if todo is Todo.TELL:
@@ -222,7 +222,7 @@ class Herald:
         return todo is not Todo.WAIT
 
     def _tell(self, name: str, webhook: Webhook, milestone: Milestone, notice: MilestoneNotice) -> bool:
-        """Attempt a delivery; return True if it has ended."""
+        """Attempt to deliver a milestone once; return False if the delivery is to be retried."""
         text = words(milestone, self.directory.config.run.name, f"{self.directory.settings.web_address}/")
         identity = hashlib.sha256(f"{self.directory.join_link}\n{milestone.key}".encode()).hexdigest()[:32]
         request = chat_request(webhook, webhook_secret(self.directory, name, webhook), text, identity)
@@ -269,5 +269,5 @@ def open_herald(run_dir: Path, clock: Callable[[], float] = time.time) -> Herald
 
 
 def run_herald(run_dir: Path) -> None:
-    """Run the herald until SIGTERM; a request in progress may delay the end until its timeout."""
+    """Run the herald until SIGTERM; a request in progress is finished first, or times out."""
     open_herald(run_dir).run(stop_at_sigterm())
