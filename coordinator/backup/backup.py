@@ -2,7 +2,7 @@
 
   backup.json    manifest with a digest of each file; written last: a partial backup is invalid
   run/           run's directory: settings, keys, keeper's credentials, tokenizer, validation set, checkpoints
-  database.db    SQLite copy of the database, whatever its kind
+  database.db    copy of the database, always as a SQLite file
 
 A backup contains the authority's key, which decides who is a member; files have mode 0600, folders
 0700. The database is copied first, as a snapshot, then the files. A checkpoint removed meanwhile is
@@ -35,7 +35,7 @@ DATABASE_FILES = ("manyhands.db", "manyhands.db-wal", "manyhands.db-shm", "manyh
 def back_up(
     directory: RunDirectory, target: Path, now: float, checkpoints: bool = True, confirmed: bool = False
 ) -> Backup:
-    """Back up a run to a new folder `target`, atomically; the run may be in service.
+    """Back up a run to a new folder `target`, atomically; the run may be running meanwhile.
 
     Raises `ConfigError` if `target` exists or is inside the run. Raises `ShrunkenRunError` if the
     run holds far less than its last backup or its checkpoints imply, unless `confirmed`.
@@ -70,7 +70,7 @@ def back_up(
 
 
 def open_backup(path: Path) -> Backup:
-    """Open a backup and verify all its files; raises `ConfigError` or `StorageError`."""
+    """Open a backup and verify all its files; raises `ConfigError` if there is none, else `StorageError`."""
     backup = read_backup(path)
     require_files(path / RUN, backup.manifest.files)
     require_files(path, {DATABASE: backup.manifest.database})
@@ -78,7 +78,7 @@ def open_backup(path: Path) -> Backup:
 
 
 def require_files(folder: Path, entries: Mapping[str, FileEntry]) -> None:
-    """Raise `StorageError` unless each entry is a regular file in the folder with the same digest."""
+    """Raise `StorageError` unless the folder has a regular file with the size and digest of each entry."""
     for name, entry in entries.items():
         try:
             whole = matches(folder / name, entry)
@@ -89,7 +89,7 @@ def require_files(folder: Path, entries: Mapping[str, FileEntry]) -> None:
 
 
 def _copy_run(run: Path, target: Path, checkpoints: bool) -> dict[str, FileEntry]:
-    """Copy the run's files; logs and checkpoints removed during the copy are left out."""
+    """Copy the run's files; return the manifest entries. A log or checkpoint removed meanwhile is left out."""
     entries: dict[str, FileEntry] = {}
     for name in _files_of(run, checkpoints):
         try:
@@ -107,7 +107,7 @@ def _copy_run(run: Path, target: Path, checkpoints: bool) -> dict[str, FileEntry
 
 
 def _files_of(run: Path, checkpoints: bool) -> Iterator[Path]:
-    """Yield the files to copy in order, relative to the run's directory; links are followed.
+    """Yield the paths of the files to copy, sorted, relative to the run's directory; links are followed.
 
     The database and unfinished files, whose names begin with a dot, are left out.
     """
@@ -121,7 +121,7 @@ def _files_of(run: Path, checkpoints: bool) -> Iterator[Path]:
 
 
 def copy_file(source: Path, target: Path) -> FileEntry:
-    """Copy to a new file; return the manifest entry of the bytes read."""
+    """Copy a file to a new file; return the manifest entry of the bytes that were copied."""
     digest, size_bytes = hashlib.sha256(), 0
     with source.open("rb") as reader:
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Copying of a whole database row by row, with verification; also from SQLite to PostgreSQL and back."""
+"""Copying a whole database row by row, with verification; also between SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from coordinator.store.engine import migrate, open_engine
 from coordinator.store.locks import is_postgresql
 from coordinator.store.models import Base
 
-_STREAMED = {"yield_per": 1000}  # rows in memory at a time
+_STREAMED = {"yield_per": 1000}  # at most 1000 rows in memory
 
 
 def sqlite_address(path: Path) -> str:
@@ -25,7 +25,7 @@ def sqlite_address(path: Path) -> str:
 
 
 def contents(connection: Connection) -> dict[str, tuple[int, int]]:
-    """Return the number of rows and the sum of the rows' SHA-256 for each table.
+    """Return, for each table, the number of its rows and the sum of their SHA-256 digests.
 
     Equal rows give equal results, regardless of order and kind of database.
     """
@@ -40,7 +40,7 @@ def contents(connection: Connection) -> dict[str, tuple[int, int]]:
 
 
 def copy_rows(source: Connection, target: Connection) -> None:
-    """Copy all rows to empty tables, and set sequences; raises `StorageError` if the copy differs."""
+    """Copy all rows to empty tables, and set sequences; raises `StorageError` if the copy differs afterwards."""
     for table in Base.metadata.sorted_tables:
         for rows in source.execute(select(table), execution_options=_STREAMED).partitions():
             target.execute(insert(table), [dict(row._mapping) for row in rows])
@@ -68,7 +68,7 @@ def save_as_file(engine: Engine, path: Path) -> None:
         else:
             _copy_tables(engine, path)
         with closing(sqlite3.connect(path)) as file:
-            file.execute("PRAGMA journal_mode = DELETE")  # makes the file complete by itself
+            file.execute("PRAGMA journal_mode = DELETE")  # puts all data into this one file
     except (sqlite3.Error, DBAPIError) as error:
         reason = " ".join(str(getattr(error, "orig", error)).split()).rstrip(".")[:300]
         raise StorageError(f"The database cannot be copied to {path.parent} ({reason}): is the disk full?") from error

@@ -29,10 +29,10 @@ class BackupManifest(BaseModel):
     run: str
     created_at: float  # Unix time in seconds
     software_version: str
-    files: dict[Annotated[str, AfterValidator(_inside)], FileEntry]  # path below run/ -> entry
+    files: dict[Annotated[str, AfterValidator(_inside)], FileEntry]  # path in the folder run/ -> size and digest
     database: FileEntry
     tables: dict[str, int]  # table -> number of rows
-    figures: dict[str, int]  # see `coordinator.backup.shrinkage`
+    figures: dict[str, int]  # for detecting lost data: `coordinator.backup.shrinkage`
 
 
 class Backup(BaseModel):
@@ -55,13 +55,13 @@ class Backup(BaseModel):
 
     @property
     def checkpoints(self) -> list[str]:
-        """The names of the checkpoint folders, in order."""
+        """The names of the checkpoint folders in the backup, in order."""
         paths = [Path(name).parts for name in self.manifest.files]
         return sorted({parts[1] for parts in paths if parts[0] == CHECKPOINTS and len(parts) > 2})
 
 
 def read_backup(path: Path) -> Backup:
-    """Read the manifest of a backup only; raises `ConfigError` or `StorageError`."""
+    """Read a backup's manifest without verifying files; raises `ConfigError` if there is none, else `StorageError`."""
     try:
         return Backup(path=path, manifest=BackupManifest.model_validate_json((path / MANIFEST).read_bytes()))
     except FileNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Restore of a run from a backup to a new directory and the empty database named in its settings.
+"""Restore of a run from a backup, to a new directory and the empty database that its settings name.
 
 The directory is renamed last, after verification, so an interrupted restore can be repeated.
 """
@@ -28,9 +28,9 @@ SETTINGS = "settings.yaml"
 
 
 def restore(backup_path: Path, target: Path, settings_file: Path | None = None) -> RunDirectory:
-    """Restore the run of a backup to `target`, atomically and verified.
+    """Restore the run from a backup to the new directory `target`, atomically, and verify the copy.
 
-    `settings_file` replaces the backup's settings.yaml, for another host, ports or database. Raises
+    `settings_file` replaces the backup's settings.yaml, to change host, ports or database. Raises
     `ConfigError` if the directory or the database already holds a run.
     """
     target = target.absolute()
@@ -43,7 +43,7 @@ def restore(backup_path: Path, target: Path, settings_file: Path | None = None) 
         copy_file(backup.path / DATABASE, database)
         require_files(aside, {**manifest.files, database.name: manifest.database})
         _require_rows(backup, database)
-        for folder in (run.keys_dir, run.keeper_dir, run.tokenizer_dir, run.checkpoints_dir):  # some may be empty
+        for folder in (run.keys_dir, run.keeper_dir, run.tokenizer_dir, run.checkpoints_dir):  # not backed up if empty
             make_private_directory(folder)
         if new_settings is not None:
             write_private(aside / SETTINGS, new_settings.to_yaml().encode())
@@ -58,7 +58,7 @@ def restore(backup_path: Path, target: Path, settings_file: Path | None = None) 
 def check(backup_path: Path, scratch: Path | None = None) -> Backup:
     """Test a backup by restoring it to a temporary folder in `scratch` or beside the backup.
 
-    The database is always restored to a SQLite file. Raises `StorageError` if any data is lost.
+    The database is restored to a SQLite file. Raises `StorageError` if any data is lost.
     """
     backup = read_backup(backup_path.absolute())
     place = scratch or backup.path.parent
@@ -81,7 +81,7 @@ def check(backup_path: Path, scratch: Path | None = None) -> Backup:
 
 
 def _require_rows(backup: Backup, database: Path) -> None:
-    """Raise `StorageError` unless each table of the copy has the number of rows in the manifest."""
+    """Raise `StorageError` unless each table of the copy has as many rows as the manifest states."""
     rows, expected = count_rows(database), backup.manifest.tables
     if lost := [name for name, count in expected.items() if rows.get(name) != count]:
         raise StorageError(
@@ -91,7 +91,7 @@ def _require_rows(backup: Backup, database: Path) -> None:
 
 
 def _bring_up_to_date(backup: Backup, database: Path) -> None:
-    """Migrate the restored file, and delete the rows of checkpoints not in the backup."""
+    """Migrate the restored database file, and delete the rows of checkpoints that the backup lacks."""
     engine = open_engine(sqlite_address(database))
     try:
         migrate(engine)
@@ -105,9 +105,9 @@ def _bring_up_to_date(backup: Backup, database: Path) -> None:
 
 
 def _move_rows(database: Path, address: str) -> None:
-    """Move all rows of a file to an empty database in one transaction, rolled back if the copy differs.
+    """Move all rows of a SQLite file to an empty database in one transaction, which must copy them exactly.
 
-    A database with exactly these rows is accepted: an earlier restore was killed after filling it.
+    A database with exactly these rows is accepted: a killed restore may have filled it.
     """
     source, target = open_engine(sqlite_address(database)), open_engine(address, create=True)
     try:
@@ -131,5 +131,5 @@ def _are_equal(source: Engine, target: Engine) -> bool:
     try:
         with target.connect() as there, source.connect() as here:
             return contents(there) == contents(here)
-    except DBAPIError:  # missing tables, or another version's
+    except DBAPIError:  # the tables are missing, or those of another version
         return False

@@ -23,10 +23,10 @@ from coordinator.run.directory import RunDirectory
 from peer.runtime.console import format_age
 
 LAST_BACKUP = "last-backup.json"  # file in the run's directory
-FAR_LESS = 0.5  # fraction of the last backup's figure
-_LASTING = ("members", "devices", "reports")  # rows that no command deletes
+FAR_LESS = 0.5  # a figure below this fraction of the last backup's counts as lost data
+_LASTING = ("members", "devices", "reports")  # tables whose rows no command deletes
 _OF_AN_ERA = ("step", "receipts", "samples")  # figures that decrease when a new era begins
-_FIGURES = {  # figures besides the row counts
+_FIGURES = {  # other figures than the row counts of tables
     "era": "SELECT max(era) FROM eras",
     "samples": "SELECT sum(counted) FROM daily_shares",
     "step": "SELECT max(step) FROM (SELECT step FROM steps UNION ALL SELECT step FROM swarm_status "
@@ -35,7 +35,7 @@ _FIGURES = {  # figures besides the row counts
 
 
 def figures_of(database: Path, checkpoints: Path) -> dict[str, int]:
-    """Read the figures of a run from its migrated SQLite file and its checkpoint folder."""
+    """Read a run's figures from its migrated SQLite file and its checkpoint folder."""
     with read_only(database) as connection:
         found = {name: connection.execute(query).fetchone()[0] or 0 for name, query in _FIGURES.items()}
         steps = list(_checkpoint_steps(connection, checkpoints))
@@ -73,11 +73,11 @@ def _losses(now: Mapping[str, int], before: Mapping[str, int]) -> list[str]:
 
 
 def last_backup(directory: RunDirectory, target: Path) -> Backup | None:
-    """Return the newest backup of this run, recorded in its directory or found beside `target`."""
+    """Return the newest backup that is recorded in the run's directory or found beside `target`, or None."""
     found = []
-    with suppress(OSError, ValidationError):  # no backup yet, or another version's
+    with suppress(OSError, ValidationError):  # no backup was recorded, or by another version
         found.append(Backup.model_validate_json((directory.path / LAST_BACKUP).read_bytes()))
-    for path in target.parent.glob(f"[!.]*/{MANIFEST}"):  # unfinished backups begin with a dot
+    for path in target.parent.glob(f"[!.]*/{MANIFEST}"):  # a leading dot marks an unfinished backup
         with suppress(ManyhandsError):  # damaged backups are ignored
             found.append(read_backup(path.parent))
     own = [backup for backup in found if backup.manifest.run == directory.config.run.name]
@@ -85,15 +85,15 @@ def last_backup(directory: RunDirectory, target: Path) -> Backup | None:
 
 
 def remember_backup(directory: RunDirectory, backup: Backup) -> None:
-    """Record a backup in the run's directory; failures are ignored because the backup is complete."""
+    """Record a backup in the run's directory; a failure is ignored, because the backup itself is complete."""
     with suppress(StorageError):
         write_private(directory.path / LAST_BACKUP, backup.model_dump_json().encode())
 
 
 def _checkpoint_steps(connection: sqlite3.Connection, folder: Path) -> Iterator[int]:
-    """Yield the step of each checkpoint or, if it was undone, the last valid step."""
+    """Yield each checkpoint's step or, if that step was undone, the last step before it that is still valid."""
     for path in folder.glob("step-*"):
-        with suppress(StorageError):  # damaged, so a resuming keeper skips it
+        with suppress(StorageError):  # a damaged checkpoint, which a resuming keeper skips
             manifest = verify(path, files=()).manifest  # reads only the manifest
             [last] = connection.execute("SELECT min(after_step) FROM eras WHERE era > ?", (manifest.era,)).fetchone()
             yield manifest.step if last is None else min(manifest.step, last)
