@@ -28,7 +28,7 @@ MAX_MANIFEST_BYTES = 1 << 20
 
 
 class FileEntry(BaseModel):
-    """A file of a checkpoint."""
+    """The size and SHA-256 digest of a file in a checkpoint or backup."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -65,7 +65,7 @@ class StoredCheckpoint:
 
 
 def verify(path: Path, files: Collection[str] | None = None) -> StoredCheckpoint:
-    """Verify all files, or `files`, against the manifest; raises `StorageError` if one differs."""
+    """Verify all files, or only those in `files`, against the manifest; raises `StorageError` if one differs."""
     try:
         raw = _read_manifest(path / MANIFEST)
         manifest = Manifest.model_validate(json.loads(raw))
@@ -79,7 +79,7 @@ def verify(path: Path, files: Collection[str] | None = None) -> StoredCheckpoint
 
 
 def newest_verified(directory: Path) -> StoredCheckpoint | None:
-    """Return the newest undamaged checkpoint; None if there is none."""
+    """Return the newest undamaged checkpoint in a folder, or None if there is none."""
     for path in sorted(directory.glob("step-*"), reverse=True):
         try:
             return verify(path)
@@ -100,7 +100,7 @@ def remove_steps(directory: Path, steps: Collection[int]) -> None:
 
 
 def remove_leftovers(directory: Path) -> None:
-    """Remove the files of a keeper that was killed while writing; no keeper may be writing now."""
+    """Remove the files that a killed keeper left unfinished. No keeper may be writing a checkpoint now."""
     for path in directory.glob(".step-*"):
         shutil.rmtree(path, ignore_errors=True)
 
@@ -115,7 +115,7 @@ def file_entry(path: Path) -> FileEntry:
 
 
 def _read_manifest(path: Path) -> bytes:
-    """Return the content of a manifest; raises `ValueError` if it is not a regular file or too large."""
+    """Return the content of a manifest; raises `ValueError` if it is too large or not a regular file."""
     status = path.lstat()
     if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_MANIFEST_BYTES:
         raise ValueError(f"{path.name} is no plain file of at most {MAX_MANIFEST_BYTES} bytes")
@@ -123,6 +123,6 @@ def _read_manifest(path: Path) -> bytes:
 
 
 def matches(path: Path, entry: FileEntry) -> bool:
-    """Return whether a file matches its entry; links, pipes and devices never match."""
+    """Return whether a file has its manifest entry's size and digest; links, pipes and devices never match."""
     status = path.lstat()
     return stat.S_ISREG(status.st_mode) and status.st_size == entry.size_bytes and file_entry(path) == entry

@@ -20,20 +20,20 @@ from peer.models.packing import unpacked
 from peer.models.replaced_tokens import ReplacedTokens, detection_loss, shuffled
 
 PROBE_SAMPLES = 8
-PROBE_DEVICE = 2**32 - 1  # no device has this number, so none trains on the same order of samples
+PROBE_DEVICE = 2**32 - 1  # a number that no device has, because a device's number decides its samples
 
 
 def make_probes(config: RunConfig, tokenizer_dir: Path) -> Mapping[int, Batch]:
     """Return a probe batch for each sequence length of the run's phases, identical at every start.
 
-    All probes are made at the start, so that the swarm does not wait for the keeper between phases.
+    All probes are made when the keeper starts, so that the swarm does not wait for it between phases.
     """
     lengths = {phase.sequence_length: phase.from_step for phase in all_phases(config)}
     return {length: make_probe(config.at_step(step), tokenizer_dir) for length, step in lengths.items()}
 
 
 def make_probe(config: RunConfig, tokenizer_dir: Path) -> Batch:
-    """Return a probe batch; if the objective uses sentence order, every sample has an order label.
+    """Return the probe batch for `config`; if it trains on sentence order, every sample has an order label.
 
     No sample may lack a label, because transformers averages the loss over labelled samples only.
     """
@@ -55,7 +55,7 @@ def probe_loss(model: PreTrainedModel, probe: Batch, config: RunConfig) -> float
 
 
 def probe_tensors(probe: Batch, config: RunConfig) -> Mapping[str, torch.Tensor]:
-    """Return the batch in transformers' format: `labels` (b, l), -100 for no prediction.
+    """Return the probe batch in transformers' format, with `labels` (b, l) of -100 where nothing is predicted.
 
     Labels of a causal model are at the tokens' own positions, because transformers shifts them.
     Labels of a discriminator are 1 for replaced tokens, else 0. If packed documents do not attend

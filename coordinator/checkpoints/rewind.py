@@ -1,6 +1,6 @@
-"""Rewinding to an earlier checkpoint: verify it, list later contributors, move undone checkpoints.
+"""Rewinding a run to an earlier checkpoint, which undoes all later steps and checkpoints.
 
-`rewind` undoes later steps and begins an era in the database, even if the run is not being served.
+`rewind` undoes the steps and begins a new era in the database, even while the run is stopped.
 The keeper then restores the checkpoint and makes all peers return to it (`peer.swarm.view`).
 """
 
@@ -21,7 +21,7 @@ from coordinator.run.checkpoint_names import checkpoint_name
 from coordinator.store.engine import Database
 from coordinator.store.models import Device, Member, Report, StoredSuspicion
 
-UNDONE = "undone"  # folder of checkpoints undone by the last rewind, for finding the cause
+UNDONE = "undone"  # folder for the checkpoints that the last rewind undid, to examine what went wrong
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Contributor:
     member: str
     device_id: str
     steps: int
-    samples: int  # claimed samples
+    samples: int  # samples that the device claimed
     suspicions: int  # suspicions against the device in these steps
 
 
@@ -48,7 +48,7 @@ def checkpoint_to_return_to(directory: Path, step: int) -> StoredCheckpoint:
 
 
 def contributors_since(database: Database, step: int) -> list[Contributor]:
-    """Return devices with samples in valid steps after `step`, most suspicious first."""
+    """Return the devices that reported samples for valid steps after `step`, most suspicious first."""
     given = (
         select(Member.name, Device.id, func.count(Report.id), func.sum(Report.samples))
         .join(Device, Device.id == Report.device_id)
@@ -73,10 +73,10 @@ def contributors_since(database: Database, step: int) -> list[Contributor]:
 def rewind(
     administration: Administration, directory: Path, ledger: Ledger, step: int, suspects: Collection[str]
 ) -> tuple[int, int]:
-    """Undo all steps after `step`; return their number and the number of the new era.
+    """Undo all steps after `step`; return the number of undone steps, and the number of the new era.
 
-    Devices in `suspects` that contributed to them are quarantined. Raises `ConfigError` if there is
-    no sound checkpoint of that step.
+    Devices in `suspects` that contributed to the undone steps are quarantined. Raises `ConfigError`
+    if there is no undamaged checkpoint of `step`.
     """
     checkpoint_to_return_to(directory, step)
     undone = ledger.last_step() - step
@@ -94,8 +94,8 @@ def rewind(
 def set_aside_undone(directory: Path, last_counting_step: Callable[[int], int | None]) -> list[int]:
     """Move the checkpoints of undone steps to the folder `undone`; return these steps.
 
-    `last_counting_step` maps an era to its last step not undone by a later era; None: all steps are
-    valid. Checkpoints moved by an earlier rewind are deleted.
+    `last_counting_step` returns the last step of an era that no later era has undone, or None if all
+    its steps are valid. Checkpoints that an earlier rewind moved to the folder are deleted.
     """
     undone = [step for step in stored_steps(directory) if _is_undone(directory, step, last_counting_step)]
     if undone:
@@ -110,7 +110,7 @@ def set_aside_undone(directory: Path, last_counting_step: Callable[[int], int | 
 def _is_undone(directory: Path, step: int, last_counting_step: Callable[[int], int | None]) -> bool:
     try:
         manifest = verify(directory / checkpoint_name(step), files=()).manifest
-    except StorageError:  # a resuming keeper skips it
+    except StorageError:  # a resuming keeper skips a damaged checkpoint
         return False
     last = last_counting_step(manifest.era)
     return last is not None and manifest.step > last

@@ -1,4 +1,4 @@
-"""A checkpoint as an uncompressed tar archive, streamed without buffering, of known size.
+"""Streaming a checkpoint as an uncompressed tar archive, whose size is known in advance.
 
 The archive of a checkpoint is always the same, byte for byte.
 """
@@ -25,7 +25,7 @@ class Tarball:
 
     @classmethod
     def of(cls, stored: StoredCheckpoint, folder: str) -> Tarball:
-        """Return an archive of the manifest and its files; raises `OSError` if the manifest is missing."""
+        """Return an archive of a checkpoint's manifest and files; raises `OSError` if the manifest is missing."""
         sizes = {MANIFEST: (stored.path / MANIFEST).stat().st_size}
         sizes |= {name: entry.size_bytes for name, entry in stored.manifest.files.items()}
         created = int(stored.manifest.created_at)
@@ -34,11 +34,11 @@ class Tarball:
 
     @property
     def size_bytes(self) -> int:
-        """The size of the archive."""
+        """The size of the whole archive."""
         return sum(len(header) + size + _padding(size) for header, _, size in self.files) + len(END)
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield the archive; raises `OSError` or `StorageError` if a file is removed or replaced."""
+        """Yield the archive in pieces; raises `OSError` or `StorageError` if a file is removed or truncated."""
         for header, path, size in self.files:
             yield header
             yield from _content(path, size)

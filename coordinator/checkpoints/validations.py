@@ -38,20 +38,20 @@ class ValidationRow:
     sop_accuracy: float | None
     elapsed_s: float
     evaluated_at: float  # Unix time in seconds
-    detection_loss: float | None = None  # weighted loss; None if no tokens are replaced
+    detection_loss: float | None = None  # weighted by `discriminator_weight`; None unless the model is ELECTRA
     detection_accuracy: float | None = None
     detection_f1: float | None = None
 
     @property
     def loss(self) -> float | None:
-        """The total loss of the objective; None if it was not finite."""
+        """The total loss of the objective, or None if it was not finite."""
         if self.mlm_loss is None:
             return None
         return self.mlm_loss + (self.sop_loss or 0.0) + (self.detection_loss or 0.0)
 
     @property
     def perplexity(self) -> float | None:
-        """The exponential of the loss; None if there is no loss or it overflows."""
+        """The exponential of `mlm_loss`, or None if that loss is missing or its exponential overflows."""
         try:
             return None if self.mlm_loss is None else math.exp(self.mlm_loss)
         except OverflowError:
@@ -59,7 +59,7 @@ class ValidationRow:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The results by name, for scripts."""
+        """All fields with loss and perplexity, by name, for scripts."""
         return {**asdict(self), "loss": self.loss, "perplexity": self.perplexity}
 
 
@@ -72,14 +72,14 @@ def validations(database: Database) -> list[ValidationRow]:
 
 
 def best_steps(database: Database) -> list[int]:
-    """Return steps in order of increasing loss, among evaluations on the newest set of samples."""
+    """Return the steps evaluated on the same samples as the newest step, in order of increasing loss."""
     rows = validations(database)
     comparable = [(row.loss, row.step) for row in rows if row.set_sha256 == rows[-1].set_sha256]
     return [step for loss, step in sorted((loss, step) for loss, step in comparable if loss is not None)]
 
 
 def pending_checkpoints(database: Database) -> list[CheckpointRow]:
-    """Return the recorded checkpoints without an evaluation, newest first."""
+    """Return the recorded checkpoints that have not been evaluated, newest first."""
     same = and_(Validation.step == Checkpoint.step, Validation.manifest_sha256 == Checkpoint.manifest_sha256)
     waiting = select(Checkpoint).outerjoin(Validation, same).where(Validation.step.is_(None))
     with database() as session:
@@ -87,23 +87,23 @@ def pending_checkpoints(database: Database) -> list[CheckpointRow]:
 
 
 def await_work(directory: RunDirectory, stop: threading.Event) -> bool:
-    """Wait until a checkpoint is pending or samples must be drawn; return False if stopped.
+    """Wait until the validator has work: a pending checkpoint, or samples to draw. Return False if stopped.
 
-    The validator loads torch only after this.
+    The validator loads torch only after this wait.
     """
     engine = open_engine(directory.database_url)
     database = Database(engine)
     try:
         while directory.validation_dir.exists() and not pending_checkpoints(database):
             if stop.wait(POLL_S):
-                return bool(pending_checkpoints(database))  # the keeper's last checkpoint
+                return bool(pending_checkpoints(database))  # True if the stopping keeper has just written one
     finally:
         engine.dispose()
     return True
 
 
 def record_validation(database: Database, row: ValidationRow) -> bool:
-    """Store an evaluation, replacing an earlier one; return False if the step has been undone."""
+    """Store an evaluation, replacing the checkpoint's earlier one; return False if its step has been undone."""
 
     def enter(session: Session) -> bool:
         beside_others(session, Lock.ERA)

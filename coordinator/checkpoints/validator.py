@@ -34,13 +34,13 @@ from peer.models.build import build_model
 from peer.models.held_out import HeldOutMetrics, ValidationSet, evaluate, open_validation_set, unigram_loss
 
 logger = logging.getLogger(__name__)
-REST_S = 300.0  # the process ends after this time without a checkpoint
-LAST_S = 5.0  # time for pending checkpoints when stopping
+REST_S = 300.0  # the process ends after this time without a new checkpoint
+LAST_S = 5.0  # at most this time is spent on pending checkpoints when stopping
 
 
 @dataclass
 class Validator:
-    """A loop that evaluates checkpoints."""
+    """A loop that evaluates each new checkpoint on held-out samples."""
 
     directory: RunDirectory
     config: RunConfig
@@ -48,15 +48,15 @@ class Validator:
     database: Database
     clock: Callable[[], float] = time.time
     sets: dict[int, ValidationSet | None] = field(default_factory=dict)  # sequence length -> samples
-    passed_over: set[str] = field(default_factory=set)  # manifest digests of failed evaluations
+    passed_over: set[str] = field(default_factory=set)  # manifest digests of checkpoints whose evaluation failed
 
     def run(self, stop: threading.Event) -> None:
-        """Evaluate checkpoints, newest first, until none has come for `REST_S`.
+        """Evaluate checkpoints, newest first, until `stop` is set or none has come for `REST_S`.
 
         When stopped, spend up to `LAST_S` on pending checkpoints.
         """
         pending = pending_checkpoints(self.database)
-        self.samples_at(pending[0].step if pending else 0)  # drawn before a checkpoint is pending
+        self.samples_at(pending[0].step if pending else 0)  # draw the samples before the first checkpoint
         rest_at = self.clock() + REST_S
         while not stop.is_set():
             if self.evaluate_newest(stop.is_set):
@@ -70,7 +70,7 @@ class Validator:
             pass
 
     def evaluate_newest(self, should_stop: Callable[[], bool]) -> bool:
-        """Evaluate the newest pending checkpoint; return False if there is none or evaluation is stopped."""
+        """Evaluate the newest pending checkpoint; return False if there is none or `should_stop` ends it early."""
         for checkpoint in pending_checkpoints(self.database):
             samples = self.samples_at(checkpoint.step)
             if samples is None or checkpoint.manifest_sha256 in self.passed_over:
@@ -83,11 +83,11 @@ class Validator:
         return False
 
     def has_evaluated_all(self) -> bool:
-        """Return whether no checkpoint is pending; False without held-out text, to keep the process alive."""
+        """Return whether no checkpoint is pending; False if no text is held out, to keep the process alive."""
         return None not in self.sets.values() and not pending_checkpoints(self.database)
 
     def samples_at(self, step: int) -> ValidationSet | None:
-        """Return the samples for the phase after this step; None if no text is held out.
+        """Return the samples for the phase after this step, or None if no text is held out.
 
         Mask rate and sources are the same in all phases, to keep losses comparable.
         """
@@ -106,7 +106,7 @@ class Validator:
         return self.sets[length]
 
     def _keep_baseline(self, samples: ValidationSet) -> None:
-        """Store the unigram loss of the samples, with which the keeper compares the model's loss."""
+        """Store the loss of a unigram model on the samples, for the keeper to compare the model's loss with."""
         tokenizer_dir = self.directory.tokenizer_dir
         vocabulary, special = load_tokenizer(tokenizer_dir).get_vocab_size(), load_special_ids(tokenizer_dir)
         loss = unigram_loss(samples.samples, vocabulary, special)
@@ -114,7 +114,7 @@ class Validator:
             session.merge(UnigramBaseline(set_sha256=samples.sha256, loss=loss))
 
     def _evaluate(self, checkpoint: CheckpointRow, samples: ValidationSet, should_stop: Callable[[], bool]) -> bool:
-        """Evaluate a checkpoint and store the result; return False if stopped before the end."""
+        """Evaluate a checkpoint and store the result; return False if `should_stop` ends it early."""
         began_at = self.clock()
         folder = self.directory.checkpoint_dir(checkpoint.step)
         manifest = restore_verified(self.model, folder, checkpoint.manifest_sha256)

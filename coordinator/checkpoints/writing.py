@@ -4,9 +4,9 @@ A checkpoint is a folder such as `step-00000012` for plain transformers, with th
 resuming:
 
   config.json, model.safetensors, tokenizer files   for AlbertForPreTraining and AutoTokenizer
-  optimizer.safetensors                             "<parameter>/<statistic>" for every tensor of its state, and
-                                                    "<parameter>/value" of weights that model.safetensors lacks
-  generator.json, generator.safetensors             ELECTRA's generator, for ElectraForMaskedLM, where one is trained
+  optimizer.safetensors                             "<parameter>/<statistic>" for every tensor of its state;
+                                                    "<parameter>/value" for weights that model.safetensors lacks
+  generator.json, generator.safetensors             ELECTRA's generator, for ElectraForMaskedLM, if one is trained
   run.yaml                                          the whole run configuration
   probe.safetensors                                 fixed batch; its loss with these weights is in the manifest
   manifest.json                                     step, era, probe loss, SHA-256 and size of every other file
@@ -36,21 +36,21 @@ from peer.models.checkpoint_state import OPTIMIZER, VALUE, WEIGHTS, restore_mode
 from peer.models.replaced_tokens import ReplacedTokens
 
 GENERATOR_CONFIG, GENERATOR_WEIGHTS = "generator.json", "generator.safetensors"
-RESERVE_BYTES = 16 * 2**20  # space to leave free for the database and the logs
+RESERVE_BYTES = 16 * 2**20  # disk space to leave free for the database and the logs
 
 
 @dataclass(frozen=True)
 class StateSnapshot:
-    """A CPU copy of the training state between two global steps, which shares no memory with live tensors."""
+    """A copy of the training state between two global steps, on the CPU and apart from the live tensors."""
 
     step: int
     model: Mapping[str, torch.Tensor]
     optimizer: Mapping[str, torch.Tensor]
-    generator: Mapping[str, torch.Tensor] = field(default_factory=dict)  # ELECTRA's generator, if any
+    generator: Mapping[str, torch.Tensor] = field(default_factory=dict)  # ELECTRA's generator; empty for other models
 
 
 def take_snapshot(step: int, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> StateSnapshot:
-    """Copy the training state; no step may change it meanwhile."""
+    """Copy the training state. The caller must ensure that no step changes it meanwhile."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     statistics = {
         f"{names[id(parameter)]}/{key}": value.detach().cpu().clone()
@@ -95,7 +95,7 @@ def write_checkpoint(
 ) -> StoredCheckpoint:
     """Write a checkpoint to a temporary folder, sync and verify it, and rename the folder.
 
-    `texts` are further files by name. Raises `StorageError`; no partial checkpoint remains.
+    `texts` maps names of further files to their text. Raises `StorageError`, and leaves nothing behind.
     """
     target = directory / checkpoint_name(snapshot.step)
     aside = directory / f".{target.name}.writing"
@@ -128,12 +128,12 @@ def write_checkpoint(
         sync(aside)
         verify(aside)
         replaced = directory / f".{target.name}.replaced"
-        if target.exists():  # the same step, from before a rewind
+        if target.exists():  # a checkpoint of the same step, from before a rewind
             target.replace(replaced)
         aside.replace(target)
         sync(directory)
         shutil.rmtree(replaced, ignore_errors=True)
-    except (OSError, SafetensorError) as error:  # SafetensorError: full disk
+    except (OSError, SafetensorError) as error:  # SafetensorError: the disk is full
         shutil.rmtree(aside, ignore_errors=True)
         raise StorageError(
             f"The checkpoint of step {snapshot.step} could not be written to {directory} "
@@ -151,7 +151,7 @@ def _require_space(directory: Path, snapshot: StateSnapshot) -> None:
 
 
 def restore_verified(model: torch.nn.Module, path: Path, manifest_sha256: str) -> Manifest:
-    """Load the weights of this checkpoint; raises `StorageError` if the files do not match the digest.
+    """Load a checkpoint's weights; raises `StorageError` unless its manifest has the digest `manifest_sha256`.
 
     The folder may be removed or replaced by another checkpoint of the same step at any time.
     """
