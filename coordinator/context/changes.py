@@ -21,11 +21,11 @@ from coordinator.store.notify import CHANNEL, Topic
 
 logger = logging.getLogger(__name__)
 AGAIN_S = 2.0  # delay before reconnecting
-LEAST_REST_S = 0.2  # minimum interval between polls, however many notifications arrive
+LEAST_REST_S = 0.2  # minimum interval between two polls, however many notifications arrive
 
 
 class Ear:
-    """A receiver of notifications of some topics, for one task that also polls at intervals."""
+    """A receiver of notifications about some topics, for one task that also polls at intervals."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._rung = asyncio.Event()
@@ -37,7 +37,7 @@ class Ear:
         self._rung.set()
 
     def look(self) -> None:
-        """Mark the beginning of a poll; notifications after this wake the task for the next poll."""
+        """Mark the beginning of a poll; any later notification wakes the task for another poll."""
         self._rung.clear()
         self._looked_at = self._clock()
 
@@ -53,7 +53,7 @@ class Ear:
 
 
 class Bell:
-    """The notification receivers of a process, for use in one event loop."""
+    """All notification receivers of a process, which are used in one event loop."""
 
     def __init__(self) -> None:
         self._ears: dict[Topic, list[Ear]] = {topic: [] for topic in Topic}
@@ -74,7 +74,7 @@ class Bell:
 
 @asynccontextmanager
 async def listening(engine: Engine, bell: Bell) -> AsyncIterator[None]:
-    """Forward the database's notifications to the bell in the block; SQLite has none."""
+    """Forward the database's notifications to the bell during the block; SQLite sends no notifications."""
     if engine.dialect.name != "postgresql":
         yield
         return
@@ -93,11 +93,11 @@ async def _listen_for_ever(engine: Engine, bell: Bell) -> None:
         try:
             async with await _connect(engine) as connection:
                 await connection.execute(f"LISTEN {CHANNEL}")
-                bell.ring(*Topic)  # notifications may have been missed
+                bell.ring(*Topic)  # some may have been missed while disconnected
                 failing = False
                 async for notification in connection.notifies():
                     _hear(notification.payload, bell)
-        except psycopg.Error as error:  # fault boundary of one connection
+        except psycopg.Error as error:  # reconnect after any failure
             if not failing:
                 logger.warning("the database no longer tells what changes, looking every second: %s", error)
             failing = True
@@ -110,5 +110,5 @@ async def _connect(engine: Engine) -> psycopg.AsyncConnection[TupleRow]:
 
 
 def _hear(payload: str, bell: Bell) -> None:
-    with suppress(ValueError):  # topic of a newer version
+    with suppress(ValueError):  # a topic that only a newer version knows
         bell.ring(Topic(payload))

@@ -33,14 +33,14 @@ class OpenRun:
     database: Database
     membership: Membership
     ledger: Ledger
-    administration: Administration  # acts as the user of this command
+    administration: Administration  # acts in the name of this command's user
     audit: AuditLog  # records the same user's actions
 
 
 def make_settings(called: Mapping[str, str] = MappingProxyType({}), /, **values: Any) -> Settings:
-    """Build settings from a command's options; raises `ConfigError` naming the option.
+    """Build settings from a command's options; raises `ConfigError` naming the first invalid option.
 
-    `called` maps a key to the source that set it, such as an environment variable.
+    `called` maps a setting's key to the name of its source, such as an environment variable.
     """
     try:
         settings = Settings.model_validate(values)
@@ -58,7 +58,7 @@ def make_settings(called: Mapping[str, str] = MappingProxyType({}), /, **values:
 def create_run(path: Path, config: RunConfig, settings: Settings) -> RunDirectory:
     """Create a complete run including its tokenizer, atomically.
 
-    A database in use is rejected before the tokenizer is trained.
+    A database that already holds a run is rejected before the tokenizer is trained.
     """
     if settings.database_url is not None:
         engine = open_engine(settings.database_url, create=True)

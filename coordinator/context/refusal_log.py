@@ -28,7 +28,7 @@ class RefusalRecorder:
         self.unrecorded = 0
 
     async def record(self, kind: Kind, error: ManyhandsError, device_id: str | None = None) -> None:
-        """Store why a request was refused; above the rate, or on a database error, only count it."""
+        """Store why a request was refused; only count it if the rate is exceeded or the database fails."""
         self._telemetry.refusals.labels(kind).inc()
         if not self._pace.allows(self._clock()):
             self.unrecorded += 1

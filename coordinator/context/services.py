@@ -41,12 +41,12 @@ class RunServices:
     telemetry: Telemetry
     checkpoint_dir: Callable[[int], Path]  # step -> folder of its checkpoint
     web_address: str  # address of dashboard and checkpoints
-    software: Software  # served to volunteers
+    software: Software  # the volunteers' software, which this service offers for download
     bell: Bell = field(default_factory=Bell)  # signals changes by other processes
 
     @property
     def software_address(self) -> str:
-        """The address of the run's own software, including its digest."""
+        """The address at which volunteers download the run's software, including the software's digest."""
         return self.software.address(self.web_address)
 
     @property
@@ -57,7 +57,7 @@ class RunServices:
 
 @contextmanager
 def open_run_services(directory: RunDirectory, clock: Callable[[], float]) -> Iterator[RunServices]:
-    """Migrate a run's database and open its objects for the block."""
+    """Migrate a run's database, and open the run's objects for the duration of the block."""
     config = directory.config
     parties = open_providers(directory, clock, time.monotonic)
     with open_database(directory) as database:
@@ -83,7 +83,7 @@ def open_run_services(directory: RunDirectory, clock: Callable[[], float]) -> It
 
 @dataclass(frozen=True)
 class RunFile:
-    """A file of the run, with its size and digest at the start of the service."""
+    """A file that peers download, with its size and digest when the service started."""
 
     path: Path
     size_bytes: int

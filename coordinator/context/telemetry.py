@@ -65,10 +65,10 @@ class Telemetry:
             "manyhands_database_errors", "Statements and connections that failed in this service.", registry=registry
         )
         for verdict in ("accepted", "ahead", "refused"):
-            self.reports.labels(verdict)  # otherwise Prometheus misses the first increase
+            self.reports.labels(verdict)  # start at 0, or Prometheus misses the first increase
 
     def watch(self, engine: Engine) -> None:
-        """Count database errors, except write conflicts, which are retried."""
+        """Count the engine's errors, except violated constraints, which are write conflicts that are retried."""
 
         @event.listens_for(engine, "handle_error")
         def _on_error(context: ExceptionContext) -> None:
@@ -84,7 +84,7 @@ class Telemetry:
         except asyncio.CancelledError:  # the peer disconnected, or the service stops
             unsaid = "cancelled"
             raise
-        except BaseException:  # counted and raised again; the call has no known status
+        except BaseException:  # the call ends without a gRPC status
             unsaid = "unknown"
             raise
         finally:
@@ -95,5 +95,5 @@ class Telemetry:
 
 
 def _number(code: Any) -> int:
-    """Return the number of a gRPC status, given as an enumeration, a number, or None for OK."""
+    """Return a gRPC status as a number; `code` is an enumeration member, a number, or None for OK."""
     return int(code.value[0] if isinstance(code, grpc.StatusCode) else code or 0)
