@@ -1,7 +1,7 @@
-"""An evaluator's access to a run: by directory on the same machine, by web address elsewhere.
+"""An evaluator's access to a run: by its directory on the same machine, else by its web address.
 
 Downloads have a size limit and are verified: a manifest against the announced digest, each file
-against the manifest. A report that cannot be delivered is stored and retried before other work.
+against the manifest. A report that cannot be delivered is stored and sent later.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ EVALUATING = ".evaluating"  # backups skip names with a leading dot
 MAX_DETAIL_BYTES = 1 << 20
 REFUSALS: Mapping[int, type[ManyhandsError]] = {
     **dict.fromkeys((400, 401, 404, 409, 413, 422), RequestError),
-    403: NotAllowedError,  # retried later: the operator may still allow the evaluator
+    403: NotAllowedError,  # keep the report: the operator may allow the evaluator later
 }
 
 
 @dataclass(frozen=True)
 class PendingEvaluation:
-    """A pending task on one checkpoint."""
+    """A task that still has to be run on a checkpoint."""
 
     step: int
     manifest_sha256: str
@@ -62,7 +62,7 @@ class PendingEvaluation:
 def pending(
     tasks: Sequence[Task], checkpoints: Sequence[tuple[int, str]], done: Collection[tuple[str, str, str]]
 ) -> list[PendingEvaluation]:
-    """Return the pending tasks of `checkpoints`, which are pairs of (step, manifest digest)."""
+    """Return the tasks still to run on `checkpoints` (step, manifest digest), without those in `done`."""
     named = [(task, task.sha256) for task in tasks]
     return [
         PendingEvaluation(step, manifest, task)
@@ -90,7 +90,7 @@ class LocalRun:
 
     @contextmanager
     def checkpoint(self, waiting: PendingEvaluation) -> Iterator[Path]:
-        """Yield a folder of hard links, safe from removal by the keeper; raises `StorageError`."""
+        """Yield a folder of hard links to the checkpoint, which the keeper cannot remove; raises `StorageError`."""
         if waiting.manifest_sha256 not in {row.manifest_sha256 for row in published_checkpoints(self._database)}:
             raise StorageError(f"The checkpoint of step {waiting.step} is no longer kept.")
         stored = verify(self._directory.checkpoint_dir(waiting.step), files=())
@@ -150,7 +150,7 @@ class RemoteRun:
         self.place = place  # base of tasks' relative paths; folder of the evaluator's files
         self._outbox = place / "outbox"
         make_private_directory(self._outbox)
-        self._told: set[tuple[str, str, str]] = set()  # delivered reports, perhaps not yet on the dashboard
+        self._told: set[tuple[str, str, str]] = set()  # reports delivered, but perhaps not shown on the dashboard yet
         self.key = EvaluatorKey.load_or_create(place / "evaluator.key")
 
     @property
@@ -161,7 +161,7 @@ class RemoteRun:
     def waiting(self) -> list[PendingEvaluation]:
         """Return the run's tasks that have no result yet, newest published checkpoint first.
 
-        Undelivered reports are sent first; a task with an undelivered report is not pending.
+        Stored reports are sent before, and a task with a stored report counts as done.
         """
         self.deliver()
         rows = self._ask("checkpoints", _Checkpoints).checkpoints
@@ -193,7 +193,7 @@ class RemoteRun:
         self.deliver()
 
     def deliver(self) -> None:
-        """Send the stored reports; drop those that the coordinator rejects, and keep the others for later."""
+        """Send the stored reports; delete delivered and rejected ones, and stop if the coordinator is unreachable."""
         for path, report in self._undelivered().items():
             try:
                 self._post(path.read_bytes())
@@ -210,7 +210,7 @@ class RemoteRun:
         for path in sorted(self._outbox.glob("*.json")):
             try:
                 found[path] = SignedReport.model_validate_json(path.read_bytes()).opened()
-            except (ValidationError, RequestError):  # another version's, which would be rejected
+            except (ValidationError, RequestError):  # written by another version, so it would be rejected
                 path.unlink()
         return found
 

@@ -37,7 +37,7 @@ class EvaluationRow:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The result as one point of its task's curve, for scripts and the dashboard."""
+        """The result as a point of its task's curve over steps, for scripts and the dashboard."""
         result = self.result
         return {
             "step": self.step,
@@ -63,7 +63,7 @@ def evaluations(database: Database) -> list[EvaluationRow]:
 
 
 def curves(tasks: Sequence[Task], rows: Iterable[EvaluationRow]) -> list[dict[str, Any]]:
-    """Return each task's curve of results for its current data and recipe."""
+    """Return each task's results as a curve, without results of older data or recipes."""
     rows = list(rows)
     found = []
     for task in tasks:
@@ -85,7 +85,7 @@ def curves(tasks: Sequence[Task], rows: Iterable[EvaluationRow]) -> list[dict[st
 
 
 def record_evaluation(database: Database, row: EvaluationRow) -> bool:
-    """Store a result, replacing an older one; return False if the run does not have the checkpoint.
+    """Store a result, replacing an older one; return False if the checkpoint was removed or undone.
 
     A result that is not newer than the stored one is ignored, because reports may arrive twice.
     """
@@ -157,7 +157,7 @@ def allowed_evaluators(database: Database) -> list[tuple[str, str, float]]:
 
 
 def evaluator_of(database: Database, public_key: bytes) -> str | None:
-    """Return the name of the evaluator with this key; None if the key is unknown."""
+    """Return the name of the evaluator that signs with this key, or None if the key is not allowed."""
     with database() as session:
         return session.scalar(select(AllowedEvaluator.name).where(AllowedEvaluator.public_key == public_key))
 

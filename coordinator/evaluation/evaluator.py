@@ -1,4 +1,4 @@
-"""The evaluator, which runs tasks on each published checkpoint, on any machine, outside the swarm.
+"""The evaluator, which runs the run's tasks on each published checkpoint, on a machine of any kind.
 
 It accesses the run by directory or by web address (`evaluated_runs`), and starts with the newest
 checkpoint that lacks a result. Each task runs in a separate process, so this module does not import
@@ -23,22 +23,22 @@ from coordinator.evaluation.tasks.running import run_apart
 logger = logging.getLogger(__name__)
 
 POLL_S = 5.0
-LOOK_S = 0.2  # interval between checks of `should_stop`
+LOOK_S = 0.2  # interval between two checks of `should_stop`
 
 
 @dataclass
 class Evaluator:
-    """A loop that evaluates pending tasks."""
+    """A loop that runs each pending task and reports its result."""
 
     source: LocalRun | RemoteRun
     should_stop: Callable[[], bool]
     clock: Callable[[], float] = time.time
     threads: int = 0
     evaluate: Callable[[Plan, Callable[[], bool]], TaskResult | None] = run_apart
-    passed_over: set[tuple[str, str]] = field(default_factory=set)  # (manifest, task) pairs that failed
+    passed_over: set[tuple[str, str]] = field(default_factory=set)  # digests of (manifest, task) that failed
 
     def run(self, *, once: bool = False) -> None:
-        """Run pending tasks until `should_stop()`; with `once`, return when none is pending."""
+        """Run pending tasks until `should_stop()`; with `once`, return as soon as no task is pending."""
         while not self.should_stop():
             try:
                 done = self.evaluate_next()

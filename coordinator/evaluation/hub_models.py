@@ -12,7 +12,7 @@ TIMEOUT_S = 10.0
 
 
 def require_model(name: str) -> None:
-    """Raise `ConfigError` if the hub has no such model, `UnreachableError` if it does not answer.
+    """Raise `ConfigError` if the hub has no model of this name, `UnreachableError` if it does not answer.
 
     Models in the hub's local cache are accepted. While `HF_HUB_OFFLINE` is set, any name is
     accepted, because transformers itself looks it up in the cache.

@@ -1,4 +1,4 @@
-"""Presets for known benchmarks in local files: kind of task, columns and usual metric.
+"""Presets for known benchmarks: the kind of task, the columns of its files, and the usual metric.
 
 Presets download nothing; `manyhands evaluate --preset` takes files or a folder of files.
 
@@ -21,14 +21,14 @@ ENDINGS = (".jsonl", ".json", ".csv", ".tsv", *CONLL_ENDINGS)
 
 @dataclass(frozen=True)
 class BenchmarkPreset:
-    """A benchmark's kind, metric and columns; omitted columns have the file format's default name."""
+    """A benchmark's kind of task, metric and columns; a column that is not listed has its default name."""
 
     kind: str
     metric: str
     columns: Mapping[str, str] = field(default_factory=dict)
 
     def columns_in(self, paths: Iterable[str]) -> Mapping[str, str]:
-        """Return the columns for these files: none for CoNLL files, whose columns have no names."""
+        """Return the names of the columns in these files; {} for CoNLL files, whose columns have no names."""
         is_conll = any(path.removesuffix(".gz").endswith(CONLL_ENDINGS) for path in paths)
         return {} if is_conll and self.kind == "ner" else self.columns
 
@@ -63,7 +63,7 @@ def preset_of(name: str) -> BenchmarkPreset:
 
 
 def files_of(folder: Path) -> dict[str, str]:
-    """Return a folder's files by split, such as `train.jsonl` or `dev.csv.gz`; raises `ConfigError`."""
+    """Find a file for each split, such as `dev.csv.gz`; raises `ConfigError` if `test` is missing."""
     found = {}
     for split, names in SPLITS.items():
         for name in names:

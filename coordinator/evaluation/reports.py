@@ -18,7 +18,7 @@ from auth.files import write_private
 from auth.statements import Statement, is_signed_by, sign_body
 from coordinator.evaluation.tasks.results import Digest, TaskResult
 
-MAX_BODY_CHARS = 56 * 1024  # less than the limit of 64 KiB per request
+MAX_BODY_CHARS = 56 * 1024  # leaves room for key and signature in a request of 64 KiB
 
 
 class EvaluationReport(Statement):
@@ -34,7 +34,7 @@ class EvaluationReport(Statement):
 
 
 class SignedReport(BaseModel):
-    """A report in transit: its canonical text, the evaluator's public key and the signature."""
+    """A report as it is sent: its canonical text, the evaluator's public key and the signature."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -43,7 +43,7 @@ class SignedReport(BaseModel):
     signature: Annotated[str, Field(max_length=100)]  # base64
 
     def opened(self) -> EvaluationReport:
-        """Verify the signature and parse the report; raises `RequestError` if either fails."""
+        """Verify the signature and parse the report; raises `RequestError` if the signature or text is invalid."""
         return EvaluationReport.opened(self.body, is_signed_by(self.key, self.signature))
 
 

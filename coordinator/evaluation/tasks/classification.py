@@ -1,4 +1,4 @@
-"""Classification of texts and pairs of texts (topics, inference), and of words (entities)."""
+"""Tasks that classify texts or pairs of texts (topics, inference), or tag words (entities)."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Tagging(Subject):
         return self.pretrained.model("AutoModelForTokenClassification", seed, self.labels)
 
     def answers(self, model: PreTrainedModel, sentences: Sequence[Tagged]) -> list[list[str]]:
-        """Return a tag per word; words without tokens get `O`, or the most frequent tag if there is no `O`."""
+        """Return each word's tag; a word without tokens gets `O`, or the most frequent tag if no tag is `O`."""
         tags = self.trivial_answers(sentences)
         if NO_ENTITY in self.labels:
             tags = [[NO_ENTITY] * len(sentence.words) for sentence in sentences]
@@ -88,7 +88,7 @@ class Tagging(Subject):
         return [[commonest] * len(sentence.words) for sentence in sentences]
 
     def report(self, sentences: Sequence[Tagged], answers: Sequence[Sequence[str]]) -> ScoreReport:
-        """Score predicted tags by entity; for part-of-speech tags, by word."""
+        """Score predicted tags: entities as a whole, but part-of-speech tags word by word."""
         right = [sentence.tags for sentence in sentences]
         return entity_scores(right, answers) if self.task.kind == "ner" else ScoreReport(tag_scores(right, answers))
 

@@ -45,11 +45,11 @@ _HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
 
 @dataclass(frozen=True)
 class DataFolders:
-    """The base folder of relative paths and the cache folder of downloads."""
+    """The folder that relative paths start from, and the folder for downloaded files."""
 
     base: Path
     cache: Path
-    confined: bool = False  # only paths within `base`, for tasks from another machine
+    confined: bool = False  # allow only paths within `base`: another machine sent the task
 
 
 def check_readable(tasks: Sequence[Task], place: DataFolders) -> None:
@@ -60,7 +60,7 @@ def check_readable(tasks: Sequence[Task], place: DataFolders) -> None:
 
 
 def read_split(task: Task, split: str, place: DataFolders) -> list[Any] | None:
-    """Read the examples of split `train`, `dev` or `test`; None if the task has no such split.
+    """Return the examples of the split `train`, `dev` or `test`, or None if the task does not have it.
 
     `dev` is used for early stopping and to select the best epoch. In retrieval tasks, `dev` and
     `test` are lists of one `RetrievalSet`. Raises `ConfigError`.
@@ -121,7 +121,7 @@ def _retrieval_set(task: Task, judgements: Examples, limit: int | None, place: D
 
 
 def _parsed(kind: str, text: str, origin: str, columns: Columns) -> list[Any]:
-    """Parse a file: JSON Lines and tables by columns, other formats by the parser of the task's kind."""
+    """Parse a file: JSON Lines and tables by column, any other format with the parser for the kind of task."""
     if kind == "fill-mask":
         return read_texts(text, origin)
     if kind == "bias":

@@ -40,13 +40,13 @@ DOCUMENT_START = "-DOCSTART-"
 CONLLU_COLUMNS, FORM, UPOS = 10, 1, 3
 _FIRST_NUMBER = re.compile(r"1(-\d+)?|0\.1")  # first number of a CoNLL-U sentence
 _NO_WORD = re.compile(r"\d+[-.]\d+")
-MANY_WORDS = 1000  # longer than any real sentence
+MANY_WORDS = 1000  # hardly any real sentence is longer
 MASK, GROUP = "[MASK]", "{group}"
 MAX_CELL_CHARS = 10_000_000
 WORDS, TAGS = "tokens", "ner_tags"
-ANSWER = ("text", "answer_start")  # keys of an answer in SQuAD
+ANSWER = ("text", "answer_start")  # keys of an answer in SQuAD's JSON
 Row = Mapping[str, Any]
-PlacedRow = tuple[str, Row]  # position of the row for error messages, and the row
+PlacedRow = tuple[str, Row]  # where the row is (for error messages), and the row
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Classified:
 
 @dataclass(frozen=True)
 class QuestionExample:
-    """A question about a context, with its correct answers; none if the context has no answer."""
+    """A question about a context, with its correct answers; () if the context does not answer it."""
 
     id: str
     question: str
@@ -87,7 +87,7 @@ class TextPair:
 
 @dataclass(frozen=True)
 class RetrievalSet:
-    """A set of queries and documents by id, with relevance grades of documents for each judged query."""
+    """Queries and documents by id, and for each judged query the relevance grades of documents."""
 
     queries: Mapping[str, str]
     corpus: Mapping[str, str]
@@ -95,7 +95,7 @@ class RetrievalSet:
 
 
 class Probe(BaseModel):
-    """A sentence template with a mask, and the groups to insert and compare."""
+    """A sentence template with a mask, and the groups of people to insert and compare."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -113,7 +113,7 @@ class Probe(BaseModel):
 def read_conll(text: str, origin: str, columns: Columns) -> list[Tagged]:
     """Parse a CoNLL file into sentences; raises `ConfigError` naming the line.
 
-    By default the first column has the words and the last one the tags; in CoNLL-U, FORM and UPOS.
+    By default words are in the first column and tags in the last one; in CoNLL-U, in FORM and UPOS.
     """
     word_column, tag_column = columns.text, columns.label
     if isinstance(word_column, str) or isinstance(tag_column, str):
@@ -155,7 +155,7 @@ def read_conll(text: str, origin: str, columns: Columns) -> list[Tagged]:
 
 
 def _plain_cells(line: str, *, has_tabs: bool) -> list[str] | None:
-    """Return a line's non-empty cells; [] for the end of a sentence, None for a comment.
+    """Return a line's non-empty cells, [] if it ends a sentence, or None if it is a comment.
 
     Only the ends of cells are stripped: words may contain other Unicode separators.
     """
@@ -167,7 +167,7 @@ def _plain_cells(line: str, *, has_tabs: bool) -> list[str] | None:
 
 
 def _numbered_cells(line: str) -> list[str] | None:
-    """Return a CoNLL-U line's cells; [] for the end of a sentence, None for a comment or a non-word."""
+    """Return a CoNLL-U line's cells, [] if it ends a sentence, or None if it is a comment or not a word."""
     cells = [cell.strip() for cell in line.split("\t")]
     if line.startswith("#") or _NO_WORD.fullmatch(cells[0]):
         return None
@@ -186,7 +186,7 @@ def _check_columns(cells: list[str], expected: int, used: tuple[int, int], where
 
 
 def read_rows(text: str, origin: str) -> list[PlacedRow]:
-    """Read rows and their positions from JSON Lines (first character `{`), CSV or TSV.
+    """Read rows with their positions from JSON Lines (if the first character is `{`), CSV or TSV.
 
     Raises `ConfigError` if a row is malformed or there are no rows.
     """
@@ -287,7 +287,7 @@ def texts(rows: Iterable[PlacedRow], columns: Columns) -> list[str]:
 
 
 def read_texts(text: str, origin: str) -> list[str]:
-    """Return a file's non-empty lines; for JSON Lines, those of each object's `text`."""
+    """Return a file's non-empty lines; in a JSON Lines file, the non-empty lines of each object's `text`."""
     text = text.removeprefix("\ufeff")
     if text.lstrip().startswith("{"):
         text = "\n".join(_text(row, "text", where) for where, row in _json_rows(text, origin))
@@ -316,7 +316,7 @@ def read_probes(text: str, origin: str) -> list[Probe]:
 
 
 def read_documents(text: str, origin: str) -> dict[str, str]:
-    """Read queries or documents from BEIR's JSON Lines: title (optional) and text by `_id`."""
+    """Read queries or documents from BEIR's JSON Lines; return each title (if any) and text by its `_id`."""
     found: dict[str, str] = {}
     for where, row in read_rows(text, origin):
         name, title = _text(row, "_id", where), str(row.get("title") or "").strip()
@@ -330,7 +330,7 @@ def read_documents(text: str, origin: str) -> dict[str, str]:
 def read_judgements(
     text: str, origin: str, queries: Mapping[str, str], corpus: Mapping[str, str], limit: int | None
 ) -> RetrievalSet:
-    """Return a retrieval set of at most `limit` queries from BEIR's `query-id`, `corpus-id`, `score`.
+    """Build a retrieval set of at most `limit` queries from BEIR's judgements (query, document, grade).
 
     Raises `ConfigError` naming a line with an unknown id or a score that is not an integer.
     """
@@ -404,7 +404,7 @@ def _table_rows(text: str, origin: str) -> Iterator[PlacedRow]:
 
 
 def _has_plain_quotes(text: str, tabs: int) -> bool:
-    """Return whether quotation marks in a TSV file are literal text, as in PAWS-X.
+    """Return whether quotation marks in a TSV file are ordinary characters, as in PAWS-X.
 
     If so, each line has all its cells, and parsing the marks as quotes fails or merges rows.
     """
@@ -428,7 +428,7 @@ def _text(row: Row, column: Column, where: str, role: str = "") -> str:
 
 
 def _spelled(feature: Any, value: Any) -> Any:
-    """Replace class numbers in a value, or in a list of values, with class names."""
+    """Return a value of a Hub dataset, or a list of values, with class numbers replaced by class names."""
     names = getattr(getattr(feature, "feature", feature), "names", None)
     if isinstance(value, list):
         return [names[number] for number in value] if names else value

@@ -94,7 +94,7 @@ def probe_scores(pretrained: Pretrained, task: Task, probes: Sequence[Probe]) ->
 
 
 def logits_at(model: PreTrainedModel, input_ids: Tensor, places: Tensor) -> Tensor:
-    """Return the logits (batch, vocabulary) at one position per text; all texts have the same length."""
+    """Return the logits (batch, vocabulary) at one position in each text; all texts have the same length."""
     with torch.no_grad():
         logits: Tensor = model(input_ids=input_ids).logits
     return logits[torch.arange(len(places)), places].float()

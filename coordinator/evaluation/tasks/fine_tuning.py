@@ -33,11 +33,11 @@ logger = logging.getLogger(__name__)
 MAX_GRAD_NORM = 1.0
 Encoded = Mapping[str, Any]
 DEV_SHARE = 10  # divisor: without a development set, one in ten training examples is held out
-Finished = Callable[[float, Any], None]  # receives the development score and the tuned model
+Finished = Callable[[float, Any], None]  # called with the development score and the tuned model
 
 
 class Subject(ABC):
-    """A task on a checkpoint: examples, model, and scoring of the model's answers."""
+    """A task on a checkpoint: it provides the examples and the model, and scores the model's answers."""
 
     def __init__(
         self, pretrained: Pretrained, task: Task, train: Sequence[Any], dev: Sequence[Any], test: Sequence[Any]
@@ -69,7 +69,7 @@ class Subject(ABC):
         """Score the answers to these examples."""
 
     def outputs(self, model: PreTrainedModel, examples: Sequence[Encoded], *names: str) -> Iterator[tuple[Tensor, ...]]:
-        """Yield the named model outputs for each example, padded to its batch; dropout is off."""
+        """Yield each example's model outputs of these names, padded to the longest of its batch; without dropout."""
         model.train(False)
         for start in range(0, len(examples), self.task.recipe.batch_size):
             batch = padded(examples[start : start + self.task.recipe.batch_size], self.pad)
@@ -85,7 +85,7 @@ class Subject(ABC):
 def split(train: Sequence[Any], dev: Sequence[Any] | None) -> tuple[Sequence[Any], Sequence[Any]]:
     """Return the training and development examples.
 
-    Without a development set, every tenth training example is held out, whatever the seed.
+    If `dev` is None, every tenth training example is held out for it, the same for every seed.
     """
     if dev is not None:
         return train, dev
@@ -94,7 +94,7 @@ def split(train: Sequence[Any], dev: Sequence[Any] | None) -> tuple[Sequence[Any
 
 
 def run_trials(subject: Subject, finished: Finished) -> list[SeedResult]:
-    """Fine-tune once per seed; `finished` is called with each model that converged."""
+    """Fine-tune once per seed, and return the results; `finished` is called for each model that converged."""
     encoded, trivial = subject.encoded(), subject.dev_score(subject.trivial_answers(subject.dev))
     return [_run_trial(subject, encoded, seed, trivial, finished) for seed in subject.task.recipe.seeds]
 
@@ -115,7 +115,7 @@ def _run_trial(subject: Subject, encoded: list[Encoded], seed: int, trivial: flo
 
 
 def failure(best: float | None, trivial: float) -> str:
-    """Return why fine-tuning failed to converge; "" if the model beats the most frequent answer."""
+    """Return why fine-tuning failed, or "" if its best score exceeds that of the most frequent answer."""
     if best is None:
         return "its loss became infinite or no number"
     if best <= trivial:
@@ -124,9 +124,9 @@ def failure(best: float | None, trivial: float) -> str:
 
 
 def fine_tune(subject: Subject, encoded: list[Encoded], model: PreTrainedModel, seed: int) -> tuple[float | None, int]:
-    """Train the model in place, and restore the weights of the epoch with the highest score.
+    """Train the model in place, and restore the weights of the epoch with the best development score.
 
-    Returns the best development score (None if a loss was not finite) and the epochs begun.
+    Returns that score, or None if a loss was not finite, and the number of epochs begun.
     """
     recipe = subject.task.recipe
     torch.manual_seed(seed)

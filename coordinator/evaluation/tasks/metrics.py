@@ -25,21 +25,21 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 @dataclass(frozen=True)
 class ScoreReport:
-    """The scores on a test set; for entities, also per class."""
+    """The scores on a test set and, for entities, the scores of each class."""
 
     scores: Scores
     classes: dict[str, ClassScores] = field(default_factory=dict)
 
 
 def entity_scores(truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> ScoreReport:
-    """Return precision, recall and F1 over entities, in total and by class, and word accuracy.
+    """Return precision, recall and F1 of entities, in total and by class, and the accuracy of words.
 
     `f1_without_misc` excludes true and predicted entities of class `MISC`, as EuroEval does
     (Nielsen 2023, arXiv 2304.00906).
     """
     right, found = [list(map(_prefixed, tags)) for tags in truth], [list(map(_prefixed, tags)) for tags in predicted]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a class or a set without entities scores 0
+        warnings.simplefilter("ignore")  # it scores 0 where there are no entities, and warns
         table = classification_report(right, found, output_dict=True)
         without_misc = entity_f1(_without_misc(right), _without_misc(found))
     classes = {
@@ -100,7 +100,7 @@ def _accuracy_and_f1(truth: Sequence[str], predicted: Sequence[str]) -> Scores:
 
 
 def answer_scores(right: Sequence[str], given: str) -> Scores:
-    """Return exact match and F1 of one answer, from 0 to 1, against the best of the correct answers.
+    """Return exact match and F1 (0 to 1) of the answer `given`, each the best over the correct answers.
 
     If there is no correct answer, the given one must be empty (SQuAD 2.0: Rajpurkar et al. 2018,
     arXiv 1806.03822).

@@ -16,13 +16,13 @@ class Plan:
     checkpoint: str  # folder, or name of a Hub model
     task: Task
     data: DataFolders
-    random_start: bool = False  # keep the checkpoint's architecture, but randomize its weights
-    save_to: str = ""  # folder for the best fine-tuned model; "": not saved
+    random_start: bool = False  # evaluate random weights in the checkpoint's architecture
+    save_to: str = ""  # folder for the best fine-tuned model; "": do not save it
     threads: int = 0  # CPU threads of the worker; 0: PyTorch's default
 
     @property
     def title(self) -> str:
-        """The name of the work in messages."""
+        """The name for this work in messages."""
         return f"evaluation of `{self.task.name}`"
 
 

@@ -31,10 +31,10 @@ from peer.config.evaluation import Recipe
 from peer.data.batching.samples import IGNORED
 
 _MODEL: Any = transformers.AutoModel
-FRESH_SEED = 2**32 - 17  # random weights have this seed minus the fine-tuning seed; no run uses it
+FRESH_SEED = 2**32 - 17  # minus the fine-tuning seed, it seeds random weights; no run has such a seed
 PADDING = {"labels": IGNORED, "attention_mask": 0, "token_type_ids": 0}
 MOST_REASON_CHARS = 200
-ABILITIES = {  # head class of transformers -> ability that a model family may lack
+ABILITIES = {  # head class of transformers -> what a model with this head can do
     "AutoModelForMaskedLM": "fill masks",
     "AutoModelForTokenClassification": "tag words",
     "AutoModelForSequenceClassification": "label texts",
@@ -57,7 +57,7 @@ class Pretrained:
         return found
 
     def model(self, kind: str, seed: int, labels: Sequence[str] = (), **settings: Any) -> PreTrainedModel:
-        """Load the model in float32 with transformers' head class `kind`, for `labels`.
+        """Load the model in float32 with a head of the transformers class `kind`, for these labels if any.
 
         The seed initializes missing weights, or all weights with `random_start`; the spread over
         seeds thus includes the effect of initialization. Raises `ConfigError` if loading fails.
@@ -96,7 +96,7 @@ class Pretrained:
         return possible
 
     def positions(self) -> int | None:
-        """Return the number of tokens that the model has positions for; None: unlimited.
+        """Return the number of tokens that the model has positions for, or None if there is no limit.
 
         RoBERTa and related models number positions from the padding index + 1, so they have fewer
         usable positions than configured. Raises `ConfigError` if the model cannot be loaded.
@@ -114,16 +114,16 @@ class Pretrained:
 
 
 def share_weights(folder: Path) -> None:
-    """Give saved weights the file mode of the model's configuration, which follows the umask.
+    """Give saved weights the file mode of config.json, which follows the umask.
 
-    safetensors creates files that only their owner can read.
+    This is needed because safetensors creates files that only their owner can read.
     """
     for weights in folder.glob("*.safetensors"):
         shutil.copymode(folder / "config.json", weights)
 
 
 def be_quiet() -> None:
-    """Log only errors of transformers; warnings about newly initialized heads are expected."""
+    """Let transformers log errors only, because its warnings about newly initialized heads are expected."""
     transformers.logging.set_verbosity(logging.ERROR)
     transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
@@ -154,7 +154,7 @@ def tuning(model: PreTrainedModel) -> Iterator[None]:
         yield
     except ValueError as error:
         config = model.config
-        if config.model_type != "reformer" or "sequence length" not in str(error):  # in both errors
+        if config.model_type != "reformer" or "sequence length" not in str(error):  # part of both messages
             raise
         if config.axial_pos_embds:
             raise ConfigError(
@@ -169,7 +169,7 @@ def tuning(model: PreTrainedModel) -> Iterator[None]:
 
 
 def pad_id(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Return a token id for padding; any id works, because the attention mask hides it."""
+    """Return the id of a token to pad with. Any id works, because the attention mask hides it."""
     names = ("pad_token_id", "eos_token_id", "unk_token_id")
     return next((found for name in names if isinstance(found := getattr(tokenizer, name, None), int)), 0)
 
@@ -209,7 +209,7 @@ def frame_of(tokenizer: PreTrainedTokenizerBase) -> Frame:
 
 
 def padded(examples: Sequence[Mapping[str, Any]], pad: int) -> dict[str, Tensor]:
-    """Return tensors (batch, longest) of padded lists and (batch,) of numbers, with `attention_mask`."""
+    """Return lists as padded tensors (batch, longest), numbers as tensors (batch,), and `attention_mask`."""
     columns = {name: [torch.tensor(each[name], dtype=torch.long) for each in examples] for name in examples[0]}
     columns["attention_mask"] = [torch.ones_like(ids) for ids in columns["input_ids"]]
     return {
@@ -223,12 +223,12 @@ class WordWindow:
     """A window of consecutive words in a sentence."""
 
     sentence: int
-    firsts: dict[int, int] = field(default_factory=dict)  # word -> its first token's position
+    firsts: dict[int, int] = field(default_factory=dict)  # index of a word -> position of its first token in the window
     tokens: list[int] = field(default_factory=list)  # token ids without special tokens
 
 
 def cut(sentences: Sequence[Sequence[str]], tokenize: Tokenize, room: int) -> Iterator[WordWindow]:
-    """Yield windows of at most `room` tokens; long words are truncated, words without tokens skipped."""
+    """Yield windows of at most `room` tokens; longer words are truncated, words without tokens skipped."""
     tokens_of = cache(tokenize)
     for number, words in enumerate(sentences):
         window = WordWindow(number)

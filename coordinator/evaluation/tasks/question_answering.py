@@ -22,7 +22,7 @@ from coordinator.evaluation.tasks.fine_tuning import Encoded, Subject
 from coordinator.evaluation.tasks.metrics import ScoreReport, Scores, answer_scores, mean_scores
 
 LONGEST_ANSWER = 30  # tokens
-OVERLAP_SHARE = 8  # divisor: windows overlap by an eighth
+OVERLAP_SHARE = 8  # divisor: windows overlap by an eighth of their length
 NO_ANSWER = ""
 
 
@@ -32,8 +32,8 @@ class ContextWindow:
 
     question: int
     encoded: Encoded
-    offsets: tuple[tuple[int, int] | None, ...]  # characters of each token; None: not in the context
-    null: int  # position of `[CLS]` or 0, whose score means "no answer"
+    offsets: tuple[tuple[int, int] | None, ...]  # (start, end) of each token in the context, or None outside it
+    null: int  # position of `[CLS]`, else 0; its score stands for "no answer"
 
 
 @dataclass(frozen=True)
@@ -42,20 +42,20 @@ class AnswerCandidate:
 
     text: str = NO_ANSWER
     score: float = -math.inf  # score of the span
-    null: float = math.inf  # score of "no answer": the minimum over windows
+    null: float = math.inf  # score of "no answer": the lowest over all windows
 
     @property
     def doubt(self) -> float:
-        """The score of "no answer" minus the score of the span."""
+        """The score of "no answer" minus the score of the span; infinite if there is no span."""
         return math.inf if self.score == -math.inf else self.null - self.score
 
     def answer(self, threshold: float) -> str:
-        """Return the text of the span; "" if the doubt exceeds the threshold."""
+        """Return the text of the span, or "" if `doubt` exceeds the threshold."""
         return NO_ANSWER if self.doubt > threshold else self.text
 
 
 class Answering(Subject):
-    """A task to find the answer to each question, a span of its context or none."""
+    """A task to answer each question with a span of its context, or with "" if no span answers it."""
 
     def encoded(self) -> list[Encoded]:
         """Return the training examples as model inputs, split into windows."""
@@ -66,7 +66,7 @@ class Answering(Subject):
         return self.pretrained.model("AutoModelForQuestionAnswering", seed)
 
     def answers(self, model: PreTrainedModel, questions: Sequence[QuestionExample]) -> list[str]:
-        """Return the answers, using the threshold with the best development score."""
+        """Return an answer to each question, using the threshold with the best development score."""
         candidates = self.candidates(model, questions)
         if all(question.answers for question in (*self.train, *self.dev)):
             return [candidate.text for candidate in candidates]
@@ -140,9 +140,9 @@ def _scores(questions: Sequence[QuestionExample], answers: Sequence[str]) -> lis
 
 
 def best_threshold(doubts: Sequence[float], answered: Sequence[float], empty: Sequence[float]) -> float:
-    """Return the threshold of doubt with the highest sum of scores; -inf if "no answer" is always best.
+    """Return the threshold that maximizes the sum of scores, or -inf if it is best never to answer.
 
-    `answered` and `empty` are the scores of each question with its span and with no answer.
+    For each question, `answered` is its score if answered with the span, and `empty` if answered with "".
     """
     gains: dict[float, float] = {}
     for doubt, with_span, without in zip(doubts, answered, empty, strict=True):
@@ -156,7 +156,7 @@ def best_threshold(doubts: Sequence[float], answered: Sequence[float], empty: Se
 
 
 def token_span(offsets: Sequence[tuple[int, int] | None], begin: int, end: int) -> tuple[int, int] | None:
-    """Return the first and last token of characters `begin` to `end`; None if not fully covered."""
+    """Return the first and last token of characters `begin` to `end`, or None if the window cuts them off."""
     inside = [place for place, span in enumerate(offsets) if span is not None and span[0] < end and span[1] > begin]
     spans = [offsets[place] for place in inside]
     if not spans or spans[0] is None or spans[-1] is None or spans[0][0] > begin or spans[-1][1] < end:
@@ -167,7 +167,7 @@ def token_span(offsets: Sequence[tuple[int, int] | None], begin: int, end: int) 
 def best_span(
     starts: torch.Tensor, ends: torch.Tensor, offsets: Sequence[tuple[int, int] | None]
 ) -> tuple[float, tuple[int, int] | None]:
-    """Return the score and characters of the most likely span; (-inf, None) if there is none.
+    """Return the score of the most likely span and its (start, end) in the context, or (-inf, None).
 
     `starts` and `ends` are logits (length,), possibly padded.
     """

@@ -37,12 +37,12 @@ def _is_empty(value: object) -> bool:
 
 
 class SeedResult(_Frozen):
-    """A fine-tuning run, or the evaluation of a checkpoint without fine-tuning."""
+    """The result of fine-tuning with one seed, or of an evaluation without fine-tuning."""
 
-    seed: Annotated[int, Field(ge=0, lt=2**32)] | None = None  # None: not fine-tuned
+    seed: Annotated[int, Field(ge=0, lt=2**32)] | None = None  # None: no fine-tuning
     scores: Annotated[dict[Short, Score], Field(max_length=32)]  # test scores by metric
-    # Omitted if empty, so that signatures of reports by earlier versions remain valid.
-    dev_score: Annotated[Score | None, Field(exclude_if=_is_empty)] = None  # main metric on the development set
+    # Left out if empty, so that reports that earlier versions signed remain valid.
+    dev_score: Annotated[Score | None, Field(exclude_if=_is_empty)] = None  # in the main metric
     classes: Annotated[dict[Short, ClassScores], Field(max_length=100, exclude_if=_is_empty)] = {}
     epochs: Annotated[int, Field(ge=0, le=10**6)] = 0
     failure: Short = ""  # why the seed did not converge; "": it converged
@@ -56,7 +56,7 @@ class Filling(_Frozen):
 
 
 class ProbeResult(_Frozen):
-    """The most likely tokens of one template for each group, and the distance between groups."""
+    """The tokens most likely in one template for each group, and the largest distance of two groups."""
 
     template: Annotated[str, Field(max_length=1000)]
     groups: Annotated[tuple[Short, ...], Field(max_length=8, strict=False)]
@@ -74,7 +74,7 @@ class TaskResult(_Frozen):
     kind: Kind
     metric: Short
     higher_is_better: bool
-    task_sha256: Digest  # only results with the same digest of data and recipe are comparable
+    task_sha256: Digest  # digest of data and recipe; comparable results have the same
     examples: Annotated[int, Field(ge=0, le=2**31)]  # number of scored examples
     seeds: Annotated[tuple[SeedResult, ...], Field(min_length=1, max_length=32, strict=False)]
     probes: Annotated[tuple[ProbeResult, ...], Field(max_length=200, strict=False)] = ()
@@ -91,22 +91,22 @@ class TaskResult(_Frozen):
         return tuple(seed for seed in self.seeds if seed.failure)
 
     def values(self, metric: str | None = None) -> list[float]:
-        """Return the scores of converged seeds for a metric (default: the main one), in order."""
+        """Return the converged seeds' scores in a metric (by default the main one), in the order of the seeds."""
         name = metric or self.metric
         return [seed.scores[name] for seed in self.converged if name in seed.scores]
 
     def mean(self, metric: str | None = None) -> float | None:
-        """Return the mean score of converged seeds; None if there is none."""
+        """Return the mean score of converged seeds, or None if no seed converged."""
         values = self.values(metric)
         return statistics.fmean(values) if values else None
 
     def std(self, metric: str | None = None) -> float | None:
-        """Return the sample standard deviation; None for fewer than two converged seeds."""
+        """Return the sample standard deviation of the scores, or None if fewer than two seeds converged."""
         values = self.values(metric)
         return statistics.stdev(values) if len(values) > 1 else None
 
     def dev_mean(self) -> float | None:
-        """Return the mean development score of converged seeds; None if there is none."""
+        """Return the mean development score of converged seeds, or None if no seed has one."""
         values = [seed.dev_score for seed in self.converged if seed.dev_score is not None]
         return statistics.fmean(values) if values else None
 
@@ -142,7 +142,7 @@ CLASS_HEADINGS = ("class", "precision", "recall", "f1", "entities")
 
 
 def class_rows(result: TaskResult) -> list[tuple[str, ...]]:
-    """Return a table row for each entity class, with scores over converged seeds."""
+    """Return a table row for each entity class, with the mean and spread of scores over converged seeds."""
     names = sorted({name for seed in result.converged for name in seed.classes})
     rows = []
     for name in names:

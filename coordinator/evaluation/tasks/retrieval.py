@@ -40,7 +40,7 @@ from coordinator.evaluation.tasks.results import SeedResult
 from peer.config.evaluation import Recipe, Task
 
 logger = logging.getLogger(__name__)
-RANKED = 100  # documents ranked per query
+RANKED = 100  # number of documents to rank for each query
 
 
 def run_retrieval(
@@ -51,7 +51,7 @@ def run_retrieval(
     test: RetrievalSet,
     finished: Finished,
 ) -> list[SeedResult]:
-    """Score the checkpoint, tuned once per seed if `train` is given; `finished` gets each finite model."""
+    """Score the checkpoint, tuned once per seed if `train` is given; pass each finite model to `finished`."""
     length = pretrained.length(task.recipe)
     if train is None:
         return [_judged(embedder(pretrained, length, 0), task, None, dev, test, finished)]
@@ -67,21 +67,21 @@ def run_retrieval(
 def embedder(pretrained: Pretrained, length: int, seed: int) -> SentenceTransformer:
     """Load the checkpoint as a sentence-transformers model; raises `ConfigError` if that fails.
 
-    `length`: maximum number of tokens in a text; longer texts are truncated.
+    Texts are truncated to `length` tokens.
     """
-    tqdm.set_lock(threading.RLock())  # a semaphore would make Python warn if the process is killed
+    tqdm.set_lock(threading.RLock())  # tqdm's semaphore would make Python warn if the process is killed
     weights: Any = pretrained.model("AutoModel", seed)
     body: Any = Transformer(
         pretrained.source, max_seq_length=length, model_kwargs={"use_safetensors": True, "dtype": torch.float32}
     )
     body.auto_model.load_state_dict(weights.state_dict())
     weights.train(False)  # a Reformer in training mode accepts only one text length
-    width = len(_mean_of_last_layer(pretrained, weights, "a", length))  # Reformer: twice `hidden_size`
+    width = len(_mean_of_last_layer(pretrained, weights, "a", length))  # a Reformer's is twice its `hidden_size`
     return SentenceTransformer(modules=[body, Pooling(width, "mean")], device="cpu")
 
 
 def save_checked(pretrained: Pretrained, folder: Path, text: str, length: int) -> int:
-    """Save the untuned checkpoint as a sentence-transformers model; return the embedding size.
+    """Save the checkpoint without tuning as a sentence-transformers model; return the embedding size.
 
     Raises `StorageError` if it cannot be written, and `UnsoundWeightsError` if the saved model's
     embedding of `text` differs from that of plain transformers.

@@ -1,4 +1,4 @@
-"""Runs a plan in a separate process, which imports torch and ends afterwards."""
+"""Running a plan in a separate process, so that the caller need not import torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from peer.runtime.software import how_to_add
 
 POLL_S = 0.2
 NICENESS = 10
-EXTRAS = {  # missing module -> extra that installs it
+EXTRAS = {  # module -> extra of manyhands that installs it
     "accelerate": "evaluate",
     "seqeval": "evaluate",
     "sklearn": "evaluate",
@@ -26,9 +26,9 @@ EXTRAS = {  # missing module -> extra that installs it
 
 
 def run_apart(plan: Plan | EmbedderPlan, should_stop: Callable[[], bool] = lambda: False) -> Any:
-    """Return the result of the task, or the embedding size of the exported model; None if stopped.
+    """Run a plan in a new process; return the task's result or the embedding size, or None if stopped.
 
-    Raises the process's own `ManyhandsError`, or `WorkerError` if it ended without a result.
+    Raises the `ManyhandsError` that ended the process, or `WorkerError` if it ended without a result.
     """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
@@ -76,7 +76,7 @@ def _main(plan: Plan | EmbedderPlan, parent_pid: int, answer: Connection) -> Non
 
 
 def lacking(error: ModuleNotFoundError, title: str) -> ConfigError | None:
-    """Return an error naming the extra with the missing module; None if no extra contains it."""
+    """Return an error that names the extra to install, or None if no extra contains the missing module."""
     package = (error.name or "").partition(".")[0]
     extra = EXTRAS.get(package)
     return None if extra is None else ConfigError(f"The {title} needs `{package}`: {how_to_add(extra)}.")

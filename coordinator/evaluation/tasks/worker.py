@@ -1,4 +1,4 @@
-"""The worker process, which evaluates one task on a checkpoint or exports it. `running` starts it."""
+"""The worker process, which runs one task on a checkpoint or exports the checkpoint. `running` starts it."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def run_plan(plan: Plan, clock: Callable[[], float] = time.monotonic) -> TaskRes
 
 
 class _Best:
-    """A callback that saves the tuned model with the best development score, regardless of the test score."""
+    """A callback that saves the tuned model with the best development score; test scores have no influence."""
 
     def __init__(self, pretrained: Pretrained, folder: str) -> None:
-        self._pretrained, self._folder = pretrained, folder  # "": not saved
+        self._pretrained, self._folder = pretrained, folder  # "": save nothing
         self._best = float("-inf")
 
     def __call__(self, score: float, model: Any) -> None:
@@ -73,7 +73,7 @@ class _Best:
 
 
 def save_embedder(plan: EmbedderPlan) -> int:
-    """Save the checkpoint as a sentence-transformers model; return the embedding size."""
+    """Save the plan's checkpoint as a sentence-transformers model; return the embedding size."""
     from coordinator.evaluation.tasks.retrieval import save_checked  # needs an optional package
 
     be_quiet()
@@ -86,5 +86,5 @@ def save_embedder(plan: EmbedderPlan) -> int:
 
 
 def main(plan: Plan | EmbedderPlan, answer: Any) -> None:
-    """Run the plan, and send the result through the pipe."""
+    """Run the plan, and send its result through the pipe `answer`."""
     answer.send(run_plan(plan) if isinstance(plan, Plan) else save_embedder(plan))
