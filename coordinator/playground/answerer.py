@@ -35,19 +35,19 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 POLL_S = 0.25  # short, because visitors are waiting
-IDLE_S = 600.0  # idle time before the model is freed
+IDLE_S = 600.0  # an idle model is freed after this time
 TIDY_S = 60.0
 FAILED = "The model failed at this sentence; the coordinator's log says why."
 
 
 @dataclass
 class Answerer:
-    """A loop that answers questions."""
+    """A loop that answers visitors' questions."""
 
     directory: RunDirectory
     database: Database
     clock: Callable[[], float] = time.time
-    filler: BlankFiller | None = None  # created for the first question, because it needs torch
+    filler: BlankFiller | None = None  # created for the first question, because it imports torch
     asked_at: float = 0.0
     tidied_at: float = 0.0
 
@@ -68,13 +68,13 @@ class Answerer:
             self._answer(question)
         except ManyhandsError as error:
             record_no_answer(self.database, question.id, str(error), self.clock())
-        except Exception:  # fault boundary of one question
+        except Exception:  # an error in one question must not stop the others
             logger.exception("a sentence could not be answered by the checkpoint of step %d", question.step)
             record_no_answer(self.database, question.id, FAILED, self.clock())
         return True
 
     def rest(self) -> None:
-        """Free an idle model, and delete old questions."""
+        """Free the model if it is idle, and once a minute delete old questions."""
         now = self.clock()
         if self.filler is not None and now - self.asked_at > IDLE_S:
             self.filler = None
@@ -106,7 +106,7 @@ class Answerer:
 
 
 def open_answerer(run_dir: Path, clock: Callable[[], float] = time.time) -> Answerer:
-    """Open a run's answerer; raises `ConfigError`."""
+    """Open a run's answerer; raises `ConfigError` if there is no run."""
     directory = RunDirectory.open(run_dir)
     return Answerer(directory, Database(open_engine(directory.database_url)), clock)
 

@@ -1,7 +1,7 @@
 """A checkpoint's predictions for a sentence: the most likely tokens at its blanks or after its end.
 
-The forward pass is that of training. The model is built once; only the weights are loaded when a
-question is about another checkpoint.
+The forward pass is the same as in training. The model is built once; if a question is about another
+checkpoint than the previous one, only the weights are loaded.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from peer.data.tokenization.special_tokens import SpecialIds, special_names
 from peer.data.tokenization.tokenizers import load_special_ids, read_tokenizer, read_tokenizer_config
 from peer.models.build import build_model, evaluating, family_of
 
-CANDIDATES = 5  # candidates per blank
+CANDIDATES = 5  # number of candidates for each blank
 
 
 class BlankFiller:
@@ -38,10 +38,10 @@ class BlankFiller:
         self._loaded = ""  # manifest digest of the loaded checkpoint
 
     def fill(self, checkpoint: Path, manifest_sha256: str, text: str) -> Answer:
-        """Return the candidates per blank; raises `RequestError` for a text that is too long, or `StorageError`."""
+        """Return each blank's candidates; raises `RequestError` if the text is too long, or `StorageError`."""
         ids = self._encode(text)
         if self._loaded != manifest_sha256:
-            self._loaded = ""  # weights may be mixed if loading fails
+            self._loaded = ""  # if loading fails, weights of two checkpoints may be mixed
             restore_verified(self._model, checkpoint, manifest_sha256)
             self._loaded = manifest_sha256
         with evaluating(self._model):
@@ -82,13 +82,13 @@ class BlankFiller:
         return tuple(Candidate(self._spelling(token), probability) for token, probability in pairs)
 
     def _spelling(self, token: int) -> str:
-        """Return a token as text; if it is an incomplete character, its name in the vocabulary."""
+        """Return a token as text, or its name in the vocabulary if it is an incomplete character or blank."""
         text = self._tokenizer.decode([token], skip_special_tokens=False).strip()
         return text if text and "\ufffd" not in text else self._tokenizer.id_to_token(token) or ""
 
 
 def _plain_tokenizer(path: Path) -> Tokenizer:
-    """Read the tokenizer without truncation and padding; a mask token in text is encoded as one token."""
+    """Read the tokenizer, and turn off truncation and padding. It encodes a mask in the text as one token."""
     tokenizer = read_tokenizer(path)
     tokenizer.no_truncation()
     tokenizer.no_padding()

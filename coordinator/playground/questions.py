@@ -1,4 +1,4 @@
-"""Visitors' questions to the model: rules for sentences, and a queue and cache in the database.
+"""Visitors' questions to the model: rules for sentences, and the database's queue and cache of them.
 
 Any replica of the service can store a question and read its state; a single process answers them in
 order. Answers are kept for a day, so asking the same sentence again costs nothing.
@@ -26,7 +26,7 @@ from coordinator.store.service_models import Question
 
 MAX_CHARACTERS = 300
 MAX_BLANKS = 4
-BLANK = "[MASK]"  # spelling in stored sentences
+BLANK = "[MASK]"  # how a blank is written in stored sentences
 _SPELLINGS = re.compile(r"\[mask\]|<mask>|_{3,}", re.IGNORECASE)
 MAX_WAITING = 32  # maximum queue length; concurrent replicas may exceed it by one each
 PATIENCE_S = 60.0  # unanswered questions are dropped after this time
@@ -37,7 +37,7 @@ MAX_KEPT = 10_000
 def clean_sentence(text: str, *, masked: bool) -> str:
     """Normalize a sentence, so that equal ones share an answer; raises `RequestError` if it is invalid.
 
-    `masked`: the run's model fills blanks; otherwise it continues the sentence.
+    `masked` is True if the run's model fills blanks, and False if it continues sentences.
     """
     printable = "".join(character if character.isprintable() else " " for character in text)
     sentence = " ".join(unicodedata.normalize("NFC", _SPELLINGS.sub(BLANK, printable)).split())
@@ -61,7 +61,7 @@ class QueueFullError(Exception):
 
 @dataclass(frozen=True)
 class Candidate:
-    """A candidate token for a blank."""
+    """A token that may fill a blank, and its probability."""
 
     token: str
     probability: float
@@ -72,7 +72,7 @@ Answer = tuple[tuple[Candidate, ...], ...]  # candidates of each blank, most lik
 
 @dataclass(frozen=True)
 class QuestionRow:
-    """A question with its progress and answer."""
+    """A question, with its place in the queue or its answer."""
 
     id: str
     manifest_sha256: str
@@ -80,20 +80,20 @@ class QuestionRow:
     text: str
     asked_at: float  # Unix time in seconds
     answer: Answer
-    reason: str  # why there is no answer
+    reason: str  # why there is no answer; "" if the question did not fail
     answered_at: float | None
-    ahead: int = 0  # earlier questions in the queue
+    ahead: int = 0  # number of earlier questions that still wait
 
 
 def question_id(manifest_sha256: str, text: str) -> str:
-    """Return the hash of a sentence and its checkpoint; finding an answer requires the sentence."""
+    """Return the hash of a sentence and its checkpoint, so that only those who know it can find the answer."""
     return hashlib.sha256(f"manyhands-question-v1\n{manifest_sha256}\n{text}".encode()).hexdigest()
 
 
 def ask(database: Database, checkpoint: CheckpointRow, text: str, now: float) -> QuestionRow:
-    """Queue a normalized sentence for a checkpoint, or return the earlier question.
+    """Queue a question about a normalized sentence, or return the same question if it was asked before.
 
-    A failed question is queued again. Raises `QueueFullError`.
+    A question that failed is queued again. Raises `QueueFullError`.
     """
 
     def enter(session: Session) -> QuestionRow:
@@ -118,14 +118,14 @@ def ask(database: Database, checkpoint: CheckpointRow, text: str, now: float) ->
 
 
 def find_question(database: Database, identity: str, now: float) -> QuestionRow | None:
-    """Return a question; None if it is unknown or expired."""
+    """Return the question with this id, or None if it is unknown or waited in vain."""
     with database() as session:
         row = session.get(Question, identity)
         return None if row is None or _is_forgotten(row, now) else _row(session, row, now)
 
 
 def next_question(database: Database, now: float) -> QuestionRow | None:
-    """Return the oldest waiting question; None if the queue is empty."""
+    """Return the oldest waiting question, or None if the queue is empty."""
     with database() as session:
         row = session.scalar(select(Question).where(*_waits(now)).order_by(Question.asked_at, Question.id).limit(1))
         return None if row is None else _row(session, row, now)
@@ -138,12 +138,12 @@ def record_answer(database: Database, identity: str, answer: Sequence[Sequence[C
 
 
 def record_no_answer(database: Database, identity: str, reason: str, now: float) -> None:
-    """Store why a question has no answer."""
+    """Store the reason why a question cannot be answered."""
     _settle(database, identity, "", reason, now)
 
 
 def forget_old_questions(database: Database, now: float) -> None:
-    """Delete abandoned questions, questions older than a day, and the oldest above `MAX_KEPT`."""
+    """Delete questions that waited in vain, those older than a day, and all but the newest `MAX_KEPT`."""
     with database.begin() as session:
         waited_in_vain = Question.answered_at.is_(None) & (Question.asked_at < now - PATIENCE_S)
         session.execute(delete(Question).where((Question.asked_at < now - KEPT_S) | waited_in_vain))
