@@ -1,4 +1,4 @@
-"""Publishing of checkpoints: destinations, model cards, ONNX, and releases with a demo.
+"""Publishing checkpoints: destinations, model cards, export to ONNX, and releases with a demo.
 
-`coordinator.service.parts` starts `publisher`; commands import the rest; web reads `publications`.
+`coordinator.service.parts` starts `publisher`; the web reads `publications`, commands the rest.
 """

@@ -1,4 +1,4 @@
-"""Facts for a model card, gathered from the run's database or from a checkpoint only."""
+"""The facts that a model card states, gathered from the run's database or from a checkpoint alone."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ class CardFacts:
     step: int
     manifest_sha256: str  # manifest digest of the checkpoint
     license: str = ""  # licence in the Hub's spelling; "": unknown
-    samples: int | None = None  # total over all steps; None: unknown
-    losses: Sequence[Point] = ()  # (step, loss) of each step with a loss
-    hardware: Mapping[str, int] = field(default_factory=dict)  # reported hardware -> number of devices
-    validations: Sequence[ValidationRow] = ()  # evaluations up to this step
+    samples: int | None = None  # total over all steps up to this one; None: unknown
+    losses: Sequence[Point] = ()  # (step, loss) for each step that has a training loss
+    hardware: Mapping[str, int] = field(default_factory=dict)  # hardware as devices report it -> number of devices
+    validations: Sequence[ValidationRow] = ()  # evaluations on held-out text up to this step
     contributors: Sequence[tuple[str, int]] = ()  # (public name, samples), except unnamed members
     unnamed: int = 0  # number of members who asked not to be named
     model_class: str = ""  # class name in transformers; "": unknown
     probe_loss: float | None = None  # None: unknown
-    choice: str = ""  # reason for releasing this checkpoint
-    evaluations: Sequence[EvaluationRow] = ()  # evaluations of this checkpoint
-    device_hours: float | None = None  # total training time of all devices
-    year: int | None = None  # year of the checkpoint
+    choice: str = ""  # sentence on why this checkpoint was released
+    evaluations: Sequence[EvaluationRow] = ()  # results of tasks on this checkpoint
+    device_hours: float | None = None  # training time, summed over all devices
+    year: int | None = None  # year in which the checkpoint was written
     parameters: int | None = None  # number of weights
     repository: str = ""  # repository on the Hub; "": local folder only
 
@@ -57,7 +57,7 @@ def facts_of_run(
 ) -> CardFacts:
     """Gather the facts of a run up to the checkpoint's step.
 
-    `choice`: reason for releasing this checkpoint. `repository`: Hub repository of the model.
+    `choice` says why this checkpoint is released. `repository` is the model's repository on the Hub.
     """
     step = checkpoint.manifest.step
     ledger = LedgerReader(database)
@@ -82,7 +82,7 @@ def facts_of_run(
 
 
 def facts_of_checkpoint(checkpoint: StoredCheckpoint) -> CardFacts:
-    """Gather facts from a checkpoint only: no contributors, loss curve or licence."""
+    """Gather the facts that a checkpoint alone contains: no contributors, loss curve or licence."""
     return _facts(RunConfig.from_yaml(checkpoint.path / "run.yaml"), checkpoint)
 
 
@@ -110,7 +110,7 @@ def model_class(checkpoint: StoredCheckpoint) -> str:
 
 
 def count_parameters(folder: Path) -> int | None:
-    """Return the number of weights, tied ones counted once; None if the file cannot be read."""
+    """Return the number of weights, counting tied ones once, or None if the file cannot be read."""
     try:
         with safe_open(folder / "model.safetensors", framework="numpy") as weights:
             return sum(int(prod(weights.get_slice(name).get_shape())) for name in weights.keys())  # noqa: SIM118
@@ -119,7 +119,7 @@ def count_parameters(folder: Path) -> int | None:
 
 
 def hub_repository(settings: Settings) -> str:
-    """Return the public Hub repository for this run's checkpoints; "" if there is none."""
+    """Return the public Hub repository that gets this run's checkpoints, or "" if there is none."""
     for place in settings.publications:
         if place.is_hub and not place.private:
             return place.to.removeprefix(HUB)
@@ -127,7 +127,7 @@ def hub_repository(settings: Settings) -> str:
 
 
 def _hardware(database: Database) -> Mapping[str, int]:
-    """Return the number of devices by hardware, as reported in each device's newest session."""
+    """Return the number of devices with each hardware, as reported in the devices' newest sessions."""
     query = (
         select(DeviceSession.device_id, DeviceSession.hardware)
         .join(Device, Device.id == DeviceSession.device_id)

@@ -42,7 +42,7 @@ def card_files(facts: CardFacts) -> Mapping[str, str]:
 
 
 def write_card(facts: CardFacts) -> str:
-    """Return the README.md of a model."""
+    """Return the README.md of the run's model."""
     config = facts.config
     name, pipeline = config.run.name, PIPELINES[config.objective.name]
     newest = sorted({row.sequence_length: row for row in facts.validations}.items())
@@ -62,9 +62,9 @@ def write_card(facts: CardFacts) -> str:
 
 
 def embedding_card(facts: CardFacts, width: int, length: int, parameters: int | None) -> str:
-    """Return the README.md of untuned sentence embeddings.
+    """Return the README.md of an export as a sentence-transformers model without tuning.
 
-    `width`: size of an embedding. `length`: maximum number of tokens in a text.
+    `width` is the size of an embedding, `length` the maximum number of tokens in a text.
     """
     front = front_matter(facts, SENTENCES, "sentence-similarity", (SENTENCES, "feature-extraction"), facts.repository)
     return _render("embedding.md", facts, front, width=width, length=length, parameters=parameters)
@@ -107,7 +107,7 @@ def _render(template: str, facts: CardFacts, front: str, **more: object) -> str:
         .get_template(template)
         .render(facts=facts, config=facts.config, front=front, sources=sources, **more)
     )
-    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"  # blank lines of omitted sections
+    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"  # omitted sections leave blank lines
 
 
 def _templates() -> Environment:
@@ -122,7 +122,7 @@ def _templates() -> Environment:
 
 def _curve(facts: CardFacts) -> str:
     boundaries = {phase.from_step: f"phase {phase.number}" for phase in all_phases(facts.config)[1:]}
-    by_set = groupby(facts.validations, lambda row: row.set_sha256)  # only losses on equal samples compare
+    by_set = groupby(facts.validations, lambda row: row.set_sha256)  # losses on other samples differ
     held_out = [[(float(row.step), row.loss) for row in group if row.loss is not None] for _, group in by_set]
     title = f"Loss of {facts.config.run.name} over {len(facts.losses)} global steps"
     return draw_curve(facts.losses, title, boundaries, held_out)
@@ -166,7 +166,7 @@ def _shown_examples(examples: Examples | None) -> str:
 
 
 def _phase_lines(config: RunConfig) -> Iterator[str]:
-    """Describe each phase; mask probabilities are included if they differ between phases."""
+    """Describe each phase, including its mask probability if not all phases have the same."""
     phases = all_phases(config)
     rates = [config.in_phase(phase.from_step).objective.mask_probability for phase in phases]
     for phase, rate in zip(phases, rates, strict=True):

@@ -3,7 +3,7 @@
   modules.json, 1_Pooling/config.json     modules: the model, then the mean over a text's tokens
   config_sentence_transformers.json, sentence_bert_config.json
   config.json, model.safetensors, tokenizer files
-  README.md                               card
+  README.md                               model card
 
 `manyhands export --sentence-transformers` writes the folder, loads it again and compares an
 embedding. Tasks of kind `retrieval` score and tune the same model
@@ -43,7 +43,7 @@ def require_bidirectional(config: RunConfig) -> None:
 
 
 def export_embedder(stored: StoredCheckpoint, out: Path, facts: CardFacts) -> int:
-    """Write the folder atomically and return the embedding size.
+    """Export a checkpoint as a sentence-transformers model, atomically; return the embedding size.
 
     Raises `ConfigError` for a causal model, an existing target or a missing package, and
     `UnsoundWeightsError` if the loss or an embedding differs from the expected one.

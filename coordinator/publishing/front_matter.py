@@ -14,7 +14,7 @@ from coordinator.evaluation.tasks.results import TaskResult
 from coordinator.publishing.card_facts import CardFacts
 from peer.config.evaluation import HUB, Task
 
-# Objective -> pipeline of the Hub, which has none for discriminators.
+# Objective -> the Hub's pipeline tag; the Hub has none for discriminators.
 DETECTION = "replaced-token-detection"
 PIPELINES = {"mlm": "fill-mask", "mlm+sop": "fill-mask", "clm": "text-generation", "rtd": DETECTION}
 TASK_TYPES = {
@@ -56,14 +56,14 @@ def front_matter(
 
 
 def _model_index(name: str, results: Sequence[EvalResult]) -> list[dict[str, Any]]:
-    """Return results in the Hub's format; huggingface_hub would merge tasks on the same dataset."""
+    """Return results in the Hub's format, task by task: huggingface_hub would merge tasks on one dataset."""
     tasks = groupby(results, lambda result: result.dataset_name)
     indices = [eval_results_to_model_index(name, list(each))[0] for _, each in tasks]
     return [{"name": name, "results": [found for index in indices for found in index["results"]]}]
 
 
 def model_results(facts: CardFacts) -> list[EvalResult]:
-    """Return the newest results on held-out text, and the results of each task."""
+    """Return the newest results on held-out text, and the mean scores of each task."""
     found: list[EvalResult] = []
     pipeline = PIPELINES[facts.config.objective.name]
     for row in facts.validations[-1:]:
@@ -84,7 +84,7 @@ def model_results(facts: CardFacts) -> list[EvalResult]:
 
 
 def task_results(result: TaskResult, task: Task | None) -> list[EvalResult]:
-    """Return the results of a task; datasets from the Hub have their Hub names."""
+    """Return a task's mean scores; a dataset from the Hub is named as on the Hub, another like the task."""
     dataset: dict[str, str | None] = {"dataset_type": result.task}
     if task is not None and task.test.path.startswith(HUB) and is_dataset_name(task.test.path.removeprefix(HUB)):
         test = task.test

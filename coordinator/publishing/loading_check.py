@@ -26,13 +26,13 @@ def load(folder: Path) -> transformers.PreTrainedModel:
     model: transformers.PreTrainedModel = kind.from_pretrained(
         folder, use_safetensors=True, local_files_only=True, dtype=torch.float32
     )
-    return model  # already in evaluation mode
+    return model  # `from_pretrained` sets evaluation mode
 
 
 def probe_losses(model: transformers.PreTrainedModel, probe: dict[str, torch.Tensor]) -> dict[str, float]:
-    """Return the model's own loss, and the loss of the tokens only.
+    """Return the model's own loss, and the loss without sentence order.
 
-    ALBERT with two heads computes a loss only if it has labels for both.
+    ALBERT with two heads computes no loss without labels for both; the token loss then stands in.
     """
     with torch.no_grad():
         output = model(**probe)

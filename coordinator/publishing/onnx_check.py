@@ -1,4 +1,4 @@
-"""Print a folder's probe loss by ONNX Runtime: `python onnx_check.py DIR mlm|mlm+sop|clm`.
+"""Print the probe loss that ONNX Runtime computes: `python onnx_check.py DIR mlm|mlm+sop|clm`.
 
 The script runs in the environment that has optimum, and imports nothing from manyhands.
 """
@@ -21,7 +21,7 @@ def token_loss(logits: Any, labels: Any) -> float:
 
 
 def main() -> None:
-    """Print the loss of the probe."""
+    """Print the loss of the model in DIR/onnx on the probe in DIR."""
     from onnxruntime import InferenceSession
     from safetensors.numpy import load_file
 

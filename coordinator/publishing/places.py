@@ -36,7 +36,7 @@ class Place(ABC):
         self._secret = secret
 
     def publish(self, folder: Path, checkpoint: StoredCheckpoint) -> str:
-        """Upload a checkpoint's exported folder atomically, and return its address.
+        """Upload a checkpoint's exported folder atomically, and return its address at the destination.
 
         After an interruption, only missing files are uploaded. Raises `PublicationError`.
         """
@@ -101,7 +101,7 @@ class FolderPlace(Place):
         fs, root = fsspec.core.url_to_fs(self._settings.to, **options)
         name = published_name(checkpoint)
         there = f"{root.rstrip('/')}/{name}"
-        if fs.exists(f"{there}/{MANIFEST}"):  # already complete
+        if fs.exists(f"{there}/{MANIFEST}"):  # it was uploaded before
             manifest = fs.cat_file(f"{there}/{MANIFEST}")
         else:
             manifest = (folder / MANIFEST).read_bytes()
@@ -116,7 +116,7 @@ class FolderPlace(Place):
 
 
 def published_name(checkpoint: StoredCheckpoint) -> str:
-    """Return the name of the checkpoint's subfolder, which is unique even among equal steps."""
+    """Return the checkpoint's subfolder; after a rewind, the same step has another name."""
     return f"{checkpoint_name(checkpoint.manifest.step)}-{checkpoint.manifest_sha256[:12]}"
 
 
@@ -140,7 +140,7 @@ def _sha256(fs: Any, path: str) -> str:
 
 
 def _write_whole(fs: Any, path: str, content: bytes) -> None:
-    """Write a small file atomically: by a rename, or by one write to an object store.
+    """Write a small file atomically: by a rename on a local disk, by a single write elsewhere.
 
     fsspec's transactions may copy local files from another disk, which is not atomic.
     """
@@ -150,7 +150,7 @@ def _write_whole(fs: Any, path: str, content: bytes) -> None:
     aside = Path(f"{path}.writing")
     aside.write_bytes(content)
     sync(aside)
-    sync(aside.parent)  # persists the names of earlier files
+    sync(aside.parent)  # so that earlier files survive a power failure
     aside.replace(path)
 
 

@@ -1,4 +1,4 @@
-"""Progress of publications: written by the publisher, read by `coordinator status` and the API."""
+"""Progress of publishing: written by the publisher, read by `coordinator status` and the API."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class PublicationRow:
     step: int
     location: str  # address of the published checkpoint; "": not published yet
     attempts: int  # number of failed attempts
-    error: str  # error of the last attempt
+    error: str  # error of the last attempt; "" if it succeeded
     published_at: float | None  # Unix time; None: not yet
     updated_at: float
 
@@ -38,13 +38,13 @@ def publications(database: Database) -> list[PublicationRow]:
 
 
 def newest_at(database: Database, places: Collection[str]) -> list[PublicationRow]:
-    """Return the newest publication at each of these destinations, if any."""
+    """Return the row that was updated last for each of these destinations that has one."""
     rows = sorted(publications(database), key=lambda row: row.updated_at)
     return list({row.place: row for row in rows if row.place in places}.values())
 
 
 def pending_publication(database: Database, place: str) -> tuple[CheckpointRow, PublicationRow | None] | None:
-    """Return the newest publishable checkpoint and its earlier attempts; None if nothing is pending.
+    """Return the newest publishable checkpoint and its earlier attempts, or None if it is published.
 
     Older unpublished checkpoints are skipped: an old checkpoint must not follow a newer one.
     """
@@ -69,7 +69,7 @@ def record_published(database: Database, place: str, checkpoint: CheckpointRow, 
 
 
 def record_failure(database: Database, place: str, checkpoint: CheckpointRow, error: str, now: float) -> int:
-    """Record a failed attempt, and return the number of failed attempts."""
+    """Record a failed attempt, and return the number of failed attempts so far."""
 
     def enter(session: Session) -> int:
         row = _get_or_add(session, place, checkpoint)
@@ -83,7 +83,7 @@ def is_due(row: PublicationRow | None, now: float) -> bool:
     """Return whether an attempt is due; the interval doubles after each failure, up to an hour."""
     if row is None or not row.attempts:
         return True
-    return now - row.updated_at >= pause_s(row.attempts) or now < row.updated_at  # the clock was set back
+    return now - row.updated_at >= pause_s(row.attempts) or now < row.updated_at  # or the clock was set back
 
 
 def pause_s(attempts: int) -> float:

@@ -36,12 +36,12 @@ POLL_S = 1.0
 
 @dataclass
 class Publisher:
-    """A loop that publishes checkpoints."""
+    """A loop that publishes each new checkpoint at all destinations."""
 
     directory: RunDirectory
     database: Database
     clock: Callable[[], float] = time.time
-    sound: set[str] = field(default_factory=set)  # manifest digests that passed the loading test
+    sound: set[str] = field(default_factory=set)  # manifest digests of checkpoints that plain transformers loads
 
     def run(self, stop: threading.Event) -> None:
         """Publish checkpoints until `stop` is set, then once more for the keeper's last checkpoint."""
@@ -51,13 +51,13 @@ class Publisher:
         self.publish_pending()
 
     def publish_pending(self) -> bool:
-        """Publish the newest checkpoint wherever it is due; return whether any destination received it."""
+        """Publish the newest checkpoint to each destination where it is due; return whether any received it."""
         done = [self._publish_to(place) for place in self.directory.settings.publications]
         self._tidy()
         return any(done)
 
     def _publish_to(self, place: PlaceSettings) -> bool:
-        """Publish the newest checkpoint at one destination if due; a failure is recorded for a retry."""
+        """Publish the newest checkpoint to one destination if due; return False if not due or failed."""
         pending = pending_publication(self.database, place.to)
         if pending is None or not is_due(pending[1], self.clock()):
             return False
@@ -128,5 +128,5 @@ def open_publisher(run_dir: Path, clock: Callable[[], float] = time.time) -> Pub
 
 
 def run_publisher(run_dir: Path) -> None:
-    """Run the publisher until SIGTERM; an upload in progress may still finish."""
+    """Run the publisher until SIGTERM; an upload in progress is not interrupted."""
     open_publisher(run_dir).run(stop_at_sigterm())

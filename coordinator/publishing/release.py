@@ -54,26 +54,26 @@ class ReleaseOptions:
     """The operator's options for a release."""
 
     rule: str
-    task_models: Sequence[str] = ()  # tasks to release a fine-tuned model for
+    task_models: Sequence[str] = ()  # names of tasks whose fine-tuned model is released
     evaluate: bool = False  # run all tasks that lack a result for this checkpoint
     demo: bool = False
-    repository: str = ""  # repository on the Hub; "": none, the demo loads local folders
+    repository: str = ""  # repository on the Hub; "": the demo loads local folders instead
 
 
 @dataclass(frozen=True)
 class Released:
-    """The contents of a finished release."""
+    """A finished release: its checkpoint, the reason for choosing it, and the released task models."""
 
     stored: StoredCheckpoint
     choice: str
-    loss: float  # probe loss in plain transformers
-    tasks: tuple[str, ...]  # tasks with a released model
+    loss: float  # probe loss computed by plain transformers
+    tasks: tuple[str, ...]  # names of tasks whose model was released
 
 
 def make_release(
     run: OpenRun, out: Path, wanted: ReleaseOptions, clock: Callable[[], float], run_plan: RunPlan = run_apart
 ) -> Released:
-    """Choose a checkpoint; fine-tune, evaluate, export and test it. `out` is written atomically."""
+    """Choose a checkpoint; fine-tune, evaluate, export and test it. Write the folder `out` atomically."""
     config = run.directory.config
     tasks = config.evaluation.tasks
     wanted_models = [_find(tasks, name) for name in wanted.task_models]
@@ -94,7 +94,7 @@ def make_release(
 
 
 def task_repository(repository: str, task: str) -> str:
-    """Return the repository name for a task's model or for the demo."""
+    """Return the Hub repository for the model of a task, or for the demo."""
     return f"{repository}-{task}"
 
 
@@ -107,7 +107,7 @@ def _tune(
     clock: Callable[[], float],
     run_plan: RunPlan,
 ) -> dict[Task, TaskResult]:
-    """Fine-tune the selected task models, run missing tasks, and store the results."""
+    """Fine-tune the models to release, run further tasks if wanted, and return the models' results."""
     known = {
         (row.result.task, row.result.task_sha256)
         for row in evaluations(run.database)
@@ -121,7 +121,7 @@ def _tune(
             continue
         save_to = str(folder / task.name) if is_model else ""
         result = run_plan(Plan(str(stored.path), task, folders, save_to=save_to))
-        assert result is not None  # only None if stopped, which cannot happen here
+        assert result is not None  # None only if stopped, and nothing stops it here
         if is_model and not result.converged:
             raise ConfigError(f"No seed of the task `{task.name}` has converged: there is no model to release for it.")
         manifest = stored.manifest
@@ -195,7 +195,7 @@ def _by_loss(kept: Sequence[CheckpointRow], validations: Sequence[ValidationRow]
 def _by_task(
     kept: Sequence[CheckpointRow], evaluations: Sequence[EvaluationRow], task: Task
 ) -> tuple[CheckpointRow, str]:
-    """Choose the best mean development score; the sentence also states the test score."""
+    """Choose the checkpoint with the best mean development score; the sentence also states its test score."""
     results = {
         row.manifest_sha256: row.result
         for row in evaluations
@@ -219,12 +219,12 @@ def _by_task(
 
 
 def _among(scored: int, how: str, kept: int) -> str:
-    """Return a clause on how many checkpoints were compared, and how many are publishable."""
+    """Return a clause that states how many checkpoints were compared, and how many are publishable."""
     return f"of {scored} {how}, of {kept} that are kept and may be published"
 
 
 def _write_demo(folder: Path, facts: CardFacts, tasks: Iterable[Task]) -> None:
-    """Write a demo page for the supported models, loaded from the Hub or from adjacent folders."""
+    """Write a demo for those models that it supports, loaded from the Hub or from adjacent folders."""
     run_name, hub = facts.config.run.name, facts.repository
     models = {run_name: (hub or f"../{MODEL}", PIPELINES[facts.config.objective.name])}
     for task in tasks:

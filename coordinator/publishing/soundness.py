@@ -26,7 +26,7 @@ TIMEOUT_S = 3600.0  # enough for a large model on one busy core
 PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "HF_HOME")
 SHOWN_CHARACTERS = 300
 LOADING_SCRIPT = Path(__file__).with_name("loading_check.py")
-TOLERANCE = 1e-3  # relative if the loss is above 1; kernels round differently
+TOLERANCE = 1e-3  # relative to a loss above 1; kernels round differently
 ONNX_DIR = "onnx"
 ONNX_SCRIPT = Path(__file__).with_name("onnx_check.py")
 ONNX_TASKS = {"mlm": "fill-mask", "mlm+sop": "fill-mask", "clm": "text-generation"}
@@ -34,10 +34,10 @@ ONNX_TASKS = {"mlm": "fill-mask", "mlm+sop": "fill-mask", "clm": "text-generatio
 
 @dataclass(frozen=True)
 class LoadingResult:
-    """The measurements of an exported folder loaded with plain transformers."""
+    """The measurements of an exported model that plain transformers has loaded."""
 
     loss: float  # probe loss, comparable with the manifest's
-    token_loss: float  # without the sentence-order loss
+    token_loss: float  # probe loss without sentence order
     vocabulary: int  # rows of the model's embedding matrix
     tokens: int  # tokens in the tokenizer
 
@@ -61,7 +61,7 @@ def check_loads(folder: Path) -> LoadingResult:
 
 
 def difference(expected: float | None, found: LoadingResult) -> str:
-    """Return how a loaded model differs from the checkpoint; "" if it does not differ."""
+    """Return how a loaded model differs from the checkpoint, or "" if it does not."""
     if expected is None:
         return "it has no finite loss to compare with"
     if not is_same(expected, found.loss):
@@ -72,12 +72,12 @@ def difference(expected: float | None, found: LoadingResult) -> str:
 
 
 def is_same(expected: float, found: float) -> bool:
-    """Return whether two losses are equal up to rounding errors."""
+    """Return whether two losses are equal within `TOLERANCE`; False if one is not finite."""
     return math.isfinite(found) and abs(found - expected) <= TOLERANCE * max(1.0, abs(expected))
 
 
 class EndedBadlyError(Exception):
-    """A command failed; the message is its last line of output."""
+    """A command failed or timed out; the message is the last line of its errors, or its exit code."""
 
 
 def run_apart(command: Sequence[str]) -> str:
@@ -104,7 +104,7 @@ def _last_line(text: str) -> str:
 
 
 def find_exporter() -> Path:
-    """Return a Python interpreter with optimum's exporter: this one or that of `optimum-cli`.
+    """Return a Python interpreter that has optimum's exporter: this one or that of `optimum-cli`.
 
     Raises `ConfigError` if there is none.
     """

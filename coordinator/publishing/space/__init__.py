@@ -1,1 +1,1 @@
-"""The demo page of a released model; it is copied to the hub, not imported."""
+"""The demo of a released model, whose files are copied to the hub; manyhands does not import it."""

@@ -1,4 +1,4 @@
-"""A web page to try released models: masks, tagging, classification and text generation.
+"""A web page to try released models, which fill masks, tag words, classify texts or continue them.
 
 It needs only the packages in `requirements.txt`. `models.json` lists the models, which are loaded
 on first use. Run it with `uvicorn app:app`, or as a Docker Space.
@@ -26,7 +26,7 @@ MAX_RESULTS = 5
 MASK = "[MASK]"
 OUTSIDE = "O"
 MARKS = ".,;:!?()\"'«»“”।…¿¡"
-# Not `\w`, which excludes vowel signs inside words.
+# `\w` does not match the vowel signs inside words of some scripts.
 WORD = re.compile(rf"[^\s{re.escape(MARKS)}]+|[{re.escape(MARKS)}]")
 app = FastAPI(title="Try the model", docs_url=None, redoc_url=None)
 _ONE_AT_A_TIME = threading.Lock()
@@ -40,7 +40,7 @@ class VisitorText(BaseModel):
 
 @lru_cache(maxsize=8)
 def load(name: str) -> Any:
-    """Load a model's pipeline; only safetensors weights are accepted."""
+    """Load a model's transformers pipeline; only safetensors weights are accepted."""
     about = MODELS[name]
     source = str(HERE / about["model"]) if about["model"].startswith(".") else about["model"]
     make: Any = pipeline  # the overloads accept only literal task names
@@ -109,7 +109,7 @@ def models() -> dict[str, dict[str, str]]:
 
 @app.post("/models/{name}")
 def ask(name: str, asked: VisitorText) -> list[dict[str, Any]]:
-    """Run a model on a text; requests are serialized because a free Space has two cores."""
+    """Run a model on a text, one request at a time, because a free Space has only two cores."""
     if name not in MODELS:
         raise HTTPException(404, f"There is no model {name!r:.60}.")
     with _ONE_AT_A_TIME, torch.no_grad():
