@@ -1,4 +1,4 @@
 """A run on the operator's disk: directory, settings, secrets, keys, ports, logs and software.
 
-These modules may be imported from any higher-level package.
+Any higher-level package may import these modules.
 """

@@ -19,7 +19,7 @@ NAME_CHARS = 16
 
 
 def load_authority(path: Path) -> AuthorityKey:
-    """Load the key, with the handover to it unless it is the run's first key."""
+    """Load the key, and the previous key's handover to it unless it is the run's first key."""
     key = AuthorityKey.load(path)
     try:
         return replace(key, handover=_statement_path(path.parent, key).read_text(encoding="ascii"))
@@ -30,14 +30,14 @@ def load_authority(path: Path) -> AuthorityKey:
 
 
 def handover_to(authority: AuthorityKey, run: str) -> Handover | None:
-    """Return the handover from the previous key; raises `TokenError` if it is invalid."""
+    """Return the previous key's handover, or None for the first key; raises `TokenError` if it is invalid."""
     return verify_handover(authority.handover, run) if authority.handover else None
 
 
 def rotate(keys_dir: Path, run: str, tokens_until: float, now: float) -> Handover:
-    """Replace the authority's key; the old key remains valid until `tokens_until`, when its tokens expire.
+    """Replace the authority's key; the old one remains valid until `tokens_until`, when its tokens expire.
 
-    Raises `ConfigError` while the key before it is valid: its peers could not verify the new key.
+    Raises `ConfigError` while a still older key is valid: its peers could not verify the new one.
     """
     old = load_authority(keys_dir / KEY_FILE)
     before = handover_to(old, run)

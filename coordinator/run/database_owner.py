@@ -1,8 +1,8 @@
 """The database of a run: created by `init` or `restore`, and opened by all other commands.
 
 A database belongs to one run, because two runs would mix up members, reports and checkpoints. A run
-is identified by its name and two keys, which may be replaced one at a time. A run with one of the
-recorded keys is the same run, and its current keys are then recorded.
+is identified by its name and two keys, which may be replaced one at a time. A run with the same
+name and one of the recorded keys is the same run, and its current keys are then recorded.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ROW = 1
 
 
 class Keys(NamedTuple):
-    """The name and keys that identify a run."""
+    """The run's name, and its two keys: the TLS certificate's digest and the authority's public key."""
 
     run: str
     certificate_sha256: str
@@ -46,7 +46,7 @@ def create_database(directory: RunDirectory) -> None:
 
 
 def require_unused(engine: Engine) -> None:
-    """Raise `ConfigError` if the database has rows, whose members would not match a new run's keys."""
+    """Raise `ConfigError` if the database has rows, because a new run's keys would not match its members."""
     with in_one_sentence(), engine.connect() as connection:
         used = not is_empty(connection)
     if used:
@@ -58,7 +58,7 @@ def require_unused(engine: Engine) -> None:
 
 @contextmanager
 def open_database(directory: RunDirectory) -> Iterator[Database]:
-    """Open the run's existing database for the block, and migrate it to the current schema.
+    """Open the run's existing database for the duration of the block, and migrate it to the current schema.
 
     Raises `DatabaseError` if it is lost, `StorageError` if it does not answer or fails in the
     block, and `ConfigError` if it belongs to another run.
@@ -76,9 +76,9 @@ def open_database(directory: RunDirectory) -> Iterator[Database]:
 
 
 def require_database(engine: Engine, directory: RunDirectory) -> None:
-    """Raise `DatabaseError` if the database is missing, or if it is empty but checkpoints exist.
+    """Raise `DatabaseError` if the database or its tables are missing, or empty although checkpoints exist.
 
-    Empty tables are allowed if there are no checkpoints: earlier versions of `init` left them.
+    Without checkpoints, empty tables are accepted, because earlier versions of `init` left them.
     """
     named = "the one that `database_url` names"
     if engine.dialect.name == "sqlite":
@@ -110,7 +110,7 @@ def _lost(directory: RunDirectory, found: str) -> DatabaseError:
 def claim_database(database: Database, directory: RunDirectory) -> None:
     """Record this run as the database's owner; raises `ConfigError` if another run owns it.
 
-    A copy of a run without its keys cannot admit members and is not recorded.
+    A copy of a run without its keys is not recorded, because it cannot admit members.
     """
     if not all(path.exists() for path in (directory.tls_cert_path, directory.keys_dir / KEY_FILE)):
         return
@@ -130,7 +130,7 @@ def _owner(session: Session) -> Keys | None:
 def _claim(session: Session, keys: Keys, path: Path) -> None:
     owner = _owner(session)
     if owner is None:
-        session.add(DatabaseOwner(id=_ROW, **keys._asdict()))  # `merge` could overwrite a row
+        session.add(DatabaseOwner(id=_ROW, **keys._asdict()))  # not `merge`, which could overwrite another run's row
         return
     if not _is_same_run(owner, keys):
         raise ConfigError(

@@ -24,7 +24,7 @@ def _nothing_more(_directory: RunDirectory) -> None:
 
 
 class RunDirectory:
-    """The files of a run; configuration and settings are read once, on first use."""
+    """The files of a run; its configuration and settings are read once, on first use."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -97,7 +97,7 @@ class RunDirectory:
 
     @property
     def validation_dir(self) -> Path:
-        """The held-out samples for evaluating checkpoints; created by the validator."""
+        """The folder of held-out samples for evaluating checkpoints; created by the validator."""
         return self.path / "validation"
 
     @property
@@ -112,7 +112,7 @@ class RunDirectory:
 
     @property
     def keeper_dir(self) -> Path:
-        """The credentials of the keeper."""
+        """The folder of the keeper's credentials."""
         return self.path / "keeper"
 
     @cached_property
@@ -127,7 +127,7 @@ class RunDirectory:
 
     @property
     def authority(self) -> AuthorityKey:
-        """The current key, which signs tokens and revocations."""
+        """The authority's current key, which signs tokens and revocations."""
         key = self._authority_file.read()
         if key is None:
             raise StorageError(f"Cannot read the key {self._authority_file.path} (No such file or directory).")

@@ -22,7 +22,7 @@ from peer.runtime.repeats import RepeatFilter
 
 logger = logging.getLogger(__name__)
 TEXT_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-LEVELS = {  # level numbers, because libraries rename levels
+LEVELS = {  # by number, because libraries rename levels
     logging.DEBUG: "debug",
     logging.INFO: "info",
     logging.WARNING: "warning",
@@ -34,7 +34,7 @@ _ADDRESSES = (
     re.compile(rf"(?<![\w.]){_OCTET}(?:\.{_OCTET}){{3}}(?![\w.]\d)"),
     re.compile(r"(?<![\w:.])(?=[0-9A-Fa-f:]*:[0-9A-Fa-f:]*:)(?:[0-9A-Fa-f]{0,4}:){2,7}[0-9A-Fa-f]{0,4}(?![\w:])"),
 )
-_NOWHERE = frozenset({"127.0.0.1", "0.0.0.0", "::", "::1"})  # noqa: S104  # not listened on
+_NOWHERE = frozenset({"127.0.0.1", "0.0.0.0", "::", "::1"})  # noqa: S104  # only compared, never bound
 _TIME_OF_DAY = re.compile(r"\d{1,2}:\d{2}:\d{2}")
 _session: ContextVar[str] = ContextVar("session", default="")
 
@@ -48,16 +48,16 @@ class LogFormat(str, Enum):
 
 @dataclass(frozen=True)
 class LogStyle:
-    """The format of all processes' logs, and the hosts that they may contain."""
+    """The format of all processes' logs, and the hosts that may appear in them."""
 
     format: LogFormat = LogFormat.TEXT
     run: str = ""
-    own_hosts: frozenset[str] = frozenset()  # the run's own hosts, which volunteers know
+    own_hosts: frozenset[str] = frozenset()  # the run's own hosts, which need not be hidden
 
 
 @contextmanager
 def about_session(session_id: str) -> Iterator[None]:
-    """Add the session to log lines in the block, including threads started by `asyncio.to_thread`."""
+    """Add the session to log lines of the block, also to those of threads that `asyncio.to_thread` starts."""
     token = _session.set(session_id)
     try:
         yield
@@ -79,11 +79,11 @@ def _is_harmless(found: str, spared: frozenset[str]) -> bool:
 
 
 def shorten_database_failure(record: logging.LogRecord) -> bool:
-    """Replace the traceback of a database failure that the operator can fix by one sentence."""
+    """Reduce the record of a database failure that the operator can fix to one sentence, without traceback."""
     failure = record.exc_info[1] if record.exc_info else None
     if failure is None:
         return True
-    from coordinator.store.engine import trouble  # SQLAlchemy, loaded only on failure
+    from coordinator.store.engine import trouble  # loads SQLAlchemy, so only on failure
 
     if (found := trouble(failure)) is not None:
         record.msg, record.args = f"{record.getMessage()}: {found}", ()
@@ -109,7 +109,7 @@ class JsonLines(logging.Formatter):
     def __init__(self, process: str, style: LogStyle, step: Callable[[], int | None] = lambda: None) -> None:
         super().__init__()
         self._process, self._run_style = process, style
-        self.step = step  # function that returns the current step
+        self.step = step  # returns the current step, or None if unknown
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as a JSON object; `exception` is the traceback, if any."""
@@ -130,9 +130,9 @@ class JsonLines(logging.Formatter):
 
 
 def log_to_stderr(process: str, style: LogStyle = LogStyle()) -> None:
-    """Log to standard error without repetitions; Alembic and httpx2 log only warnings.
+    """Log to standard error without repetitions, and only warnings of Alembic and httpx2.
 
-    Otherwise Alembic would log each table, and httpx2 each address, even a webhook's secret one.
+    They would log each table, and each address that is requested, even a webhook's secret one.
     """
     handler = logging.StreamHandler()
     handler.addFilter(shorten_database_failure)
@@ -154,7 +154,7 @@ def log_the_unforeseen() -> None:
 
 
 def tell_step(step: Callable[[], int | None]) -> None:
-    """Include the step in all later JSON lines of this process."""
+    """Include the step that `step()` returns in all later JSON log lines of this process."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler.formatter, JsonLines):
             handler.formatter.step = step

@@ -1,4 +1,4 @@
-"""Ports of the coordinator: checks before the start, free ports for a demo, addresses of the keeper.
+"""The coordinator's ports: checks that they are free, free ports for a demo, the keeper's addresses.
 
 The keeper's libp2p node listens on IPv4 and IPv6, with TCP and, if enabled, QUIC.
 """
@@ -19,15 +19,15 @@ from peer.network.endpoints import IPAddress, Transport, bindable, ways_from
 from peer.network.placement import Placement
 from peer.network.traffic import BYTES_PER_S_OF_MBIT
 
-# Below the ephemeral port ranges of Linux, macOS and Windows.
+# Ports below the ephemeral ranges of Linux, macOS and Windows.
 CHOSEN_PORTS = range(20_000, 32_768)
 WILDCARDS = frozenset({"0.0.0.0", "::"})  # noqa: S104  # listen on all addresses
-_CHANCE = random.SystemRandom()  # processes with the same seed must get different ports
+_CHANCE = random.SystemRandom()  # not seeded: processes with one seed must get different ports
 
 
 @dataclass(frozen=True)
 class Listener:
-    """A port to listen on."""
+    """A port to listen on, and how messages name it."""
 
     host: str
     port: int
@@ -36,7 +36,7 @@ class Listener:
 
 
 def check_ports(listeners: Iterable[Listener]) -> None:
-    """Raise `PortTakenError` for the first port in use, `ConfigError` for an invalid address."""
+    """Raise `PortTakenError` if a port is in use or not allowed, `ConfigError` if an address is invalid."""
     for listener in listeners:
         try:
             _bind(listener.host, listener.port).close()
@@ -58,7 +58,7 @@ def bound_socket(listener: Listener) -> socket.socket:
 
 
 def is_free(host: str, port: int) -> bool:
-    """Return whether it is currently possible to listen on a port."""
+    """Return whether a process can listen on this port now."""
     try:
         _bind(host, port).close()
     except OSError:
@@ -67,7 +67,7 @@ def is_free(host: str, port: int) -> bool:
 
 
 def free_ports(host: str, count: int) -> list[int]:
-    """Return distinct free ports outside the ephemeral range of the operating system."""
+    """Return `count` different free ports outside the operating system's ephemeral range."""
     free = (port for port in _CHANCE.sample(CHOSEN_PORTS, len(CHOSEN_PORTS)) if is_free(host, port))
     return list(islice(free, count))
 
@@ -99,10 +99,10 @@ def _explain(listener: Listener, error: OSError) -> ConfigError | PortTakenError
 
 
 def keeper_place(settings: Settings) -> Placement:
-    """Return the keeper's listening and announced addresses.
+    """Return the addresses on which the keeper listens, and those that it announces.
 
-    TCP on the IP version of `bind_host` is always included, so that the p2p daemon reports a
-    failure. Other combinations are included if this machine supports them.
+    TCP on the IP version of `bind_host` is always included, so that the p2p daemon fails if it is
+    impossible. Other combinations are included if this machine supports them.
     """
     port, host = settings.swarm_port, _address_of(settings.bind_host)
     asked = ways_from(str(host), port, ("tcp", "udp") if settings.quic else ("tcp",))
@@ -126,7 +126,7 @@ def announced(hosts: Sequence[str], port: int, transports: Collection[Transport]
 def _address_of(host: str) -> IPAddress:
     try:
         return ipaddress.ip_address(host)
-    except ValueError:  # host name of this machine
+    except ValueError:  # a host name instead of an address
         return ipaddress.ip_address(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
 
 

@@ -29,7 +29,7 @@ SECRET_OPTIONS = frozenset(
     }
 )
 Option = str | int | float | bool
-Options = dict[str, Option | dict[str, Option]]  # nested, such as s3fs' `client_kwargs`
+Options = dict[str, Option | dict[str, Option]]  # a value may be nested, such as s3fs' `client_kwargs`
 
 
 def _is_address(address: str) -> str:
@@ -77,13 +77,13 @@ class PlaceSettings(Section):
 
 @dataclass(frozen=True)
 class Secret:
-    """The secret of a destination, hidden in its `repr`."""
+    """A destination's secret, which its `repr` does not show."""
 
     token: str | None = field(default=None, repr=False)
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def reason(self, error: BaseException) -> str:
-        """Return an error and its cause on one line, without secrets that libraries may have included."""
+        """Return an error and its cause as one line, from which this secret is removed."""
         found = [error] if error.__cause__ is None else [error, error.__cause__]
         text = ": ".join(str(each) or repr(each) for each in found)
         for value in filter(None, (self.token, *self.options.values())):

@@ -1,4 +1,4 @@
-"""Secrets in a run's directory: reading secret files, and checking their permissions.
+"""Secrets in a run's directory: reading them, and checking that no other user can.
 
 `coordinator serve` refuses to start if another user can read a secret; the doctor reports it.
 """
@@ -33,12 +33,12 @@ def read_secret(path: Path, setting: str) -> str:
 
 
 def check_secrets(directory: RunDirectory) -> None:
-    """Raise `ConfigError` for the first secret that others can read, with a command to fix it.
+    """Raise `ConfigError`, naming a command that fixes it, for the first secret that others can read.
 
     Database files, which earlier versions left readable, are first set to mode 0600.
     """
     for path in _database_files(directory):
-        with suppress(OSError):  # owned by another user: reported below
+        with suppress(OSError):  # another user owns the file: reported below
             path.chmod(0o600)
     for complaint in exposed(directory):
         raise ConfigError(complaint)
@@ -65,7 +65,7 @@ def _database_files(directory: RunDirectory) -> list[Path]:
 def _judge(path: Path, mode: str) -> Iterator[str]:
     try:
         status = path.stat()
-    except FileNotFoundError:  # removed since the listing
+    except FileNotFoundError:  # the file was removed meanwhile
         return
     if stat.S_IMODE(status.st_mode) & 0o077:
         found = stat.filemode(status.st_mode)

@@ -19,8 +19,8 @@ from coordinator.run.sink_settings import Sinks
 from coordinator.run.webhook_settings import Webhooks
 from peer.config.base import Section, WrittenAs, first_mistake
 
-MAX_SESSIONS = 6000  # open sessions per service
-CALLS_PER_ADDRESS, CALLS_PER_ADDRESS_PER_MINUTE = 256, 600  # enough for a laboratory behind one address
+MAX_SESSIONS = 6000  # default of `max_sessions`
+CALLS_PER_ADDRESS, CALLS_PER_ADDRESS_PER_MINUTE = 256, 600  # enough for a class that shares an address
 Port = Annotated[int, Field(ge=1, le=65535)]
 Proxy = Annotated[str, AfterValidator(lambda address: str(ipaddress.ip_address(address)))]
 
@@ -130,7 +130,7 @@ class Settings(Section):
 
     @classmethod
     def from_yaml(cls, path: Path) -> Settings:
-        """Read settings.yaml; raises `ConfigError`."""
+        """Read settings.yaml; raises `ConfigError` if it cannot be read or is invalid."""
         try:
             return cls.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
         except OSError as error:
@@ -138,7 +138,7 @@ class Settings(Section):
         except (UnicodeDecodeError, yaml.YAMLError) as error:
             raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from error
         except ValidationError as error:
-            raise ConfigError(f"{path}: {first_mistake(error, secret=True)}.") from error  # may be a password
+            raise ConfigError(f"{path}: {first_mistake(error, secret=True)}.") from error  # the value may be a password
 
     @property
     def web_address(self) -> str:

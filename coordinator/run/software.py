@@ -39,7 +39,7 @@ class Software:
     name: str  # file name of the wheel
     version: str
     wheel: bytes = field(repr=False)
-    constraints: bytes = field(repr=False)  # constraints file, which the wheel also contains
+    constraints: bytes = field(repr=False)  # the file constraints.txt, which the wheel contains, too
 
     @cached_property
     def sha256(self) -> str:
@@ -47,11 +47,11 @@ class Software:
         return hashlib.sha256(self.wheel).hexdigest()
 
     def address(self, web_address: str) -> str:
-        """Return the URL of the wheel at the web port, with a digest that pip and uv verify."""
+        """Return the URL at which the run offers the wheel, with a digest that pip and uv verify."""
         return f"{web_address}/software/{self.name}#sha256={self.sha256}"
 
     def constraints_address(self, web_address: str) -> str:
-        """Return the URL of the constraints file, for installations without the wheel."""
+        """Return the URL of the constraints file, which is needed before the wheel is installed."""
         return f"{web_address}/software/{CONSTRAINTS_NAME}#sha256={hashlib.sha256(self.constraints).hexdigest()}"
 
 
@@ -71,7 +71,7 @@ def own_software() -> Software:
 
 
 def pack(files: dict[str, bytes], record: str) -> bytes:
-    """Return a wheel of these files, uncompressed because compressors differ but the digest must not."""
+    """Return a wheel of these files; uncompressed, because compressors differ, and the digest must not."""
     lines = [
         f"{name},sha256={base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b'=').decode()},{len(content)}"
         for name, content in sorted(files.items())
@@ -87,7 +87,7 @@ def pack(files: dict[str, bytes], record: str) -> bytes:
 
 
 def _packages() -> Iterator[tuple[str, bytes]]:
-    """Yield all files of the packages, except hidden files and Python caches."""
+    """Yield all files of the packages, except hidden files, Python caches and the built guide."""
     for name in PACKED:
         place = ROOT / name
         for path in place.rglob("*") if place.is_dir() else (place,):
