@@ -40,18 +40,18 @@ from peer.runtime.processes import die_with_parent, end_group, lead_own_group, n
 ANSWER_S = 2.0
 END_POLL_S = 0.05
 TAIL_BYTES = 4096
-HOST = "127.0.0.1"  # loopback: not reachable from other machines
+HOST = "127.0.0.1"  # loopback address, so other machines cannot connect
 WEB_PORT = 8080
 NAMES = ("ada", "grace", "emmy", "alan", "kurt", "alonzo", "edsger", "barbara")
 POLL_S = 0.25
-START_TIMEOUT_S = 180.0  # a killed keeper first searches a minute for surviving peers
-PEERS_GRACE_S = 60.0  # peers leave within 10 s, later on a busy machine; kill only one that hangs
+START_TIMEOUT_S = 180.0  # a keeper that was killed first looks for its old swarm for a minute
+PEERS_GRACE_S = 60.0  # a peer leaves within 10 s, or later on a busy machine
 COORDINATOR_GRACE_S = LONGEST_STOP_S + 5.0
 
 
 @dataclass(frozen=True)
 class DemoPlan:
-    """The run to start, its directory and its web port."""
+    """The run that the demo starts, its directory and its web port."""
 
     directory: Path
     config: RunConfig  # configuration of a new run; an existing run keeps its own
@@ -59,11 +59,11 @@ class DemoPlan:
 
 
 class StoppedEarlyError(Exception):
-    """The demo was interrupted before its run was created; no files remain."""
+    """The demo was interrupted before its run was created, and left no files behind."""
 
 
 def prepare_run(plan: DemoPlan, should_stop: Callable[[], bool] = lambda: False) -> RunDirectory:
-    """Create the run, or reopen the existing one, with its previous ports if they are free.
+    """Create the demo's run, or reopen the existing one; it keeps its ports if they are free.
 
     Raises `StoppedEarlyError` if a signal arrives while a new run is created.
     """
@@ -122,7 +122,7 @@ def _make(path: Path, config: RunConfig, settings: Settings, parent_pid: int, an
 def choose_settings(web_port: int | None, *wished: int) -> Settings:
     """Return settings that bind to this machine only; `web_port`, if given, must be free.
 
-    `wished`: preferred ports of the control plane and the swarm, used if both are free.
+    `wished` are the preferred ports for control plane and swarm, which are used if both are free.
     """
     control_port, swarm_port, any_port = [port for port in free_ports(HOST, 4) if port != web_port][:3]
     if web_port is not None:
@@ -154,13 +154,13 @@ class CommandProcess:
                     cwd=log_path.parent,  # a folder without modules that could shadow ours
                     env={**os.environ, **(environment or {})},
                     start_new_session=True,
-                    preexec_fn=partial(die_with_parent, os.getpid()),  # safe: the demo has one thread
+                    preexec_fn=partial(die_with_parent, os.getpid()),  # safe, because the demo has only one thread
                 )
         except OSError as error:
             raise StorageError(f"Cannot start {name} ({error.strerror}).") from error
 
     def exit_code(self) -> int | None:
-        """Return the exit code; None if the command is still running."""
+        """Return the exit code, or None if the command is still running."""
         return self._process.poll()
 
     def ask_to_stop(self) -> None:
@@ -209,7 +209,7 @@ def member_names(count: int) -> list[str]:
 
 
 class Demo:
-    """A demo of an open run: start, follow, stop. `kill` ends all its processes unconditionally."""
+    """A demo of an open run: call `start`, `follow` and `stop`, and finally `kill` to end what still runs."""
 
     def __init__(
         self,
@@ -242,7 +242,7 @@ class Demo:
         self._tell(f"Dashboard: {dashboard_url(directory.settings)}")
         self._tell("The keeper, the swarm's first node, is starting.")
         self._wait_for("the keeper", lambda: self._keeper_wrote_since(started_at))
-        self._first_step = self._run.ledger.last_step()  # read late: the keeper may have rewound
+        self._first_step = self._run.ledger.last_step()  # after the keeper's start, which may rewind the run
         if not self._should_stop():
             self._peers = [self._start_peer(name) for name in member_names(peers)]
             self._tell(f"{', '.join(peer.name for peer in self._peers)} join; their logs are in {self._logs}.")
@@ -250,7 +250,7 @@ class Demo:
             self._tell(f"A global step follows as soon as they have computed {target} samples together.")
 
     def follow(self, steps: int | None) -> None:
-        """Print global steps and report ended peers, until `steps` are done or a signal arrives."""
+        """Print each global step and each peer's end, until `steps` steps are done or a signal arrives."""
         while not self._should_stop() and (steps is None or len(self._follower.told) < steps):
             self._require_coordinator()
             self._bury_dead_peers()
@@ -278,10 +278,10 @@ class Demo:
             process.kill()
 
     def summary(self) -> dict[str, Any]:
-        """Return the results of this demo only, without earlier ones in the directory (see `summarize`)."""
+        """Return the results of this demo (see `summarize`), without those of earlier demos of the run."""
         newest = checkpoints(self._run.database)[:1]
         return summarize(
-            self._run.ledger.steps(after=self._first_step),  # a step may end while stopping
+            self._run.ledger.steps(after=self._first_step),  # including a step that ended during `stop`
             self._run.ledger.contributions_after(self._first_step),
             [row for row in validations(self._run.database) if row.step > self._first_step],
             phase_at(self._run.directory.config, self._run.ledger.last_step()).target_batch_size,
@@ -291,10 +291,10 @@ class Demo:
 
     def _start_peer(self, name: str) -> CommandProcess:
         state_dir = self._run.directory.path / "peers" / name
-        known = state_dir.exists()  # a device of an earlier demo has a key
+        known = state_dir.exists()  # a device of an earlier demo needs no invite
         code = "" if known else self._run.membership.invite(name)[0]
         arguments = ["join", str(self._run.directory.join_link), "--state-dir", str(state_dir)]
-        arguments += ["--data-folder", "/", "--private-network"]  # the run file is the user's own
+        arguments += ["--data-folder", "/", "--private-network"]  # allowed, because the run file is the user's own
         arguments += ["--device", "cpu", "--threads", "1", "--listen", f"/ip4/{HOST}/tcp/0", "--no-panel"]
         # Command-line arguments are visible to all users of the machine; the invite code is secret.
         return self._start_command(

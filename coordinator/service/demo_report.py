@@ -10,19 +10,19 @@ from typing import Any
 from coordinator.checkpoints.validations import ValidationRow
 from coordinator.ledger.reading import Contribution, StepRow, data_wait_share
 
-SETTLE_S = 3.0  # print a step after this time even if reports are missing
+SETTLE_S = 3.0  # after this time a step is printed even if reports are missing
 
 
 @dataclass
 class StepFollower:
-    """A formatter of the ledger's steps, each once, in order, when all its reports have arrived."""
+    """A formatter of the ledger's steps: each once, in order, as soon as all its reports have arrived."""
 
     last: StepRow | None = None  # last printed step
     told: list[StepRow] = field(default_factory=list)
     _seen_at: dict[int, float] = field(default_factory=dict)
 
     def take(self, rows: Sequence[StepRow], peers: int, now: float) -> list[str]:
-        """Return a line for each newly complete step; `rows`: the ledger's steps after `last`."""
+        """Return a line for each step in `rows`, the steps after `last`, whose reports are complete by now."""
         lines = []
         for row in rows:
             seen_at = self._seen_at.setdefault(row.step, now)
@@ -52,7 +52,7 @@ def summarize(
     wall_seconds: float,
     checkpoint: Path | None,
 ) -> dict[str, Any]:
-    """Return the results of the demo as a dictionary; scripts rely on the keys."""
+    """Return the results of a demo as a dictionary, on whose keys scripts rely."""
     losses = [row.loss for row in steps if row.loss is not None]
     return {
         "steps": len(steps),
@@ -88,7 +88,7 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
 
 
 def validation_line(first: Mapping[str, Any], last: Mapping[str, Any]) -> str:
-    """Compare the first and last checkpoint on held-out text; `?` marks a non-finite loss."""
+    """Compare the first and the last checkpoint on held-out text; a loss that is not finite is `?`."""
 
     def loss(facts: Mapping[str, Any]) -> str:
         return "?" if facts["loss"] is None else f"{facts['loss']:.4f}"

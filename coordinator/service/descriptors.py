@@ -1,7 +1,7 @@
 """File descriptors: the number that the service needs, and the limits of the process.
 
-Many systems allow a process 1024, which it can raise up to a hard limit. The module does not import
-the service, because the doctor uses it, too.
+Many systems allow a process 1024, and let it raise this limit up to a hard limit. The module does
+not import the service, because the doctor uses it, too.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from coordinator.control.door import DESCRIPTORS, DoorLimits
 from coordinator.run.settings import Settings
 from coordinator.web.http.server import ConnectionLimits
 
-SPARE = 256  # descriptors for the database, logs and files being read
+SPARE = 256  # further descriptors for the database, logs and files
 
 
 def descriptors_needed(settings: Settings) -> int:
@@ -21,7 +21,7 @@ def descriptors_needed(settings: Settings) -> int:
 
 
 def most_descriptors() -> int:
-    """Return this process's hard limit on open files; -1: unlimited."""
+    """Return this process's hard limit on open files, or -1 if there is none."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 
 

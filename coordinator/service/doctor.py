@@ -1,6 +1,6 @@
 """`manyhands coordinator doctor`: checks of a run's directory and machine, in stages.
 
-The run may be in service; no check changes anything. The volunteer's doctor is `peer.doctor`.
+The run may be served meanwhile, because no check changes anything. The volunteer's doctor is `peer.doctor`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ TIME_ERROR = 5  # adjtimex(2) returns this for an unsynchronized clock
 
 
 def stages(now: float) -> tuple[Stage[RunDirectory], ...]:
-    """Return the stages in order; `now`: Unix time in seconds."""
+    """Return the stages of checks in order; `now` is the Unix time in seconds."""
     return (
         Stage("configuration", check_configuration),
         Stage("permissions", check_permissions),
@@ -93,7 +93,7 @@ def check_keys(directory: RunDirectory, now: float) -> CheckResult:
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(directory.tls_cert_path, directory.tls_key_path)
         certificate = x509.load_pem_x509_certificate(directory.tls_cert_path.read_bytes())
-    except (OSError, ValueError) as error:  # ssl's errors are subclasses of OSError
+    except (OSError, ValueError) as error:  # `ssl.SSLError` is an OSError
         return failed(f"Certificate and TLS key cannot be used together ({error}).", backup)
     moment = datetime.fromtimestamp(now, timezone.utc)
     if not certificate.not_valid_before_utc <= moment <= certificate.not_valid_after_utc:
@@ -102,7 +102,7 @@ def check_keys(directory: RunDirectory, now: float) -> CheckResult:
 
 
 def _rotation(directory: RunDirectory, now: float) -> str:
-    """Describe the last rotation of the authority's key, and the remaining validity of the old key."""
+    """Describe the last rotation of the authority's key, and how long the old one is valid; "" if none."""
     handover = handover_to(directory.authority, directory.config.run.name)
     if handover is None:
         return ""
@@ -231,7 +231,7 @@ def check_sentences(directory: RunDirectory) -> CheckResult:
     """Check that documents contain several sentences, whose order the objective learns."""
     try:
         single = single_sentences(directory.config, order_sample(directory.config))
-    except (ConfigError, UnreachableError) as error:  # only evaluation needs the sources here
+    except (ConfigError, UnreachableError) as error:  # the coordinator can do without the sources
         return skipped(str(error))
     if single is None:
         return skipped("The run's objective and sources need no look at their sentences.")
@@ -250,7 +250,7 @@ async def _is_this_run(directory: RunDirectory, *hosts: str) -> bool:
 
 
 def _highest(directory: RunDirectory, column: InstrumentedAttribute[Any]) -> float | None:
-    """Return the maximum of a column; None if there are no rows or no such table."""
+    """Return the largest value in a column of the database, or None if it has no rows or no such table."""
     engine = open_engine(directory.database_url)
     try:
         with Database(engine)() as session:
@@ -263,9 +263,9 @@ def _highest(directory: RunDirectory, column: InstrumentedAttribute[Any]) -> flo
 
 
 def _clock_is_kept() -> bool | None:
-    """Return whether the Linux kernel reports a clock synchronized by NTP; None if unknown."""
+    """Return whether the Linux kernel says that NTP synchronizes the clock, or None on other systems."""
     try:
-        state = int(ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(512)))  # a zeroed struct only reads
+        state = int(ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(512)))  # zeroed, it changes nothing
     except (AttributeError, OSError):
         return None
     return None if state < 0 else state != TIME_ERROR

@@ -1,4 +1,4 @@
-"""Parts of the coordinator, each a process: service, keeper, and auxiliary parts like the validator.
+"""Parts of the coordinator, each a process: service, keeper, and auxiliary ones like the validator.
 
 Parts are spawned, never forked, and lead their own process groups. A part is always ended with its
 group, because hivemind's processes and the p2p daemon outlive a killed parent.
@@ -34,14 +34,14 @@ from peer.runtime.processes import (
 
 logger = logging.getLogger(__name__)
 FAILED = 1  # exit code after an unexpected error
-NICENESS = 10  # niceness of auxiliary parts; on a shared core they get about a tenth of the time
+NICENESS = 10  # of auxiliary parts, which get about a tenth of a shared core
 
 
 @dataclass(frozen=True)
 class Part:
     """A process to keep running; `main` gets the run's directory, the parent's pid and a callback.
 
-    `main` calls the callback when it is ready. Auxiliary parts stop after the others, and their
+    `main` calls the callback once it is ready. Auxiliary parts are stopped after the others, and their
     failures do not end the run. An auxiliary part may return to free memory and is then restarted.
     """
 
@@ -90,7 +90,7 @@ def _run_validator(directory: Path, _parent_pid: int, ready: Callable[..., None]
 
 def _run_answerer(directory: Path, _parent_pid: int, ready: Callable[..., None]) -> None:
     os.nice(NICENESS)
-    from coordinator.playground.answerer import run_answerer  # imports torch for the first question
+    from coordinator.playground.answerer import run_answerer  # torch is not imported until then
 
     ready()
     run_answerer(directory)
@@ -131,7 +131,7 @@ PUBLISHER = Part("publisher", _run_publisher, auxiliary=True)
 
 @dataclass(frozen=True)
 class _Ready:
-    """A message from a part's process that it is ready, with its result."""
+    """The message of a part's process that it is ready, with an answer if it has one."""
 
     answer: object = None
 
@@ -139,12 +139,12 @@ class _Ready:
 class PartProcess:
     """The process of one part; `start` may be called again after the process has ended."""
 
-    def __init__(self, part: Part, directory: Path, style: LogStyle = LogStyle()) -> None:  # noqa: B008  # frozen
+    def __init__(self, part: Part, directory: Path, style: LogStyle = LogStyle()) -> None:  # noqa: B008  # the default is frozen
         self.part = part
         self._style = style
-        self.ready = False  # reported since the last start
-        self.answer: object = None  # reported when ready
-        self.error: ManyhandsError | None = None  # reported cause of the end
+        self.ready = False  # whether the process has said so since its last start
+        self.answer: object = None  # sent by the process when it became ready
+        self.error: ManyhandsError | None = None  # error with which the process ended, if it sent one
         self._directory = directory
         self._process: multiprocessing.process.BaseProcess | None = None
         self._messages: Connection | None = None
@@ -159,7 +159,7 @@ class PartProcess:
             args=(self.part, self._directory, os.getpid(), theirs, self._style),
             name=self.part.name,
         )
-        with interrupts_ignored():  # children ignore Ctrl-C
+        with interrupts_ignored():  # the child must ignore Ctrl-C
             process.start()
         theirs.close()
         self._process = process
@@ -185,7 +185,7 @@ class PartProcess:
         return _pid(self._process)
 
     def has_ended(self) -> bool:
-        """Return whether the process has ended; others in its group may still be running."""
+        """Return whether the process has ended; its children may still be running."""
         return self._process is None or has_ended(_pid(self._process))
 
     def ask_to_stop(self) -> None:
@@ -197,7 +197,7 @@ class PartProcess:
         """Kill the process and its group; return its exit code, or None if it was not running."""
         if self._process is None:
             return None
-        end_group(_pid(self._process))  # unreaped, so its pid cannot be reused
+        end_group(_pid(self._process))  # not joined yet, so no other process has its pid
         self._process.kill()
         self._process.join()
         exit_code = self._process.exitcode
@@ -224,7 +224,7 @@ def _part_main(part: Part, directory: Path, parent_pid: int, messages: Connectio
     kill_forks_at_end()
     log_to_stderr(part.name, style)
     log_the_unforeseen()
-    from coordinator.store.engine import in_one_sentence  # the supervisor need not import it
+    from coordinator.store.engine import in_one_sentence  # imported here to save the supervisor's memory
 
     try:
         with in_one_sentence():
@@ -232,7 +232,7 @@ def _part_main(part: Part, directory: Path, parent_pid: int, messages: Connectio
     except ManyhandsError as error:
         messages.send(error)
         exit_now(error.exit_code)
-    except Exception:  # outermost fault boundary of the process; logged with a traceback
+    except Exception:  # nothing else would log it
         logger.exception("the %s failed", part.name)
         exit_now(FAILED)
 

@@ -38,7 +38,7 @@ def prepare(path: Path, *, service_only: bool = False, keeper_only: bool = False
         settings.sinks.require_installed()
     check_ports(listeners(directory, parts))
     with open_database(directory):
-        pass  # migrate once, before several parts start
+        pass  # migrate before several parts open it at once
     return Prepared(
         run=directory.config.run.name,
         parts=parts,
@@ -57,7 +57,7 @@ def chosen_parts(
     has_sinks: bool = False,
     has_webhooks: bool = False,
 ) -> tuple[Part, ...]:
-    """Return the parts to run on this machine; there is no validator if no text is held out."""
+    """Return the parts to run on this machine, which include a validator only if text is held out."""
     if service_only:
         return (SERVICE,)
     chosen = (
@@ -72,7 +72,7 @@ def chosen_parts(
 
 
 def listeners(directory: RunDirectory, parts: Sequence[Part]) -> list[Listener]:
-    """Return the ports on which the parts will listen."""
+    """Return the ports on which these parts of the run listen."""
     settings = directory.settings
     control = _listener(directory, settings, "control_port", "the control plane")
     web = _listener(directory, settings, "web_port", "the dashboard")

@@ -33,7 +33,7 @@ from peer.config.trust import unpinned
 logger = logging.getLogger(__name__)
 
 FULL_EVERY_S = 60.0
-_NEVER = 2**31 - 1  # threshold of the oldest generation
+_NEVER = 2**31 - 1  # threshold that garbage collection does not reach
 AppFactory = Callable[[RunDirectory, RunServices], FastAPI]
 
 
@@ -75,7 +75,7 @@ async def run_service(
 
 @asynccontextmanager
 async def _opened(directory: RunDirectory) -> AsyncIterator[RunServices]:
-    """Open the run's services, and listen for changes by other processes."""
+    """Open the run's services, and listen for changes that other processes make to the database."""
     with open_run_services(directory, time.time) as services:
         async with listening(services.database.engine, services.bell):
             yield services
@@ -99,9 +99,9 @@ async def _until_either(stop: asyncio.Event, serving: asyncio.Task[None]) -> Non
 
 @asynccontextmanager
 async def rare_full_collections(every_s: float = FULL_EVERY_S) -> AsyncIterator[None]:
-    """Collect the oldest generation only every `every_s` seconds in the block.
+    """During the block, collect the oldest generation of garbage only every `every_s` seconds.
 
-    Objects that exist at the start are exempt; young generations are collected as usual.
+    Objects that exist before are never examined; younger generations are collected as usual.
     """
     thresholds = gc.get_threshold()
     gc.collect()

@@ -34,13 +34,13 @@ logger = logging.getLogger(__name__)
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 POLL_S = 0.1
-STOP_GRACE_S = 45.0  # enough for a large model's last checkpoint
+STOP_GRACE_S = 45.0  # long enough for writing a large model's last checkpoint
 AUXILIARY_GRACE_S = 10.0
-LONGEST_STOP_S = STOP_GRACE_S + AUXILIARY_GRACE_S  # a parent process must wait longer
-STEADY_S = 60.0  # a failure after this uptime resets the count of consecutive failures
-MAX_FAILURES = 6  # consecutive failures before giving up on a part that was never ready
-REBIRTH_S = 1.0  # delay before restarting an auxiliary part that ran out of work
-LONGEST_PAUSE_S = 30.0  # maximum restart delay; short because volunteers wait
+LONGEST_STOP_S = STOP_GRACE_S + AUXILIARY_GRACE_S  # a process that stops the supervisor must wait longer
+STEADY_S = 60.0  # a failure after this uptime is counted as the first one again
+MAX_FAILURES = 6  # after so many failures in a row, give up on a part that was never ready
+REBIRTH_S = 1.0  # delay before restarting an auxiliary part that ended to free memory
+LONGEST_PAUSE_S = 30.0  # longest restart delay; short, because volunteers are waiting
 LONGEST_AUXILIARY_PAUSE_S = 300.0
 
 
@@ -71,7 +71,7 @@ def serve_run(
 
 
 def preparation(*, service_only: bool, keeper_only: bool) -> Part:
-    """Return the part that checks the run and migrates its database; its answer is a `Prepared`."""
+    """Return the part that checks a run and migrates its database; its answer is a `Prepared`."""
     return Part("preparation", partial(_prepare, service_only=service_only, keeper_only=keeper_only))
 
 
@@ -84,7 +84,7 @@ def _prepare(
 
 
 def prepare_apart(path: Path, part: Part, style: LogStyle) -> Prepared:
-    """Prepare the run in a separate process; raises the errors of the preparation."""
+    """Prepare a run in a separate process; raises the error with which the preparation ended."""
     process = PartProcess(part, path, style)
     process.start()
     try:
@@ -113,10 +113,10 @@ class Supervisor:
         self._on_ready = on_ready
 
     def run(self, should_stop: Callable[[], bool]) -> None:
-        """Supervise until `should_stop()`; on return, no process of any part's group is running.
+        """Supervise until `should_stop()`; on return, no process of any part is running.
 
         Raises a part's own error if its first start fails, and `WorkerError` if the part never
-        becomes ready. Failures of auxiliary parts are never raised.
+        becomes ready or has to be killed at the end. Failures of auxiliary parts are never raised.
         """
         try:
             while not should_stop():
@@ -140,7 +140,7 @@ class Supervisor:
 
 
 class _Watched:
-    """A part's process with its failures and restarts."""
+    """A part's process, and the record of its starts and failures."""
 
     def __init__(self, process: PartProcess, clock: Callable[[], float], events: EventLog) -> None:
         self.process = process
@@ -148,9 +148,9 @@ class _Watched:
         self._running = False
         self._said_ready = False
         self._start_at = clock()
-        self._failures = 0  # consecutive failures
+        self._failures = 0  # failures in a row
         self._starts = 0
-        self._was_ready = False  # ready at least once
+        self._was_ready = False  # at least once since the supervisor started
 
     def tend(self) -> bool:
         """Start the part if due, or detect its end; return whether it has just become ready."""
@@ -169,7 +169,7 @@ class _Watched:
         return newly_ready
 
     def _bury(self, now: float) -> None:
-        """Clean up an ended process and schedule a restart; raises if the part cannot be restarted."""
+        """Clean up after an ended process, and schedule its restart or raise its error to give up."""
         exit_code, name = self.process.end(), self.process.part.name
         auxiliary = self.process.part.auxiliary
         self._running, self._was_ready = False, self._was_ready or self.process.ready
@@ -189,7 +189,7 @@ class _Watched:
 
 
 def restart_delay_s(failures: int, *, auxiliary: bool = False, was_ready: bool = False) -> float | None:
-    """Return the restart delay in seconds after this many consecutive failures; None: give up."""
+    """Return the seconds to wait before a restart after this many failures in a row, or None to give up."""
     if failures < MAX_FAILURES:
         return float(2 ** (failures - 1))
     if auxiliary:
