@@ -12,19 +12,19 @@ from collections.abc import Callable
 
 from auth.errors import RequestError
 
-CAPACITY = 4096  # addresses to remember; the least recently used one is dropped
+CAPACITY = 4096  # number of callers to remember; the least recently seen is dropped
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class Pace:
-    """A token bucket: `burst` events at once, `per_second` on average."""
+    """A token bucket, which allows `burst` events at once and `per_second` events on average."""
 
     def __init__(self, per_second: float, burst: float, now: float) -> None:
         self._per_second, self._burst = per_second, burst
         self._level, self._at = burst, now
 
     def take(self, now: float) -> float:
-        """Count an event; return the number of seconds by which it is too early."""
+        """Count an event, and return by how many seconds it comes too early, or 0.0 if it is within the limit."""
         self._refill(now)
         self._level -= 1.0
         return max(0.0, -self._level / self._per_second)
@@ -43,7 +43,7 @@ class Pace:
 
 
 def host_address(host: str) -> Address:
-    """Parse a socket's peer address, unmapping IPv4-mapped IPv6; raises `ValueError`."""
+    """Parse a peer's address, turning IPv4-mapped IPv6 into IPv4; raises `ValueError` if it is no address."""
     address = ipaddress.ip_address(host.partition("%")[0])
     return getattr(address, "ipv4_mapped", None) or address
 
@@ -54,52 +54,52 @@ def network_of(address: Address) -> str:
 
 
 def http_caller(client: object) -> str:
-    """Return the key of a caller from an ASGI scope's `client`: (address, port) or None."""
+    """Return the key under which an HTTP caller is limited; `client` is an ASGI scope's: (address, port)."""
     host = str(client[0]) if isinstance(client, tuple | list) and client else ""
     try:
         return network_of(host_address(host))
-    except ValueError:  # a name from a proxy, or a socket without an address
+    except ValueError:  # a proxy's name for the client, or a Unix socket
         return host[:64]
 
 
 class CallerPlaces:
-    """A limit on concurrent calls or connections, in total and per caller; for one event loop."""
+    """A limit on concurrent calls or connections, in total and for each caller, within one event loop."""
 
     def __init__(self, total: int, per_caller: int) -> None:
         self._total, self._per_caller = total, per_caller
         self._taken: Counter[str] = Counter()
 
     def enter(self, caller: str, *, counted: bool = True) -> bool:
-        """Reserve a place until `leave`; return False if none is free. `counted`: also limit the caller."""
+        """Reserve a place until `leave`; return False if none is free, in total or (if `counted`) for the caller."""
         if self._taken.total() >= self._total or (counted and self._taken[caller] >= self._per_caller):
             return False
         self._taken[caller] += 1
         return True
 
     def leave(self, caller: str) -> None:
-        """Release a place."""
+        """Release one of the caller's places."""
         self._taken[caller] -= 1
         if not self._taken[caller]:
-            del self._taken[caller]  # callers that left must not take memory
+            del self._taken[caller]  # callers without a place must not take memory
 
     def __len__(self) -> int:
         return self._taken.total()
 
 
 class CallerPace:
-    """A limit on each caller's requests per minute, for one event loop."""
+    """A limit on the requests per minute of each caller, within one event loop."""
 
     def __init__(self, per_minute: int, clock: Callable[[], float], capacity: int = CAPACITY) -> None:
         self._per_minute, self._clock, self._capacity = per_minute, clock, capacity
         self._paces: dict[str, Pace] = {}  # least recently used first
 
     def admit(self, address: Address) -> None:
-        """Count a request; raises `RequestError` if it exceeds the limit."""
+        """Count a request from this address; raises `RequestError` if it exceeds the limit."""
         if not self.allows(network_of(address)):
             raise RequestError(f"The coordinator answers this {self._per_minute} times a minute: wait a little.")
 
     def allows(self, caller: str) -> bool:
-        """Count a request; return whether it is within the limit."""
+        """Count a caller's request; return whether it is within the limit."""
         now = self._clock()
         pace = self._paces.pop(caller, None) or Pace(self._per_minute / 60, self._per_minute, now)
         self._paces[caller] = pace

@@ -23,14 +23,14 @@ MOST_REST_S = 0.1
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 LITTLE_S = 0.25
-REST = 10  # multiple of the computation time
+REST = 10  # a slow value is reused for this multiple of its computation time
 Value = TypeVar("Value")
 
 
 class Batcher(Generic[Item, Result]):
-    """A queue whose items `work` processes in a thread, one batch at a time; for one event loop.
+    """A queue for one event loop, whose items `work` processes in a thread, one batch at a time.
 
-    For each item, `work` returns a result or the error of this item.
+    `work` returns a result or an error for each item of the batch.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Batcher(Generic[Item, Result]):
         self._next_at = clock()
 
     async def add(self, item: Item) -> Result:
-        """Process the item in the next batch, even if this call is cancelled meanwhile."""
+        """Return the item's result, or raise its error; the item is processed even if this call is cancelled."""
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, future))
         if self._running is None:
@@ -88,7 +88,7 @@ def _settle(future: asyncio.Future[Result], outcome: Result | Exception) -> None
 
 
 class Costly(Generic[Value]):
-    """The value of `work`, cached if it is slow; concurrent callers wait for one computation."""
+    """The value of `work`, cached if it is slow to compute; concurrent callers share one computation."""
 
     def __init__(self, work: Callable[[], Value], clock: Callable[[], float] = time.monotonic) -> None:
         self._work, self._clock = work, clock
@@ -97,7 +97,7 @@ class Costly(Generic[Value]):
         self._lock = threading.Lock()
 
     def __call__(self) -> Value:
-        """Return the value, recomputed if it has expired."""
+        """Return the cached value if it is fresh enough, else compute it again."""
         with self._lock:
             began = self._clock()
             if self._found is None or began >= self._good_until:
