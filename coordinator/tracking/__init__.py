@@ -1,4 +1,4 @@
-"""Export of metrics to TensorBoard, Weights & Biases and Trackio, in a separate process.
+"""Export of a run's curves to TensorBoard, Weights & Biases and Trackio, by a separate process.
 
 `coordinator.service.parts` starts `process`, which imports only the libraries of configured sinks.
 """

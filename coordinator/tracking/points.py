@@ -17,7 +17,7 @@ from coordinator.store.engine import Database
 from coordinator.store.eras import current_era
 from coordinator.store.models import Era, Step
 
-MOST_AT_ONCE = 20  # steps, and as many evaluations; at most these are lost by a kill
+MOST_AT_ONCE = 20  # maximum number of steps, and of evaluations, that are written (and can be lost) together
 EVALUATED = ("loss", "perplexity", "accuracy", "sop_accuracy", "detection_accuracy", "detection_f1")
 
 
@@ -38,8 +38,8 @@ class SinkPosition(BaseModel):
 
     rows: int = 0
     era: int = 0
-    step: int = 0  # last global step
-    validated_at: float = 0.0  # Unix time of the last evaluation
+    step: int = 0  # last global step written
+    validated_at: float = 0.0  # Unix time of the last evaluation written
 
     def after(self, point: Point) -> SinkPosition:
         """Return the position after writing this point."""
@@ -56,7 +56,7 @@ def in_current_era(database: Database, position: SinkPosition) -> SinkPosition:
 
 
 def next_points(database: Database, position: SinkPosition, settled_before: float) -> list[Point]:
-    """Return the next points: steps completed before `settled_before`, then evaluations."""
+    """Return the next points after a position: steps completed before `settled_before`, then evaluations."""
     settled = Step.completed_at <= settled_before
     following = select(Step).where(Step.step > position.step, settled).order_by(Step.step).limit(MOST_AT_ONCE)
     with database() as session:

@@ -30,24 +30,24 @@ from coordinator.tracking.sinks import SINKS, Sink
 from peer.runtime.processes import stop_at_sigterm
 
 logger = logging.getLogger(__name__)
-LAST_S = 8.0  # time to write the remaining points after SIGTERM
+LAST_S = 8.0  # time limit for writing the remaining points after SIGTERM
 POLL_S = 2.0
 LONGEST_PAUSE_S = 300.0
 
 
 @dataclass
 class SinkWriter:
-    """A writer of a run's points to one sink; its thread executes `run`."""
+    """A writer of a run's points to one sink, whose `run` is executed in a thread of its own."""
 
     name: str
     open: Callable[[], Sink]
-    book: Path  # file with the sink's position
+    book: Path  # file that stores the sink's position
     database: Database
     clock: Callable[[], float] = time.time
-    failures: int = 0  # consecutive failures
+    failures: int = 0  # failures in a row
 
     def run(self, stop: threading.Event) -> None:
-        """Write new points until `stop` is set, then the remaining ones."""
+        """Write points as they come until `stop` is set, then the remaining ones; retry after errors."""
         while True:
             try:
                 self.write_until(stop)
@@ -60,7 +60,7 @@ class SinkWriter:
                 return
 
     def write_until(self, stop: threading.Event) -> None:
-        """Open the sink, write from its position until `stop` is set, and close it; raises its errors."""
+        """Open the sink, write points until `stop` is set, and close the sink; raises the sink's errors."""
         position, sink = self.position(), self.open()
         try:
             while True:
@@ -77,7 +77,7 @@ class SinkWriter:
             sink.close()
 
     def write_some(self, sink: Sink, position: SinkPosition, settled_before: float) -> SinkPosition:
-        """Write the next points, if any; return the new position."""
+        """Write the points after `position`, if any; return the new position."""
         reached = in_current_era(self.database, position)
         if reached.step < position.step:
             sink.rewind(reached.step)
@@ -98,7 +98,7 @@ class SinkWriter:
         return end
 
     def position(self) -> SinkPosition:
-        """Read the position to continue from; raises `StorageError`."""
+        """Read the position to continue from; raises `StorageError` if its file cannot be read."""
         try:
             return SinkPosition.model_validate_json(self.book.read_bytes())
         except FileNotFoundError:
@@ -131,7 +131,7 @@ def run_sinks(run_dir: Path) -> None:
     """Write to all sinks until SIGTERM; end at most `LAST_S` later."""
     directory = RunDirectory.open(run_dir)
     directory.sinks_dir.mkdir(mode=0o700, exist_ok=True)
-    sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  # permanently: libraries print greetings
+    sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  # for good, because libraries print greetings
     stop = stop_at_sigterm()
     database = Database(open_engine(directory.database_url))
     running = [

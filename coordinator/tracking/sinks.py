@@ -25,11 +25,11 @@ class Sink:
     _run: Any
 
     def write(self, row: int, point: Point) -> None:
-        """Log a point; rows are numbered from 0."""
+        """Log a point as row number `row`, counted from 0."""
         self._run.log(_values(point), step=row)
 
     def rewind(self, step: int) -> None:
-        """Handle a rewind; by default rows continue, and `train/era` distinguishes them."""
+        """Handle a rewind of the run to `step`. By default nothing is removed; `train/era` tells rows apart."""
 
     def flush(self) -> None:
         """Make logged points visible to readers; tracker libraries do so by themselves."""
@@ -44,14 +44,14 @@ def _values(point: Point) -> dict[str, float]:
 
 
 class TensorBoardSink(Sink):
-    """A further event file in the folder, written by the class underlying SummaryWriter."""
+    """A new event file in the folder, written with the class that SummaryWriter uses."""
 
     def __init__(self, settings: TensorBoardSettings, directory: RunDirectory) -> None:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         self._writer = EventFileWriter(str(directory.path / settings.directory))
 
-    def write(self, row: int, point: Point) -> None:  # noqa: ARG002  # events have no numbers
+    def write(self, row: int, point: Point) -> None:  # noqa: ARG002  # events have no row numbers
         """Write an event with the point's values and time."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
@@ -60,7 +60,7 @@ class TensorBoardSink(Sink):
         self._writer.add_event(Event(wall_time=point.at, step=point.step, summary=Summary(value=values)))
 
     def rewind(self, step: int) -> None:
-        """Make TensorBoard discard earlier events of later steps."""
+        """Make TensorBoard discard the events already written of steps after `step`."""
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
         self._writer.add_event(Event(step=step + 1, session_log=SessionLog(status=SessionLog.START)))
@@ -78,13 +78,13 @@ class WandbSink(Sink):
     """A W&B run plotted over `GLOBAL_STEP`; its id is derived from the run's certificate."""
 
     def __init__(self, settings: WandbSettings, directory: RunDirectory) -> None:
-        if settings.api_key_file is not None:  # `wandb.login` would write it to the home folder
+        if settings.api_key_file is not None:  # `wandb.login` would write the key to the home folder
             os.environ["WANDB_API_KEY"] = read_secret(
                 directory.path / settings.api_key_file, "sinks.wandb.api_key_file"
             )
         folder, name = directory.sinks_dir / "wandb", directory.config.run.name
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for variable in ("WANDB_CACHE_DIR", "WANDB_DATA_DIR"):  # defaults are in the home folder
+        for variable in ("WANDB_CACHE_DIR", "WANDB_DATA_DIR"):  # by default in the home folder
             os.environ.setdefault(variable, str(folder))
         import wandb
 
@@ -111,15 +111,15 @@ class WandbSink(Sink):
         self._run.define_metric("*", step_metric=GLOBAL_STEP)
 
     def write(self, row: int, point: Point) -> None:
-        """Log a complete point; without `commit` the library would hold it until the next one."""
+        """Log a point; without `commit` the library would keep it back until the next one."""
         self._run.log(_values(point), step=row, commit=True)
 
 
 class TrackioSink(Sink):
-    """A Trackio run with this run's name."""
+    """A Trackio run that has the name of this run."""
 
     def __init__(self, settings: TrackioSettings, directory: RunDirectory) -> None:
-        os.environ["TRACKIO_DIR"] = str(directory.sinks_dir / "trackio")  # read at import
+        os.environ["TRACKIO_DIR"] = str(directory.sinks_dir / "trackio")  # Trackio reads it when imported
         if settings.token_file is not None:
             token = read_secret(directory.path / settings.token_file, "sinks.trackio.token_file")
             os.environ["TRACKIO_WRITE_TOKEN" if settings.server_url else "HF_TOKEN"] = token
