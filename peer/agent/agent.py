@@ -78,7 +78,7 @@ from peer.runtime.processes import beat
 from peer.runtime.version import require_understood, software_version, update_notice
 
 FAREWELL_S = 4.0
-LONGEST_STOP_S = STOP_GRACE_S + KILLED_S + FAREWELL_S  # minimum wait before killing the agent
+LONGEST_STOP_S = STOP_GRACE_S + KILLED_S + FAREWELL_S  # whoever stops the agent must wait this long before killing it
 USED_EVERY_S = 30.0
 WAITING_FOR_KEEPER = (
     "Waiting for the run's keeper, which nobody can reach yet: this machine is admitted, and begins by itself "
@@ -88,7 +88,7 @@ WAITING_FOR_KEEPER = (
 
 @dataclass(frozen=True)
 class StayOver:
-    """The last event of a stay, after all tasks that send events have ended."""
+    """The last event of a stay, sent after all tasks that send events have ended."""
 
 
 MachineEvent = Readings | Decision | GuestEvent
@@ -97,12 +97,12 @@ AgentEvent = MachineEvent | SessionEvent | WorkersEvent | AnswerEvent | StayOver
 
 
 async def unexplained(error: SwarmError) -> ManyhandsError:
-    """Return the error unchanged; the default if no diagnosis is available."""
+    """Return the error unchanged; the default of `explain`, without a diagnosis of the network."""
     return error
 
 
 class Agent:
-    """A device's stay in a run, from joining to leaving."""
+    """A device's stay in a run, from joining to leaving. `run` takes part, `stop` ends the stay."""
 
     def __init__(
         self,
@@ -124,36 +124,36 @@ class Agent:
         self._stop = StopRequest()
         self._events: asyncio.Queue[AgentEvent] = asyncio.Queue()
         self._tell = self._events.put_nowait
-        # Objects that outlive individual workers and sessions.
+        # Objects that last for the whole stay, over several workers and sessions.
         self._credentials = Credentials(options.state_dir)
         self._account = UsageMeter(options.limits)
         self._outbox = Outbox(options.state_dir / "outbox.sqlite", clock)
         self._suspicions = WaitingSuspicions()
         self._presence = OwnPresence(options.role)
         self._log = EventLog(options.data_dir / FOLDER, "agent", clock)
-        # Helpers that act on behalf of workers.
-        self._client: ControlClient  # set after joining
+        # Helpers that do for a worker what needs the coordinator.
+        self._client: ControlClient  # set once the device has joined
         self._keeper = KeeperSearch(lambda: self._client.swarm_addresses(), self._tell)
         self._line = LineWatch(self._measure_line, self._tell)
         self._checkpoints = self._make_checkpoint_watch()
         self._workers = Workers(worker_main, self._stop, self._events, explain, clock, self._rng)
         # State of the event handlers.
-        self._decision: Decision | None = None  # None: the machine has not been read yet
+        self._decision: Decision | None = None  # None until the first readings
         self._readings = Readings()  # latest readings
         self._used_due_s = 0.0
         self._told_unknown = False
-        self._newer = ""  # latest notice about a newer version
+        self._newer = ""  # last notice shown about a newer version
         self._is_cut_off = self._disk_is_full = False
         self._work = StayWork()
         self._display: Display | None = None
         self._watching: asyncio.Task[None] | None = None
-        self._device, self._fault = "", ""  # chosen device; fault of a better device
+        self._device, self._fault = "", ""  # device to train on; why a better one is not used
 
     @property
     def handlers(self) -> dict[type, Callable[[Any], None]]:
         """The handler for each type of event; other events are only displayed."""
         return {
-            # From the monitor: readings of the machine, and the decision that the limits imply.
+            # From the monitor: readings of the machine, and what the volunteer's limits then allow.
             Readings: self._on_readings,
             Decision: self._on_decision,
             # From the coordinator, through the session.
@@ -173,7 +173,7 @@ class Agent:
             Suspicion: self._suspicions.put,
             Transferred: self._account.take,
             Failed: self._on_failed,
-            # Requests of the worker, and their answers.
+            # Requests of the worker, and the answers to them.
             KeeperSought: lambda _: self._keeper.seek(),
             KeeperAt: self._workers.tell,
             LineInDoubt: lambda _: self._line.measure(),
@@ -194,7 +194,7 @@ class Agent:
     def stop(self, reason: str) -> None:
         """Leave the swarm in order; exit immediately on a second call."""
         if self._stop.asked.is_set():
-            os._exit(130)  # the worker's group is killed with this process
+            os._exit(130)  # the worker and its children die with this process
         self._leave(reason)
         self._tell(Notice("info", "Leaving in order, which takes up to ten seconds; being told again ends at once."))
 
@@ -233,7 +233,7 @@ class Agent:
             await self._client.close()
 
     async def _enter_patiently(self) -> control_pb2.JoinReply:
-        """Join the run; a known device keeps retrying while the coordinator is unreachable."""
+        """Join the run. While the coordinator is unreachable, a device that has joined before keeps retrying."""
         run = self._options.link.run
 
         def may_pass(error: BaseException) -> bool:
@@ -264,17 +264,17 @@ class Agent:
             )
             self._credentials.store_grant(options.link.run, reply.authority_key, reply.token, reply.revocations)
             require_understood(reply.run_config_json, client.software_version, client.software_address)
-            if options.role == "trainer":  # an auxiliary peer does not open data sources
+            if options.role == "trainer":  # only trainers open data sources
                 check_reach(RunConfig.from_json(reply.run_config_json), options.allowed)
             await client.fetch_files(reply, options.tokenizer_dir, self._account.fetching)
-        except BaseException:  # includes cancellation; the caller has no client to close yet
+        except BaseException:  # also if cancelled: the caller has no client to close
             await client.close()
             raise
         self._client = client
         return reply
 
     async def _take_part(self, reply: control_pb2.JoinReply, handling: asyncio.Task[None]) -> None:
-        """Run training and session concurrently; when one ends, end the other in order."""
+        """Train while keeping a session with the coordinator; when either ends, end the other in order."""
         self._keeper.hear(reply.initial_peers)
         self._workers.tell(ClockRead(self._client.clock_offset_s))
         session_stop = asyncio.Event()
@@ -283,7 +283,7 @@ class Agent:
         watching = self._begin_watching()
         try:
             await asyncio.wait({talking, training, watching, handling}, return_when=asyncio.FIRST_COMPLETED)
-            if not training.done():  # e.g. the device is quarantined
+            if not training.done():  # the session ended, e.g. because of a quarantine
                 self._leave()
                 await asyncio.wait({training, handling}, return_when=asyncio.FIRST_COMPLETED)
             session_stop.set()
@@ -314,7 +314,7 @@ class Agent:
             await self._workers.run(plan)
 
     async def _plan(self, reply: control_pb2.JoinReply) -> WorkerPlan | None:
-        """Return the plan for a worker once the keeper's addresses are known; None if stopped before."""
+        """Wait for the keeper's addresses, and return the worker's plan, or None if stopped meanwhile."""
         options = self._options
         if not self._keeper.known.is_set():
             self._tell(Notice("info", WAITING_FOR_KEEPER))
@@ -335,7 +335,7 @@ class Agent:
         )
 
     def _make_checkpoint_watch(self) -> CheckpointWatch:
-        """Return a checkpoint downloader for workers that respects the volunteer's disk limit."""
+        """Return a downloader that fetches checkpoints for workers within the volunteer's disk limit."""
         options, most = self._options, self._options.limits.disk_bytes
         return CheckpointWatch(
             lambda: self._client.newest_checkpoint(self._credentials.token_jwt),
@@ -348,7 +348,7 @@ class Agent:
         )
 
     async def _measure_line(self) -> float | None:
-        """Measure bandwidth in bytes per second, capped by the volunteer's limits; None if that fails."""
+        """Return the measured bandwidth (bytes/s), at most what the volunteer allows, or None if that fails."""
         limits, measured = self._options.limits, await measured_bandwidth(self._client)
         return None if measured is None else Placement(bandwidth=measured).within(*limits.rates).bandwidth
 
@@ -366,7 +366,7 @@ class Agent:
         return self._account.on(self._read_machine())
 
     def _leave(self, reason: str = "") -> None:
-        """Ask all tasks to end in order; the presence becomes "stopping" immediately."""
+        """Ask all tasks to end in order, and show this peer as "stopping" from now on."""
         self._presence.stopping()
         self._stop.ask(reason)
 
@@ -411,7 +411,7 @@ class Agent:
             self._show(Notice("warning", notice))
 
     def _on_connected(self, connected: Connected) -> None:
-        if connected.up or not self._stop.asked.is_set():  # the session also closes when leaving
+        if connected.up or not self._stop.asked.is_set():  # a session that closes because of leaving is no news
             self._show(connected)
 
     def _on_cut_off(self, event: CutOff) -> None:
@@ -419,7 +419,7 @@ class Agent:
         self._show(Notice("error", event.reason))
 
     def _on_worker_ended(self, _: WorkerEnded) -> None:
-        """Add up the worker's usage, and cancel its open requests."""
+        """Add the ended worker's usage to the stay's, and cancel the requests that it made."""
         self._account.worker_ended()
         self._line.stop()
         self._checkpoints.stop()
@@ -438,7 +438,7 @@ class Agent:
         self._show(report)
 
     def _on_lost(self, lost: Lost) -> None:
-        """Report lost samples, unless the device was cut off and the coordinator has counted them."""
+        """Report lost samples, unless the device was cut off: the coordinator has then counted them as lost."""
         self._work = self._work.after(lost)
         self._show(self._work)
         if not self._is_cut_off:
@@ -459,7 +459,7 @@ class Agent:
         self._disk_is_full = waits
 
     def _on_failed(self, failed: Failed) -> None:
-        if failed.code != SwarmError.code:  # a swarm error is shown with the pause that follows
+        if failed.code != SwarmError.code:  # such an error is shown with the delay that follows it
             self._show(failed)
 
     def _show(self, event: DisplayEvent) -> None:
@@ -468,7 +468,7 @@ class Agent:
 
 
 def logged(event: AgentEvent) -> AnyEvent | None:
-    """Return the event log's entry for an agent event; None if it is not logged."""
+    """Return the event log's entry for an agent event, or None if the log does not contain such events."""
     match event:
         case Connected():
             return SessionChanged(up=event.up)
@@ -486,7 +486,7 @@ def logged(event: AgentEvent) -> AnyEvent | None:
 
 
 async def run_agent(agent: Agent) -> None:
-    """Run the agent, leaving in order on Ctrl-C or SIGTERM."""
+    """Run the agent; on Ctrl-C or SIGTERM it leaves the swarm in order."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, agent.stop, signal.Signals(number).name)

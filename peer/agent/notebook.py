@@ -41,12 +41,12 @@ _TRACK = "height:.6em;border-radius:.3em;background:rgba(128,128,128,.25);overfl
 class LossCurve:
     """The loss of this device's samples over global steps.
 
-    It has at most `MAX_POINTS` points, each the mean over `stride` steps; `stride` grows.
+    It has at most `MAX_POINTS` points, each the mean over `stride` steps, which grows with the run.
     """
 
-    stride: int = 1  # steps per point
+    stride: int = 1  # number of steps whose mean is one point
     settled: tuple[Point, ...] = ()
-    newest: tuple[Point, ...] = ()  # points that the last mean will include
+    newest: tuple[Point, ...] = ()  # single steps whose mean will be the next point
 
     @property
     def points(self) -> tuple[Point, ...]:
@@ -54,7 +54,7 @@ class LossCurve:
         return (*self.settled, _mean(self.newest)) if self.newest else self.settled
 
     def with_point(self, step: int, loss: float) -> LossCurve:
-        """Return the curve with a point added; points at `step` or later have been undone and are dropped."""
+        """Return the curve with a point added; earlier points at `step` or later were undone, and are dropped."""
         settled = tuple(point for point in self.settled if point[0] < step)
         newest = tuple(point for point in self.newest if point[0] < step)
         if newest and newest[0][0] // self.stride != step // self.stride:
@@ -73,7 +73,7 @@ def _mean(points: Sequence[Point]) -> Point:
 
 @dataclass(frozen=True)
 class Told:
-    """A line of text for the volunteer."""
+    """A line of text for the volunteer, and when it was written."""
 
     at: float  # Unix time in seconds
     text: str
@@ -93,7 +93,7 @@ def reduce_notebook(state: NotebookState, event: DisplayEvent, now: float) -> No
     known = Connected(state.panel.connected)
     state = replace(state, panel=reduce_state(state.panel, event))
     if isinstance(event, Progress | StepReport) and event.loss is not None:
-        step = event.step + 1 if isinstance(event, Progress) else event.step  # progress is towards the next step
+        step = event.step + 1 if isinstance(event, Progress) else event.step  # its loss belongs to the next step
         state = replace(state, curve=state.curve.with_point(step, event.loss))
     text = None if event == known else _worth_telling(event)
     return state if text is None else replace(state, told=_tell(state.told, Told(now, text)))
@@ -106,7 +106,7 @@ def _worth_telling(event: DisplayEvent) -> str | None:
 
 
 def _tell(told: tuple[Told, ...], new: Told) -> tuple[Told, ...]:
-    """Append a line; it replaces an earlier line with the same text."""
+    """Return the lines with a new one, which replaces an earlier line with the same text."""
     return (*(old for old in told if old.text != new.text), new)[-MAX_NOTICES:]
 
 
@@ -199,7 +199,7 @@ def _clock_time(at: float) -> str:
 
 
 class NotebookDisplay:
-    """A display that rewrites the panel after each event; after frequent events, at most once a second."""
+    """A display that rewrites the panel after each event, but at most once a second for frequent events."""
 
     def __init__(self, panel: PanelState, stream: TextIO, clock: Callable[[], float]) -> None:
         self._state, self._stream, self._clock = NotebookState(panel), stream, clock
@@ -207,7 +207,7 @@ class NotebookDisplay:
         self._write()
 
     def show(self, event: DisplayEvent) -> None:
-        """Apply an event, and rewrite the panel unless it is a frequent event and too soon."""
+        """Apply an event, and rewrite the panel unless a frequent event comes within a second."""
         self._state = reduce_notebook(self._state, event, self._clock())
         often = isinstance(event, Progress | StepReport)
         if not often or abs(self._clock() - self._written_at) >= PANEL_EVERY_S:
@@ -224,7 +224,7 @@ class NotebookDisplay:
 
 
 def draw_loss(points: Sequence[Point]) -> str:
-    """Return the loss curve as SVG in the page's text colour; "" for fewer than two points."""
+    """Return the loss curve as SVG in the page's text colour, or "" if there are fewer than two points."""
     if len(points) < 2:
         return ""
     first, last = points[0][0], points[-1][0]

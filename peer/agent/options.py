@@ -25,7 +25,7 @@ class AgentOptions:
     state_dir: Path
     role: Literal["trainer", "auxiliary"] = "trainer"
     invite: str = ""
-    login: str = ""  # name of the identity provider; "": the only one
+    login: str = ""  # name of the identity provider; "": the run's only one
     device: str = "auto"
     precision: Wanted = "auto"
     threads: int | None = None
@@ -56,7 +56,7 @@ class AgentOptions:
         initial_peers: tuple[str, ...],
         relays: tuple[str, ...],
     ) -> WorkerPlan:
-        """Return the plan for workers of a device that has joined."""
+        """Return the plan for this device's workers, after it has joined the run."""
         return WorkerPlan(
             run_config_json=reply.run_config_json,
             credentials_dir=str(self.state_dir),

@@ -16,7 +16,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exp
 from peer.agent.terminal import duration
 from peer.reporting.messages import Notice
 
-FIRST_PAUSE_S = 2.0  # upper bound; doubled after each attempt
+FIRST_PAUSE_S = 2.0  # upper bound of the first delay; doubled after each attempt
 LONGEST_PAUSE_S = 300.0
 Result = TypeVar("Result")
 

@@ -1,4 +1,4 @@
-"""This peer's presence, sent to the coordinator between reports, and its relays.
+"""This peer's presence, which the coordinator shows between reports, and the relays it offers or uses.
 
 A peer offers to relay if it is directly reachable and its volunteer limits no traffic. Of the
 relays listed by the coordinator, a peer uses those that answer: libp2p waits minutes for others.
@@ -17,11 +17,11 @@ from peer.reporting.messages import Progress, Ready, WorkerEvent
 
 
 class OwnPresence:
-    """The state, step and speed of one stay; the session sends `now` every few seconds."""
+    """This peer's state, step and speed during a stay; the session sends `now` every few seconds."""
 
     def __init__(self, role: Literal["trainer", "auxiliary"]) -> None:
         self.now = control_pb2.Presence(state="starting")
-        self.relays: tuple[str, ...] = ()  # relay addresses of this peer while in the swarm
+        self.relays: tuple[str, ...] = ()  # addresses at which this peer relays for others while in the swarm
         self._device = ""  # compute device reported by the worker
         self._doing = "assisting" if role == "auxiliary" else "training"
 
@@ -30,7 +30,7 @@ class OwnPresence:
         self.now = control_pb2.Presence(step=self.now.step, state="starting")
 
     def paused(self) -> None:
-        """Set the state to "paused" because of a limit; pauses by the operator arrive in `hear`."""
+        """Set the state to "paused" because of a limit; a pause by the operator arrives in `hear` instead."""
         self.now = control_pb2.Presence(step=self.now.step, state="paused")
 
     def stopping(self) -> None:
@@ -59,7 +59,7 @@ class OwnPresence:
 
 
 def offered_relays(place: Placement, limits: Limits, peer_id: str) -> tuple[str, ...]:
-    """Return this peer's relay addresses; empty if it is unreachable or its traffic is limited."""
+    """Return the addresses at which this peer can relay; () if it is unreachable or its traffic limited."""
     limited = (limits.upload_rate, limits.download_rate, limits.upload_bytes, limits.download_bytes)
     if place.reach != "direct" or any(limit is not None for limit in limited):
         return ()

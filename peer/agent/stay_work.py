@@ -1,4 +1,4 @@
-"""The samples of one stay, as shown to the volunteer: averaged, lost and confirmed."""
+"""The numbers of samples of one stay, as shown to the volunteer: averaged, lost and confirmed."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class StayWork(GuestEvent):
 
     averaged: int = 0
     lost: Mapping[str, int] = field(default_factory=dict)  # cause (`LostCause`) -> samples
-    confirmed_before: int | None = None  # first count received in this stay
+    confirmed_before: int | None = None  # confirmed samples of all time, when first received in this stay
     confirmed_now: int = 0
     at_end: bool = False
 
     def after(self, event: StepReport | Lost | Standing) -> StayWork:
-        """Return the counts after an event."""
+        """Return the counts after this event."""
         match event:
             case StepReport():
                 lost = dict(Counter(self.lost) + Counter(event.lost))
@@ -36,7 +36,7 @@ class StayWork(GuestEvent):
 
     @property
     def line(self) -> str | None:
-        """A summary of the stay; None before its end, or if no samples were computed."""
+        """A summary of the stay, or None before its end or if no samples were computed."""
         lost = sum(self.lost.values())
         if not self.at_end or not self.averaged + lost:
             return None

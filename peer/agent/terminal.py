@@ -26,10 +26,10 @@ from peer.reporting.messages import Failed, Notice, PhaseEntered, Progress, Read
 from peer.runtime.repeats import MOST_WARNINGS, Repeats, counted
 
 REFRESHES_PER_SECOND = 4
-UNTOLD = ("receipt",)  # fields omitted from JSON events because they are long and not informative
+UNTOLD = ("receipt",)  # fields left out of JSON events, because they are long and tell a reader nothing
 PROGRESS_LINE_EVERY_S = 30.0
-MOST_CAUSE_CHARS = 200  # length of the part of a notice that identifies its cause
-_VARIABLE = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`|\b\w*\d\w*")  # varies between equal notices
+MOST_CAUSE_CHARS = 200  # notices that begin with the same 200 characters have the same cause
+_VARIABLE = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`|\b\w*\d\w*")  # parts that differ between notices of the same kind
 STANDS_BY = "waiting for a faster line"
 HELD = "paused by the operator"
 CONNECTED = {
@@ -59,18 +59,18 @@ class PanelState:
     loss: float | None = None
     last_group: int = 0
     last_averaging_s: float | None = None
-    contributed: int = 0  # samples of this device averaged into steps during this stay
-    averaged_bytes: int = 0  # bytes averaged by this device for its group during this stay
+    contributed: int = 0  # samples of this device that were averaged into steps during this stay
+    averaged_bytes: int = 0  # bytes that this device averaged for its groups during this stay
     lost: int = 0
     standing: Standing | None = None
     connected: bool = True
-    device_number: int | None = None  # None: not received from the coordinator yet
+    device_number: int | None = None  # None: unknown until the coordinator answers
     used: str = ""  # traffic and energy of this stay
     notice: str = ""
 
     @property
     def who(self) -> str:
-        """The member's name, with the device's number if known."""
+        """The member's name, and the device's number if it is known."""
         return self.member if self.device_number is None else f"{self.member} (device #{self.device_number})"
 
 
@@ -139,14 +139,14 @@ def _working(device: str) -> str:
 
 
 def _going_on(state: PanelState, progress: Progress) -> str:
-    """Return the activity after progress: training, standby, or paused by the operator."""
+    """Return the activity to show after progress: paused by the operator, on standby, or as before."""
     if progress.paused or progress.stands_by:
         return HELD if progress.paused else STANDS_BY
     return _working(state.device) if state.activity in (HELD, STANDS_BY) else state.activity
 
 
 def describe(event: DisplayEvent) -> str | None:
-    """Describe an event in one line of text; None for events that are too frequent."""
+    """Describe an event in one line of text, or return None if such events are not shown as lines."""
     match event:
         case Ready():
             doing = f"Training on {event.device}" if event.device else "Averaging for the others"
@@ -199,7 +199,7 @@ def duration(seconds: float) -> str:
 
 
 def batch_filling(state: PanelState) -> str:
-    """Describe progress and remaining time of the global batch; "" if its size is unknown."""
+    """Describe how full the global batch is, and the time left; "" if the batch's size is unknown."""
     if not state.target_batch_size:
         return ""
     speed = state.standing.samples_per_second if state.standing else 0.0
@@ -209,7 +209,7 @@ def batch_filling(state: PanelState) -> str:
 
 
 def run_pace(state: PanelState) -> str:
-    """Describe the run's speed and remaining time; "" if not received from the coordinator yet."""
+    """Describe the run's speed and the time left; "" until the coordinator has sent them."""
     standing = state.standing
     if standing is None or not standing.samples_per_second:
         return ""
@@ -217,13 +217,13 @@ def run_pace(state: PanelState) -> str:
 
 
 def batch_line(state: PanelState) -> str:
-    """Describe the progress of the global batch in one line; "" if the swarm's state is unknown."""
+    """Describe in one line how full the next step's batch is; "" if the batch's size is unknown."""
     filling = batch_filling(state)
     return f"Towards global step {state.step + 1:,}: {filling}" if filling else ""
 
 
 class Display(Protocol):
-    """An interface for displays of events."""
+    """The interface of the displays, which show the agent's events."""
 
     def show(self, event: DisplayEvent) -> None:
         """Show an event."""
@@ -233,16 +233,16 @@ class Display(Protocol):
 
 
 class LineDisplay:
-    """A display as text or JSON; progress is printed periodically, repeated notices once a minute."""
+    """A display of lines of text or JSON. Progress is printed twice a minute, a repeated notice once."""
 
     def __init__(self, stream: TextIO, as_json: bool, clock: Callable[[], float]) -> None:
         self._stream, self._as_json, self._clock = stream, as_json, clock
         self._progress_at, self._paused = float("-inf"), False
-        self._connection = Connected(up=True)  # last printed state
+        self._connection = Connected(up=True)  # state of the connection last printed
         self._repeats = Repeats(clock, MOST_WARNINGS)
 
     def show(self, event: DisplayEvent) -> None:
-        """Print an event, if it has a line."""
+        """Print an event as a line, unless it is too frequent or repeats an earlier one."""
         if isinstance(event, Progress):
             is_due = self._clock() >= self._progress_at + PROGRESS_LINE_EVERY_S
             if event.paused == self._paused and not (is_due and (self._as_json or not event.paused)):
@@ -260,7 +260,7 @@ class LineDisplay:
             print(line, file=self._stream, flush=True)
 
     def _is_news(self, event: DisplayEvent) -> bool:
-        """Return whether to print an event; `Connected` is printed only on changes."""
+        """Return whether to print an event; `Connected` is only printed if the connection changed."""
         if not isinstance(event, Connected):
             return True
         before, self._connection = self._connection, event

@@ -1,4 +1,4 @@
-"""Child processes of the agent, such as the worker: spawn, receive events, end the group.
+"""Child processes of the agent, such as the worker: starting and ending them, receiving their events.
 
 Before joining, a child process tests the training device, because a driver may hang or crash.
 """
@@ -34,19 +34,19 @@ from peer.runtime.devices import may_have_accelerator
 from peer.runtime.processes import end_group, has_ended, name_process, prepare_children
 
 POLL_S = 0.1
-KILLED_S = 5.0  # wait for a killed process; a hanging driver may delay its end
+KILLED_S = 5.0  # time limit for the end of a killed process, which a hanging driver may delay
 Plan = TypeVar("Plan")
 Message = TypeVar("Message")
 ChildMain = Callable[[Plan, Connection, int], None]
 WorkerMain = ChildMain[WorkerPlan]
 TRIAL_S = 180.0  # time to load PyTorch from a slow disk and initialize the drivers of many GPUs
 END_GRACE_S = 5.0
-LOG_FILE = "device.log"  # file in the device's data directory
+LOG_FILE = "device.log"  # name of the file in the device's data folder
 TrialMain = ChildMain[TrialPlan]
 
 
 def default_worker_main(plan: WorkerPlan, pipe: Connection, parent_pid: int) -> None:
-    """Run the actual worker."""
+    """Run a worker that trains; tests replace this function by others."""
     name_process("worker")
     cache_within(Path(plan.data_dir), os.environ)
     from peer.training.worker import run_worker  # imports torch and hivemind
@@ -57,10 +57,10 @@ def default_worker_main(plan: WorkerPlan, pipe: Connection, parent_pid: int) -> 
 class Watchdog:
     """A watchdog that measures a worker's silence, to detect a hanging worker.
 
-    Traffic is a sign of life until the worker is ready, and while it waits for another peer's
-    state; later it is not, because averagers reply on their own. `LineInDoubt` never is, because
-    the thread that counts bytes sends it. While the agent downloads a checkpoint, every traffic
-    report is, even without new bytes.
+    Until the worker is ready, and while it waits for another peer's state, traffic is a sign of life.
+    Later it is not, because averagers reply even if training hangs. `LineInDoubt` never is one,
+    because the thread that counts bytes sends it. While the worker waits for the agent to download a
+    checkpoint, every report of traffic is a sign of life, even without new bytes.
     """
 
     def __init__(self, patience_s: float, clock: Callable[[], float]) -> None:
@@ -69,16 +69,16 @@ class Watchdog:
 
     @property
     def left_s(self) -> float:
-        """The remaining seconds before the worker is considered to hang, at least 0."""
+        """The number of seconds until the worker is considered to hang, at least 0."""
         return max(0.0, self._patience_s - self.silent_s)
 
     @property
     def silent_s(self) -> float:
-        """The seconds since the last sign of life."""
+        """The number of seconds since the last sign of life."""
         return self._clock() - self._heard_at
 
     def hear(self, message: WorkerMessage, awaits_agent: bool = False) -> None:
-        """Reset the silence if the message is a sign of life."""
+        """Note a worker's message; `awaits_agent`: the worker waits for the agent's download."""
         self._ready = self._ready or isinstance(message, Ready)
         if isinstance(message, Transferred):
             alive = awaits_agent or ((message.awaits_state or not self._ready) and message != self._bytes)
@@ -90,7 +90,7 @@ class Watchdog:
 
 
 class ChildProcess(Generic[Plan, Message]):
-    """A spawned process; its events arrive in order, followed by None at its end."""
+    """A spawned process, which sends events; `next_event` returns them in order, and None at its end."""
 
     def __init__(self, plan: Plan, main: ChildMain[Plan]) -> None:
         self._plan, self._main = plan, main
@@ -98,7 +98,7 @@ class ChildProcess(Generic[Plan, Message]):
         self._process: BaseProcess | None = None
         self._pipe: Connection | None = None
         self.asked_to_stop = False
-        # A negative code is a signal. Set by `end` if the process ended by itself.
+        # Set by `end` if the process ended by itself; a negative code is the number of a signal.
         self.exit_code: int | None = None
 
     def start(self) -> None:
@@ -113,7 +113,7 @@ class ChildProcess(Generic[Plan, Message]):
         threading.Thread(target=self._listen, args=(loop, self._pipe, self.pid), daemon=True).start()
 
     async def next_event(self) -> Message | None:
-        """Return the next event; None after the last event of an ended process."""
+        """Wait for the next event and return it, or None after the last event of an ended process."""
         return await self._events.get()
 
     def ask_to_stop(self, reason: str) -> None:
@@ -129,7 +129,7 @@ class ChildProcess(Generic[Plan, Message]):
 
     async def ended(self) -> None:
         """Wait until the process has ended."""
-        while self._process is not None and not has_ended(self.pid):  # noqa: ASYNC110  # no event to wait for
+        while self._process is not None and not has_ended(self.pid):  # noqa: ASYNC110  # nothing signals the end
             await asyncio.sleep(POLL_S)
 
     def end(self) -> None:
@@ -137,7 +137,7 @@ class ChildProcess(Generic[Plan, Message]):
         if self._process is None:
             return
         was_over = has_ended(self.pid)
-        end_group(self.pid)  # unreaped, so its id cannot be reused
+        end_group(self.pid)  # not joined yet, so no other process has its id
         self._process.kill()
         self._process.join(KILLED_S)
         self.exit_code = self._process.exitcode if was_over else None
@@ -156,17 +156,17 @@ class ChildProcess(Generic[Plan, Message]):
         return self._process.pid
 
     def _listen(self, loop: asyncio.AbstractEventLoop, pipe: Connection, pid: int) -> None:
-        """Forward events to the loop until the process ends, even if its forks keep the pipe open."""
+        """Forward events to the loop until the process ends, even if its children keep the pipe open."""
         while True:
             try:
                 while not pipe.poll(POLL_S) and not has_ended(pid):
                     pass
                 event = pipe.recv() if pipe.poll(0) else None
-            except (EOFError, OSError):  # closed by either side
+            except (EOFError, OSError):  # the pipe was closed here or by the process
                 event = None
             try:
                 loop.call_soon_threadsafe(self._events.put_nowait, event)
-            except RuntimeError:  # the loop is closed, so events are not needed
+            except RuntimeError:  # the loop has closed: nobody needs events
                 return
             if event is None:
                 return
@@ -176,7 +176,7 @@ WorkerProcess = ChildProcess[WorkerPlan, WorkerMessage]
 
 
 def default_trial_main(plan: TrialPlan, pipe: Connection, parent_pid: int) -> None:
-    """Run the actual test of a device."""
+    """Run the test of a device; this module's tests replace the function by others."""
     name_process("trial of the device")
     from peer.backends.device_trial import run_trial  # imports torch
 
@@ -186,9 +186,9 @@ def default_trial_main(plan: TrialPlan, pipe: Connection, parent_pid: int) -> No
 async def choose_device(
     name: str, data_dir: Path, main: TrialMain = default_trial_main, devices: Path = Path("/dev")
 ) -> tuple[str, str]:
-    """Return the device that `--device` selects, and the fault of a better one ("" if none).
+    """Return the device to train on, and why a better one is not used ("" if it is the best).
 
-    Nothing is tested for `cpu`, or for `auto` on a machine without an accelerator. Raises
+    `name` is `--device`. Nothing is tested for `cpu`, or for `auto` without an accelerator. Raises
     `ConfigError` if the volunteer chose a device that is missing or does not work.
     """
     if name == "cpu" or (name == "auto" and not may_have_accelerator(devices)):

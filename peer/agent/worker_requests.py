@@ -1,4 +1,4 @@
-"""The agent's answers to requests of a worker: checkpoint, bandwidth, addresses of the keeper.
+"""The agent's answers to a worker's requests: for a checkpoint, the bandwidth, the keeper's addresses.
 
 The worker has no connection to the coordinator, and the agent has no model. Each request is handled
 in a background task; the answer is an event, which the agent forwards to the worker. If the
@@ -23,14 +23,14 @@ from peer.protocol import control_pb2
 from peer.reporting.messages import CheckpointFetched, CheckpointWanted, KeeperAt, LineMeasured, Notice
 
 logger = logging.getLogger(__name__)
-MeasureLine = Callable[[], Awaitable[float | None]]  # bytes/s, slower direction; None: failed
-CHECKPOINT_FOLDER = "checkpoint"  # folder in the data folder
+MeasureLine = Callable[[], Awaitable[float | None]]  # returns bytes/s in the slower direction, or None if it fails
+CHECKPOINT_FOLDER = "checkpoint"  # name of the folder in the device's data folder
 AskForOffer = Callable[[], Awaitable[control_pb2.CheckpointReply]]
-REST_S = 300.0  # delay after a failure, while only the swarm provides the state
+REST_S = 300.0  # after a failure, workers get the state only from the swarm for this time
 
 
 class CheckpointWatch:
-    """A downloader that fetches the newest checkpoint on a worker's request, for one stay."""
+    """A downloader for one stay, which fetches the newest checkpoint when a worker requests it."""
 
     def __init__(
         self,
@@ -45,17 +45,17 @@ class CheckpointWatch:
     ) -> None:
         self._ask, self._folder, self._link_hosts, self._room_bytes = ask, folder, link_hosts, room_bytes
         self._throttle, self._tell, self._rng = throttle, tell, rng
-        self._warned = ""  # last warning, which is not repeated
+        self._warned = ""  # last warning shown, which is not shown twice
         self._resting_until_s = float("-inf")
         self._fetching: asyncio.Task[None] | None = None
 
     def fetch(self, wanted: CheckpointWanted) -> None:
-        """Start the download; requests during the download share its answer."""
+        """Start the download; if one is in progress, its answer serves this request, too."""
         if self._fetching is None or self._fetching.done():
             self._fetching = asyncio.create_task(self._answer(wanted))
 
     def stop(self) -> None:
-        """Cancel the download without an answer; partial files remain."""
+        """Cancel the download without an answer; partial files are kept."""
         if self._fetching is not None:
             self._fetching.cancel()
             self._fetching = None
@@ -72,7 +72,7 @@ class CheckpointWatch:
                     offer, self._folder, link_hosts=self._link_hosts, throttle=self._throttle, rng=self._rng
                 )
                 answer = CheckpointFetched(offer.step, str(self._folder))
-        except VersionError as error:  # the coordinator has no checkpoints to offer
+        except VersionError as error:  # the coordinator's version offers none
             logger.info("%s", error)
         except ManyhandsError as error:
             self._resting_until_s = asyncio.get_running_loop().time() + REST_S
@@ -95,20 +95,20 @@ class CheckpointWatch:
 
 
 class LineWatch:
-    """A meter that measures bandwidth on a worker's request (`peer.averaging.bandwidth`), for one stay."""
+    """A meter for one stay, which measures the bandwidth when a worker requests it."""
 
     def __init__(self, measure: MeasureLine, tell: Callable[[LineMeasured | Notice], None]) -> None:
         self._measure, self._tell = measure, tell
         self._measuring: asyncio.Task[None] | None = None
 
     def measure(self) -> None:
-        """Start a measurement; requests during the measurement share its answer."""
+        """Start a measurement; if one is in progress, its answer serves this request, too."""
         if self._measuring is None or self._measuring.done():
             self._measuring = asyncio.create_task(self._answer())
 
     async def _answer(self) -> None:
         rate = await self._measure()
-        if rate is not None:  # otherwise the worker asks again later
+        if rate is not None:  # after a failure, the worker asks again later
             self._tell(LineMeasured(rate))
             self._tell(Notice("info", f"The line was measured again: it has {describe_rate(rate)}."))
 
@@ -119,15 +119,15 @@ class LineWatch:
 
 
 class KeeperSearch:
-    """A search for the keeper's addresses that answer from this machine, for one stay.
+    """A search, during one stay, for those addresses of the keeper that this machine can reach.
 
-    The coordinator sends changed addresses; a worker that cannot find the keeper requests them.
+    It starts when the coordinator sends changed addresses, or a worker cannot find the keeper.
     """
 
     def __init__(self, ask: Callable[[], Awaitable[Sequence[str]]], tell: Callable[[KeeperAt], None]) -> None:
         self._ask, self._tell = ask, tell
         self.known = asyncio.Event()  # set when the coordinator has sent addresses
-        self.addresses: tuple[str, ...] = ()  # addresses last received
+        self.addresses: tuple[str, ...] = ()  # those that the coordinator sent last
         self._trying: asyncio.Task[None] | None = None
 
     def hear(self, addresses: Sequence[str]) -> None:
@@ -145,7 +145,7 @@ class KeeperSearch:
             self._trying.cancel()
 
     def _take(self, addresses: Sequence[str]) -> bool:
-        """Store addresses if they are plausible for a keeper; return whether they have changed."""
+        """Store addresses if they look like a keeper's; return whether they have changed."""
         if not addresses or tuple(addresses) == self.addresses or not are_keepers(addresses):
             return False
         self.addresses = tuple(addresses)
@@ -157,7 +157,7 @@ class KeeperSearch:
         self._trying = asyncio.ensure_future(trying)
 
     async def _ask_again(self) -> None:
-        with suppress(ManyhandsError):  # the session receives them later
+        with suppress(ManyhandsError):  # the session will receive them later
             self._take(await self._ask())
         await self._try()
 

@@ -43,14 +43,14 @@ from peer.reporting.messages import (
     WorkerPlan,
 )
 
-STOP_GRACE_S = 8.0  # time for the worker to leave the swarm; with the goodbye, less than 10 s
-WATCHDOG_S = 900.0  # a worker without a sign of life for this time is considered to hang
-SILENT_S = 300.0  # health checks fail after this time without a sign of life
-END_GRACE_S = 5.0  # grace period of a process that has closed its pipe
+STOP_GRACE_S = 8.0  # time limit for the worker to leave the swarm
+WATCHDOG_S = 900.0  # a worker that is silent for this time is considered to hang
+SILENT_S = 300.0  # health checks fail while the worker is silent for longer
+END_GRACE_S = 5.0  # time limit for the end of a process that has closed its pipe
 FAILURE_WINDOW_S = 300.0
-MAX_FAILURES = 3  # limit within the window
+MAX_FAILURES = 3  # after this many failures within the window, give up
 RESTART_DELAY_S = 2.0
-EXPLAINED_AT = 3  # consecutive failures to join the swarm before a diagnosis
+EXPLAINED_AT = 3  # diagnose the network after this many failures to join the swarm
 
 
 @dataclass(frozen=True)
@@ -101,36 +101,36 @@ class Workers:
         self._main, self._stop, self._events = main, stop, events
         self._explain, self._clock, self._rng = explain, clock, rng
         self._decision = Decision(Action.GO)
-        self._may_go, self._must_halt = asyncio.Event(), asyncio.Event()  # unset before a decision
+        self._may_go, self._must_halt = asyncio.Event(), asyncio.Event()  # both unset until the first decision
         self._halted_by = Action.GO
-        self._found: int | None = None  # microbatch size that a worker found
-        self._worker: WorkerProcess | None = None  # running worker
-        self._watchdog: Watchdog | None = None  # watchdog of the running worker
+        self._found: int | None = None  # microbatch size that the last worker chose
+        self._worker: WorkerProcess | None = None  # the running worker, if any
+        self._watchdog: Watchdog | None = None  # the running worker's watchdog
         self._awaits_checkpoint = False  # the worker waits for the agent's download
-        self._keeper_at = KeeperAt(())  # latest addresses
+        self._keeper_at = KeeperAt(())  # the keeper's latest addresses
         self._keeper_moved = asyncio.Event()
         self._clock_offset_s = math.nan  # latest offset of the coordinator's clock
-        self._rate: float | None = None  # latest bandwidth; None: not measured since joining
-        self._missed = 0  # consecutive failures to join the swarm
-        self._ready_at = math.inf  # time at which the last worker became ready; infinite: not ready
+        self._rate: float | None = None  # bandwidth measured last; None: not since joining
+        self._missed = 0  # failures in a row to join the swarm
+        self._ready_at = math.inf  # when the last worker became ready; infinite: it has not
 
     @property
     def are_well(self) -> bool:
         """Whether the running worker has given a sign of life within `SILENT_S`.
 
-        True if no worker is running, as during a pause: the machine is healthy.
+        True if no worker is running, for example during a pause, because nothing is wrong then.
         """
         return self._watchdog is None or self._watchdog.silent_s < SILENT_S
 
     def decided(self, decision: Decision) -> None:
-        """Apply a decision: allow workers to run, or make the running one leave the swarm."""
+        """Apply a decision on the limits: allow workers to run, or make the running one leave the swarm."""
         self._decision = decision
         goes = decision.action is Action.GO
         (self._may_go if goes else self._must_halt).set()
         (self._must_halt if goes else self._may_go).clear()
 
     def tell(self, message: KeeperAt | LineMeasured | CheckpointFetched | ClockRead) -> None:
-        """Send a message to the running worker; later workers receive it in their plans."""
+        """Send a message to the running worker; its successors get the same information in their plans."""
         match message:
             case KeeperAt():
                 if message != self._keeper_at:
@@ -161,7 +161,7 @@ class Workers:
             if self._stop.asked.is_set() or (failure is None and not halted):
                 return
             smaller = halved(plan, self._found)
-            if failure is None:  # a pause or too much memory
+            if failure is None:  # halted for a pause, or because of its memory
                 if self._halted_by is Action.SHRINK:
                     plan = replace(plan, microbatch_size=_require_smaller(smaller))
                 continue
@@ -183,7 +183,7 @@ class Workers:
         self._events.put_nowait(event)
 
     async def _next_worker(self, plan: WorkerPlan) -> tuple[bool, Failed | None]:
-        """Run one worker when limits allow; return whether it was halted, and its failure.
+        """Run one worker as soon as the limits allow; return whether it was halted, and its failure if any.
 
         Raises `SwarmError` if the worker could not join the swarm.
         """
@@ -199,7 +199,7 @@ class Workers:
         if failure.code == SwarmError.code:
             self._tell(KeeperSought())
             if self._clock() - self._ready_at >= FAILURE_WINDOW_S:
-                return False, failure  # the worker was in the swarm for long; start a new series
+                return False, failure  # it had long been in the swarm: count failures anew
             raise await self._unreached(SwarmError(failure.text))
         return False, failure
 
@@ -209,14 +209,14 @@ class Workers:
         return replace(plan, initial_peers=self._keeper_at.addresses, place=place, clock_offset_s=self._clock_offset_s)
 
     async def _unreached(self, error: SwarmError) -> ManyhandsError:
-        """Return the error to show; diagnose it only once per series of attempts, because that is slow."""
+        """Return the error to show; it is diagnosed only at the third attempt, because that is slow."""
         self._missed += 1
         if self._missed != EXPLAINED_AT:
             return error
         return await unless(self._stop.asked, self._explain(error)) or error
 
     async def _rest(self, seconds: float) -> None:
-        """Wait for `seconds`, or until a stop is requested or the keeper's address changes."""
+        """Wait for `seconds`, but end early if a stop is requested or the keeper's addresses change."""
         self._keeper_moved.clear()
         await unless(self._stop.asked, pause(self._keeper_moved, seconds))
 
@@ -245,7 +245,7 @@ class Workers:
         return failure
 
     async def _listen(self, worker: WorkerProcess, underway: Underway) -> Stopped | Failed | None:
-        """Forward messages and return the `Stopped` or `Failed`, if any; raises `TimeoutError`."""
+        """Forward the worker's messages, and return its `Stopped` or `Failed`; raises `TimeoutError` if it hangs."""
         last: Stopped | Failed | None = None
         watchdog = self._watchdog = Watchdog(WATCHDOG_S, time.monotonic)
         while (message := await asyncio.wait_for(worker.next_event(), watchdog.left_s)) is not None:
@@ -271,9 +271,9 @@ class Workers:
 
 
 def _failure_of(worker: WorkerProcess, last: Stopped | Failed | None, kills: int | None) -> Failed | None:
-    """Return the failure of an ended worker; None if it left in order.
+    """Return an ended worker's failure, or None if it left in order.
 
-    `last`: its `Stopped` or `Failed`, if any; `kills`: out-of-memory kills before its start.
+    `last` is its `Stopped` or `Failed`, if any; `kills` the count of out-of-memory kills at its start.
     """
     if last is not None:
         return last if isinstance(last, Failed) else None
@@ -286,14 +286,14 @@ def _failure_of(worker: WorkerProcess, last: Stopped | Failed | None, kills: int
 
 
 def restart_allowed(failures: list[float], now: float) -> bool:
-    """Return whether a restart is allowed after failures at these times in seconds; the last is `now`."""
+    """Return whether a worker may be restarted, given the times of all failures; the last one is `now`."""
     return len([at for at in failures if at > now - FAILURE_WINDOW_S]) < MAX_FAILURES
 
 
 def halved(plan: WorkerPlan, found: int | None) -> int | None:
-    """Return half the plan's microbatch size; None if it is 1.
+    """Return half the plan's microbatch size, or None if it is 1 already.
 
-    `found`: size that the worker chose if the plan has none; None: unknown, use the run's size.
+    If the plan states no size, use `found`, which a worker chose, or the run's size if that is None.
     """
     if found is None:
         found = RunConfig.from_json(plan.run_config_json).data.microbatch_size
@@ -315,11 +315,11 @@ class Underway:
                 self._step, self._samples = message.step + 1, message.own_samples
             case StepReport():
                 self._step, self._samples = message.step + 1, 0
-            case Lost() | Stopped():  # the worker reports these losses itself
+            case Lost() | Stopped():  # the worker itself reports these samples as lost
                 self._ended = True
 
     def lost(self, was_told_to_stop: bool) -> Lost | None:
-        """Return the samples lost by the worker's end; None if there are none or the worker reported them."""
+        """Return the samples that the worker's end lost, or None if there are none or it reported them."""
         if self._ended or not self._samples:
             return None
         cause = LostCause.LEFT if was_told_to_stop else LostCause.DIED
@@ -339,7 +339,7 @@ def _is_of_swarm(error: BaseException) -> bool:
 
 
 def _error_of(failure: Failed) -> ManyhandsError:
-    """Return the error with the failure's code, or `MemoryLimitError` if memory ran out."""
+    """Return the error that has the failure's code, or `MemoryLimitError` if memory ran out."""
     if failure.short_of_memory:
         return MemoryLimitError(
             f"{failure.text} Not even one sample at a time fits: close other programs, or join from another machine."
