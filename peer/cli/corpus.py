@@ -49,9 +49,9 @@ if TYPE_CHECKING:
 PARTS = ("up to Q1", "Q1 to Q2", "Q2 to Q3", "above Q3")
 COLUMNS = ("quartile", "documents", "kept", "kept of it", "share of the kept")
 app = typer.Typer(name="corpus", no_args_is_help=True, help="Prepare a corpus by sampling it.")
-app.callback()(lambda: None)  # typer would otherwise drop the name of a single command, `sample`
+app.callback()(lambda: None)  # without this, typer would drop the name of the only command, `sample`
 GREY, BLUE, RED, INK = "#9aa3ad", "#2563a8", "#c0392b", "#222222"
-SMOOTHING = np.array([1, 2, 3, 2, 1]) / 9  # smooths the curve of few documents
+SMOOTHING = np.array([1, 2, 3, 2, 1]) / 9  # weights that smooth the curves if there are few documents
 STYLE = """
 body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}
 svg{width:100%;height:auto}table{border-collapse:collapse;margin:1rem 0}td,th{padding:.25rem .9rem;text-align:right;
@@ -195,7 +195,7 @@ def _prepare_scorer(
     order: int,
     text_field: str,
 ) -> ScorerConfig:
-    """Return the requested scorer; train it in the folder if there is no model yet."""
+    """Return the scorer that the options choose; train it in `folder` if no model is given."""
     kenlm, clean, tokenizer = models
     if kenlm is not None:
         return _scorer(kind="kenlm", model=kenlm, text="words" if normalize else "raw")
@@ -218,13 +218,13 @@ def _scorer(**content: str) -> ScorerConfig:
 
 
 def _as_named_later(described: ScorerConfig, folder: Path, out: Path) -> ScorerConfig:
-    """Return the scorer with its model's path after renaming the folder to `out`."""
+    """Return the scorer with the path that its model will have after `folder` is renamed to `out`."""
     path = Path(described.model or "")
     return described.model_copy(update={"model": str(out.absolute() / path.name)} if path.parent == folder else {})
 
 
 def _fragment(sampling: Sampling, duplicates: Duplicates) -> str:
-    """Return the YAML for a source in a run file that applies the same sampling."""
+    """Return the YAML that makes a source in a run file apply the same sampling."""
     extra = {} if duplicates == "none" else {"duplicates": duplicates}
     return yaml.safe_dump({**extra, "sampling": _plain(sampling)}, sort_keys=False, allow_unicode=True)
 
@@ -266,7 +266,7 @@ def _percent(part: int, whole: int) -> str:
 
 
 def _write_pictures(tally: PerplexityTally, title: str, folder: Path) -> str:
-    """Draw `distributions.png` and return it as SVG; raises `ConfigError` without matplotlib."""
+    """Write `distributions.png`, and return the figure as SVG; raises `ConfigError` without matplotlib."""
     figure = _figure_of(tally, title)
     figure.savefig(folder / "distributions.png", dpi=130)
     vector = io.StringIO()

@@ -23,9 +23,9 @@ from peer.rehearsal.forecast.report import DrawnVolunteers, ModelValues, Rehears
 from peer.rehearsal.scenario import MOST_PEERS, Scenario, load_scenario
 from peer.runtime.console import say, say_json, say_table
 
-VOLUNTEERS, HOURS, SEEDS = 40, 2.0, 3  # takes less than half a minute on one core
+VOLUNTEERS, HOURS, SEEDS = 40, 2.0, 3  # defaults; rehearsing them takes less than half a minute
 MOST_SEEDS, MOST_HOURS = 1000, 31 * 24
-ScenarioOf = Callable[[RunConfig, int], Scenario]  # (config, seed) -> the swarm to rehearse
+ScenarioOf = Callable[[RunConfig, int], Scenario]  # (config, seed) -> the swarm and its events
 app = typer.Typer(pretty_exceptions_enable=False)
 
 
@@ -123,7 +123,7 @@ def plan_event(
 def _chosen_swarm(
     config: RunConfig, volunteers: int | None, scenario: Path | None, hours: float | None, region: str | None
 ) -> tuple[ScenarioOf, str]:
-    """Return the swarms to rehearse and their description; raises `ConfigError`."""
+    """Return the swarms that the options choose, and their description; raises `ConfigError`."""
     if scenario is None:
         people, length = VOLUNTEERS if volunteers is None else volunteers, HOURS if hours is None else hours
         drawn = _volunteers(config, people, length, region or "world")
@@ -137,7 +137,7 @@ def _chosen_swarm(
 
 
 def _swarms_of_file(config: RunConfig, loaded: Scenario) -> ScenarioOf:
-    """Return a file's scenario for each seed; a changed PowerSGD rank scales the averaged values."""
+    """Return a function that gives the file's scenario for any seed, adapted to another PowerSGD rank."""
     own = config.averaging.powersgd_rank
 
     @cache

@@ -34,12 +34,12 @@ from peer.reporting.event_log import (
 )
 
 app = typer.Typer(pretty_exceptions_enable=False)
-MOST_PROCESSES = 16  # maximum per node
+MOST_PROCESSES = 16  # maximum number of logs in one archive
 
 
 @dataclass(frozen=True)
 class NodeEvent:
-    """An event of a node's process; `at` is a Unix time."""
+    """An event that a node's process logged at the Unix time `at`."""
 
     at: float
     node: str
@@ -49,11 +49,11 @@ class NodeEvent:
 
 @dataclass(frozen=True)
 class ClockShift:
-    """The shift that aligns a node's clock with the others."""
+    """The correction that aligns a node's clock with those of the other nodes."""
 
     node: str
-    seconds: float  # add to the node's times
-    groups: int  # groups in common with other nodes
+    seconds: float  # to add to the times that the node logged
+    groups: int  # number of groups in common with other nodes
 
 
 @app.command("replay", epilog="Example: manyhands replay run/ alice.zip bob.zip --step 42")
@@ -95,7 +95,7 @@ def replay(
 
 
 def named(sources: Sequence[Path]) -> dict[str, Path]:
-    """Return the sources by name; names are short and unique."""
+    """Return the sources by short, unique names."""
     found: dict[str, Path] = {}
     for source in sources:
         stem = source.absolute().stem
@@ -131,7 +131,7 @@ def _read_directory(source: Path) -> dict[str, bytes]:
 
 
 def _read_bundle(source: Path) -> dict[str, bytes]:
-    """Read the logs of an untrusted archive, with limits on their number and size."""
+    """Read the logs in an archive, which is not trusted, so their number and size are limited."""
     try:
         with zipfile.ZipFile(source) as bundle:
             names = [name for name in bundle.namelist() if name.startswith(f"{FOLDER}/") and name.endswith(SUFFIX)]
@@ -141,22 +141,22 @@ def _read_bundle(source: Path) -> dict[str, bytes]:
                     process = Path(name).name.removesuffix(SUFFIX)
                     found["".join(char for char in process[:32] if char.isprintable())] = file.read(2 * MOST_BYTES)
             return found
-    # NotImplementedError: unknown compression.
+    # NotImplementedError: the archive uses an unknown compression.
     except (zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError) as error:
         raise ConfigError(f"{source} cannot be read as an archive: {error}.") from error
 
 
 def on_one_clock(events: Sequence[NodeEvent]) -> tuple[list[NodeEvent], list[ClockShift]]:
-    """Align all clocks with the node in most groups, and sort the events by time.
+    """Align all clocks with that of the node in most groups; return the sorted events, and the shifts.
 
-    A node without a group in common with the nodes aligned so far keeps its own times.
+    A node that has no group in common with nodes aligned before keeps its own times.
     """
-    met: dict[str, dict[str, float]] = {}  # node -> group -> time of the node's clock
+    met: dict[str, dict[str, float]] = {}  # node -> group -> start of the group by the node's clock
     for event in events:
         if isinstance(event.event, GroupMet):
             met.setdefault(event.node, {})[event.event.group] = event.at
     shifts: dict[str, ClockShift] = {}
-    known: dict[str, float] = {}  # group -> time of the common clock
+    known: dict[str, float] = {}  # group -> its start by the common clock
     waiting = sorted(met, key=lambda node: -len(met[node]))
     while waiting:
         node = max(waiting, key=lambda node: len(met[node].keys() & known.keys()))
@@ -173,7 +173,7 @@ def on_one_clock(events: Sequence[NodeEvent]) -> tuple[list[NodeEvent], list[Clo
 
 
 def around(events: Sequence[NodeEvent], step: int) -> list[NodeEvent]:
-    """Return events from the first completion of step - 1 to the last completion of `step`."""
+    """Return the events from when the first node completed the step before `step` until all completed it."""
     taken = [(_step_after(event.event), event.at) for event in events]
     begun = [at for after, at in taken if after == step - 1]
     ended = [at for after, at in taken if after == step]
@@ -186,12 +186,12 @@ def _step_after(event: AnyEvent) -> int | None:
 
 
 def peers_of(events: Iterable[NodeEvent]) -> dict[str, str]:
-    """Return the nodes whose logs were read, by libp2p id."""
+    """Return the names of the nodes whose logs were read, by their libp2p ids."""
     return {event.event.peer: event.node for event in events if isinstance(event.event, ProcessStarted)}
 
 
 def name_of(peer: str, names: Mapping[str, str]) -> str:
-    """Return the name of a peer's node, or the end of its libp2p id."""
+    """Return the name of a peer's node, or the end of its libp2p id if its logs were not read."""
     return names.get(peer, f"…{peer[-SHORT_ID:]}")
 
 

@@ -17,7 +17,7 @@ Exact = Annotated[
 
 
 def refuse_existing(out: Path | None) -> None:
-    """Raise `ConfigError` if the output file exists."""
+    """Raise `ConfigError` if the file that `--out` names exists."""
     if out is not None and out.exists():
         raise ConfigError(f"`--out` ({out}) exists already: remove it, or give another name.")
 
