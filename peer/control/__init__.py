@@ -1,4 +1,4 @@
-"""The peer's side of the control plane: client, login, session, checkpoints, reachability.
+"""The peer's side of the control plane: connecting, logging in, sessions, checkpoints, reachability.
 
 The agent, the doctor and the command line import these modules; the coordinator's doctor imports
 `client`. Processes that train or average must not import them, because they use gRPC.

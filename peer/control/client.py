@@ -1,7 +1,7 @@
-"""The peer's authenticated connection to the coordinator: join, renew tokens, download files.
+"""The peer's authenticated connection to the coordinator, for joining, renewing tokens and downloads.
 
 The join link's fingerprint is the only trust anchor. The server's certificate is read once,
-compared with it, and is then the only root that the channel accepts. Certificate, version, run and
+compared with the fingerprint, and is then the only root that the channel accepts. Certificate, version, run and
 clock are checked first, each with its own error. `peer.control.session` builds the long-lived
 session on this; `peer.doctor` uses the client before the device has joined.
 """
@@ -51,7 +51,7 @@ from peer.runtime.version import software_version
 CONNECT_TIMEOUT_S = 10.0
 CALL_TIMEOUT_S = 20.0
 FETCH_TIMEOUT_S = 600.0
-LOGIN_TIMEOUT_S = 1000.0  # longer than the coordinator waits for the login
+LOGIN_TIMEOUT_S = 1000.0  # longer than the coordinator itself waits
 
 _CHANNEL_OPTIONS = (
     ("grpc.ssl_target_name_override", TLS_NAME),
@@ -60,7 +60,7 @@ _CHANNEL_OPTIONS = (
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
-    # Limit gRPC's own back-off (by default two minutes), because the session has one, too.
+    # Limit gRPC's own back-off (by default up to two minutes), because the session has its own.
     ("grpc.initial_reconnect_backoff_ms", 500),
     ("grpc.max_reconnect_backoff_ms", 5_000),
     # Stop reconnecting to an unused address after the coordinator has moved.
@@ -82,7 +82,7 @@ class ControlClient:
         self.clock_offset_s = math.nan  # offset of the coordinator's time from `steady_time()`
         self.login_providers: tuple[LoginProvider, ...] = ()
         self._credentials = grpc.ssl_channel_credentials(certificate.encode())
-        self._links = deque(link.each())  # current address first
+        self._links = deque(link.each())  # the address in use comes first
         self._channels: list[grpc.aio.Channel] = []
         self._stubs: dict[JoinLink, Any] = {}
 
@@ -102,7 +102,7 @@ class ControlClient:
             check_run(link, greeting)
             check_clock(greeting, now=clock())
             client.clock_offset_s = greeting.server_time - steady_time()
-        except BaseException:  # includes cancellation; the caller has no client to close yet
+        except BaseException:  # also if cancelled: the caller has no client to close
             await client.close()
             raise
         return client
@@ -123,7 +123,7 @@ class ControlClient:
 
     @property
     def _stub(self) -> Any:
-        """The gRPC stub for the current address, which connects on the first call."""
+        """The gRPC stub for the address in use, which connects when it is first called."""
         if self.link not in self._stubs:
             address = str(self.link.address)
             channel = grpc.aio.secure_channel(address, self._credentials, options=_CHANNEL_OPTIONS)
@@ -132,7 +132,7 @@ class ControlClient:
         return self._stubs[self.link]
 
     async def _first_greeting(self) -> control_pb2.ChallengeReply:
-        """Greet; on a version mismatch, suggest a remedy that also works in containers."""
+        """Greet the coordinator; if the versions differ, raise an error that says how to update."""
         try:
             return await self.greet()
         except VersionError as error:
@@ -145,28 +145,28 @@ class ControlClient:
             raise VersionError(f"This program is manyhands {software_version()}. {why}") from error
 
     async def greet(self) -> control_pb2.ChallengeReply:
-        """Fetch a fresh nonce, and the coordinator's version, run and time."""
+        """Fetch a new nonce, and the coordinator's version, run and time."""
         request = control_pb2.ChallengeRequest(protocol_version=PROTOCOL_VERSION)
         return await self._call(self._stub.Challenge, request)
 
     async def describe(self) -> control_pb2.DescribeReply:
-        """Fetch the run's description and this machine's observed address; needs no account."""
+        """Fetch the run's description, and this machine's address as the coordinator sees it."""
         return await self._call(self._stub.Describe, control_pb2.DescribeRequest())
 
     async def swarm_addresses(self) -> tuple[str, ...]:
-        """Fetch the keeper's multiaddresses that the coordinator knows; needs no account."""
+        """Fetch the keeper's multiaddresses, as far as the coordinator knows them."""
         return tuple((await self.describe()).swarm_addresses)
 
     async def dial_back(self, port: int, udp_port: int = 0) -> bytes:
         """Ask the coordinator to connect to a TCP port and to send a datagram to a UDP port.
 
-        Returns the secret that it will send. A port of 0 is skipped. Needs no account.
+        Returns the secret that it will send there. If a port is 0, that transport is not tried.
         """
         reply = await self._call(self._stub.DialBack, control_pb2.DialBackRequest(port=port, udp_port=udp_port))
         return bytes(reply.word)
 
     def open_probe(self, timeout_s: float) -> Any:
-        """Open the stream that measures bandwidth (a StreamStreamCall); needs no account."""
+        """Open the stream that measures bandwidth (a StreamStreamCall)."""
         return self._stub.Probe(timeout=timeout_s)
 
     async def admit(
@@ -180,9 +180,9 @@ class ControlClient:
         role: str = "",
         software: str = "",
     ) -> control_pb2.JoinReply:
-        """Join by invite code, as a `known` device, or by a login.
+        """Join with an invite code, as a `known` device, or by a login, whichever is possible first.
 
-        `provider`: the identity provider for the login; empty: the only one.
+        `provider` is the identity provider for the login, or "" if the run has only one.
         """
         if invite or known or not (provider or self.login_providers):
             try:
@@ -196,7 +196,7 @@ class ControlClient:
     async def join(
         self, key: DeviceKey, invite: str = "", *, role: str = "", software: str = ""
     ) -> control_pb2.JoinReply:
-        """Join with an invite code, or return as a known device without one."""
+        """Join with an invite code, or without one if the device has joined before."""
         nonce, receipt_key = (await self.greet()).nonce, key.receipt_key(self.link.run).public_bytes
         return await self._call(
             self._stub.Join,
@@ -253,7 +253,7 @@ class ControlClient:
         return reply.token
 
     async def choose_name(self, key: DeviceKey, display_name: str, anonymous: bool) -> control_pb2.ChooseNameReply:
-        """Set the public name of this device's member (empty: the member's own name), or hide it."""
+        """Set the name that the run's page shows for this device's member ("": the name in the invite), or hide it."""
         nonce = (await self.greet()).nonce
         signature = key.sign(challenge_bytes("name", self.link.run, nonce, key.public_key))
         request = control_pb2.ChooseNameRequest(
@@ -266,13 +266,13 @@ class ControlClient:
         return await self._call(self._stub.ChooseName, request)
 
     async def newest_checkpoint(self, token: str) -> control_pb2.CheckpointReply:
-        """Fetch the offer of the newest checkpoint; raises `VersionError` if the call is unknown."""
+        """Fetch the offer of the newest checkpoint; raises `VersionError` if the coordinator is too old for it."""
         return await self._call(self._stub.Checkpoint, control_pb2.CheckpointRequest(token=token))
 
     async def fetch_file(
         self, name: str, digest: bytes, into: Path, *, token: str, size_bytes: int, throttle: Throttle | None = None
     ) -> Path:
-        """Download a file of the run to the directory `into` and verify it, unless it is there."""
+        """Download a file of the run to the directory `into` and verify it, unless it is already there."""
         check_announced(name, size_bytes)
         throttle = throttle or Throttle()
         target = into / name
@@ -317,10 +317,10 @@ class ControlClient:
 
 
 async def find_coordinator(links: Sequence[JoinLink]) -> tuple[JoinLink, str]:
-    """Return the first link whose address has the right certificate, and the certificate (PEM).
+    """Return the first link at whose address the right certificate is found, and the certificate (PEM).
 
-    Each link has one address. Raises `FingerprintError` if only other certificates are found, else
-    `UnreachableError`.
+    Each link has one address. If none has it, raises `FingerprintError` if any has another
+    certificate, else `UnreachableError`.
     """
     failures: list[UnreachableError | FingerprintError] = []
     for link in links:
@@ -338,7 +338,7 @@ async def find_coordinator(links: Sequence[JoinLink]) -> tuple[JoinLink, str]:
 
 
 async def read_certificate(link: JoinLink) -> str:
-    """Read the unverified certificate (PEM) at the link's first address."""
+    """Read the certificate (PEM) at the link's first address, without verifying it."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -388,7 +388,7 @@ def check_run(link: JoinLink, greeting: control_pb2.ChallengeReply) -> None:
 
 
 def check_clock(greeting: control_pb2.ChallengeReply, now: float) -> None:
-    """Raise `ClockError` if this machine's clock is further from the coordinator's than tokens tolerate."""
+    """Raise `ClockError` if this machine's clock differs from the coordinator's by more than tokens allow."""
     skew_s = now - greeting.server_time
     if not abs(skew_s) <= MAX_CLOCK_SKEW_S:
         raise ClockError(
@@ -398,7 +398,7 @@ def check_clock(greeting: control_pb2.ChallengeReply, now: float) -> None:
 
 
 def _named(version: str) -> str:
-    """Return the coordinator's version for a message, or a description if it is malformed."""
+    """Return the coordinator's version as text for a message, even if it is malformed."""
     try:
         return f"manyhands {Version(version[:MAX_VERSION_CHARS])}"
     except InvalidVersion:

@@ -1,4 +1,4 @@
-"""Events of the session with the coordinator, sent to the agent like `Notice` and `ClockRead`."""
+"""Events that the session with the coordinator sends to the agent, besides `Notice` and `ClockRead`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from peer.reporting.messages import ClockRead, Notice
 
 @dataclass(frozen=True)
 class Welcomed:
-    """A session has begun; with the coordinator's software version and its download address."""
+    """A session has begun; the coordinator runs this version of the software, offered at this address."""
 
     version: str
     address: str
@@ -24,18 +24,18 @@ class Connected:
 
 @dataclass(frozen=True)
 class Standing:
-    """The contribution and rank of this member according to the coordinator."""
+    """This member's confirmed samples and rank, as the coordinator reports them."""
 
     own_samples: int
     rank: int
     members: int
-    samples_per_second: float = 0.0  # speed of the whole run; 0: unknown
+    samples_per_second: float = 0.0  # the whole run's speed; 0: unknown
     time_left_s: float = 0.0  # time until the run's last step, at that speed
 
 
 @dataclass(frozen=True)
 class KeeperTold:
-    """The keeper's addresses according to the coordinator; some may be unreachable from here."""
+    """The keeper's addresses, as the coordinator knows them; this machine may not reach all of them."""
 
     addresses: tuple[str, ...]  # libp2p multiaddresses
 

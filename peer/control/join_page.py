@@ -19,12 +19,12 @@ from peer.network.http import asking, beginning, reaching
 PAGE = "/join"
 API = "/api/v1/joining"
 MAX_ANSWER_BYTES = 256 * 1024
-ANSWER_S = 20.0  # timeout of the connection, and between two chunks of the answer
+ANSWER_S = 20.0  # timeout for the connection, and for each chunk of the answer
 _CODE = re.compile(r"[0-9A-Za-z -]{10,64}")
 
 
 def read_link(text: str) -> tuple[JoinLink, str]:
-    """Return the join link for a link or page address, and the invite code or "".
+    """Return the join link that the text is or whose page it names, and the page's invite code or "".
 
     Raises `LinkError` if the text is neither, and `UnreachableError` if the site does not answer.
     """
@@ -35,7 +35,7 @@ def read_link(text: str) -> tuple[JoinLink, str]:
 
 
 def parse_page(text: str) -> tuple[str, str]:
-    """Split a page address into site and invite code; raises `LinkError`."""
+    """Split a page's address into site and invite code; raises `LinkError` if it is no page's address."""
     address, _, fragment = text.strip().partition("#")
     parts = _split(address)
     host, path = parts.hostname, parts.path.rstrip("/")
@@ -55,7 +55,7 @@ def parse_page(text: str) -> tuple[str, str]:
 
 
 def _split(address: str) -> SplitResult:
-    """Split an address into its parts; all are empty if it is malformed."""
+    """Split an address into its parts, which are all empty if it is malformed."""
     try:
         parts = urlsplit(address)
         _ = parts.port  # reading the port validates it
@@ -65,7 +65,7 @@ def _split(address: str) -> SplitResult:
 
 
 def ask_for_link(site: str) -> JoinLink:
-    """Fetch a site's join link, without following redirects, which might lead away from HTTPS."""
+    """Fetch a site's join link. Redirects are not followed, because they might lead away from HTTPS."""
     url = f"{site}{API}"
     with reaching(url), asking("GET", url, timeout_s=ANSWER_S) as answer:
         status = answer.status_code

@@ -28,7 +28,7 @@ class LoginProvider:
 
 @dataclass(frozen=True)
 class LoginPrompt:
-    """The web addresses for a login, and the code to enter or compare there."""
+    """The web addresses at which to log in, and the code to enter or compare there."""
 
     title: str
     user_code: str
@@ -63,7 +63,7 @@ def login_providers(greeting: control_pb2.ChallengeReply) -> tuple[LoginProvider
 
 
 def choose_provider(providers: tuple[LoginProvider, ...], wanted: str) -> str:
-    """Return the provider to use; raises `ConfigError` if there is none or the choice is ambiguous."""
+    """Return the wanted or only provider; raises `ConfigError` if it is missing or there are several."""
     names = [provider.name for provider in providers]
     if wanted in names:
         return wanted
@@ -77,7 +77,7 @@ def choose_provider(providers: tuple[LoginProvider, ...], wanted: str) -> str:
 
 
 def read_prompt(prompt: control_pb2.LoginPrompt) -> LoginPrompt:
-    """Parse the coordinator's prompt; raises `RequestError` for text that is unsafe to show."""
+    """Parse the coordinator's prompt; raises `RequestError` if a text is unsafe to show."""
     return LoginPrompt(
         title=_text("title", prompt.title),
         user_code=_text("user_code", prompt.user_code),

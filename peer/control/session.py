@@ -1,6 +1,6 @@
 """The peer's session with the coordinator, which reconnects as needed while the agent runs.
 
-A connection is called a stay. After a handshake, the peer sends reports and presence, and receives
+The time that one connection lasts is called a stay. After a handshake, the peer sends reports and presence, and receives
 all other messages. A lost connection is reopened after a jittered, growing delay,
 while training continues. The access token is renewed after two thirds of its lifetime. `run` ends
 with an exception only for faults that a person must fix, such as a revocation or a wrong version.
@@ -41,10 +41,10 @@ from peer.reporting.suspicions import WaitingSuspicions
 from peer.reporting.wire import lost_to_wire, report_to_wire
 
 logger = logging.getLogger(__name__)
-MOST_ANNOUNCED = 1000  # maximum number of announcements to remember, so that none is shown twice
+MOST_ANNOUNCED = 1000  # number of announcements to remember, in order to show none twice
 
-RENEW_AT = 2 / 3  # fraction of a token's lifetime
-MOST_PRESENCE_S = 60.0  # limit on the interval that the coordinator asks for
+RENEW_AT = 2 / 3  # fraction of its lifetime after which a token is renewed
+MOST_PRESENCE_S = 60.0  # longest interval that the coordinator may ask for
 PresenceSource = Callable[[], control_pb2.Presence | None]
 Result = TypeVar("Result")
 
@@ -59,14 +59,14 @@ class SessionTiming:
     renew_check_s: float = 10.0
     retry_first_s: float = 1.0
     retry_most_s: float = 30.0
-    farewell_s: float = 3.0  # time for the last reports and the goodbye
-    window_reports: int = 64  # maximum number of unacknowledged reports in flight
-    ahead_again_s: float = 20.0  # retry interval of a report that is ahead of the keeper's step
+    farewell_s: float = 3.0  # time limit for sending the last reports and the goodbye
+    window_reports: int = 64  # maximum number of reports sent but not acknowledged
+    ahead_again_s: float = 20.0  # retry interval of a report whose step the keeper has not reached
 
 
 @dataclass(frozen=True)
 class SessionSides:
-    """The agent's interface to a session: message sources, credentials and an event callback."""
+    """What a session needs from the agent: messages to send, credentials, and a callback for events."""
 
     outbox: Outbox
     suspicions: WaitingSuspicions
@@ -76,7 +76,7 @@ class SessionSides:
 
 
 class Session:
-    """A device's session, which maintains the connection and a valid access token."""
+    """A device's session, which keeps up the connection and renews the access token."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class Session:
             finally:
                 self._sides.tell(Connected(False))
         except ExpiredTokenError:
-            await self._renew()  # the next stay uses the new token
+            await self._renew()  # the next stay begins with the new token
         finally:
             call.cancel()
 
@@ -149,7 +149,7 @@ class Session:
             token = self._credentials.access_token(self._clock())
         except ExpiredTokenError:
             return 0.0
-        except RevokedError:  # the session will receive the reason of the revocation
+        except RevokedError:  # the session will learn why the device was revoked
             return math.inf
         return renewal_due_at(token.issued_at, token.expires_at)
 
@@ -158,22 +158,22 @@ class Session:
 
 
 def retry_delay_s(failures: int, first_s: float, most_s: float, rng: random.Random) -> float:
-    """Return a random delay before the next attempt, from a doubling window to spread reconnections."""
+    """Return a random delay before the next attempt, whose upper bound doubles with each failure."""
     return rng.uniform(0.1, 1.0) * min(most_s, first_s * 2.0 ** min(failures, 32))
 
 
 def failed_rounds(failures: int, addresses: int) -> int:
-    """Return the number of complete failed rounds over all addresses; 0 within one: the next may answer."""
+    """Return how often all addresses have failed; 0 unless all were just tried, as the next may answer."""
     return 0 if failures % addresses else failures // addresses
 
 
 def renewal_due_at(issued_at: float, expires_at: float) -> float:
-    """Return the Unix time at which to renew a token."""
+    """Return the Unix time at which to renew a token that was issued and expires at these times."""
     return issued_at + RENEW_AT * (expires_at - issued_at)
 
 
 class SessionStream:
-    """A stay over an open gRPC stream; `Session` reconnects."""
+    """One stay, over an open gRPC stream. When it ends, `Session` opens the next one."""
 
     def __init__(
         self,
@@ -182,25 +182,25 @@ class SessionStream:
         timing: SessionTiming,
         announced: set[str],
     ) -> None:
-        """`announced`: the operator's announcements that have already been shown."""
+        """`announced` has the texts of the operator's announcements that were shown before."""
         self._call, self._sides, self._timing = call, sides, timing
         self._outbox, self._tell = sides.outbox, sides.tell
-        self._unacked: dict[int, int] = {}  # report number -> step
+        self._unacked: dict[int, int] = {}  # number of a report sent -> its step
         self._sent_up_to = 0
-        self._ahead_until: float | None = None  # when to resend a report ahead of the keeper
+        self._ahead_until: float | None = None  # when to resend a report whose step the keeper lacks
         self._suspicions_are_heard = self._losses_are_heard = False
         self._presence_every_s = timing.presence_every_s
         self._clock, self._announced = ReadClock(), announced
 
     async def greet(self, key: DeviceKey, hardware: str, software: str) -> control_pb2.Welcome:
-        """Perform the handshake with the device's key; raises the coordinator's refusal."""
+        """Perform the handshake with the device's key; raises the error with which the coordinator refuses."""
         try:
             return await asyncio.wait_for(self._greet(key, hardware, software), self._timing.handshake_s)
         except asyncio.TimeoutError as error:
             raise UnreachableError("The coordinator did not open the session in time.") from error
 
     async def converse(self, stop: asyncio.Event) -> None:
-        """Exchange messages until the stream ends or `stop` is set; raises the coordinator's error, if any."""
+        """Exchange messages until the stream ends or `stop` is set; raises the error that ended the stream."""
         listening = asyncio.create_task(self._listen())
         talking = asyncio.create_task(self._talk(stop))
         try:
@@ -238,7 +238,7 @@ class SessionStream:
         return welcome.welcome
 
     def _send_again(self, last_seq: int) -> None:
-        """Resend acknowledged reports that the coordinator lost because it was restored from a backup."""
+        """Resend reports after `last_seq`, which the coordinator lost when it was restored from a backup."""
         if again := self._outbox.take_back(last_seq):
             reports = "1 report" if again == 1 else f"{again:,} reports"
             them = "it is" if again == 1 else "they are"
@@ -272,7 +272,7 @@ class SessionStream:
                 raise (QuarantinedError if message.revoked.quarantined else RevokedError)(told(message.revoked.reason))
 
     def _hear(self, notice: control_pb2.ServerNotice) -> None:
-        """Forward a notice, except an announcement that has been forwarded before."""
+        """Forward a notice to the agent, unless it is an announcement that was forwarded before."""
         text = told(notice.text)
         if notice.announced:
             if text in self._announced:
@@ -282,7 +282,7 @@ class SessionStream:
         self._tell(Notice(notice.level, text))
 
     def _store(self, store: Callable[[str], None], jwt: str) -> None:
-        """Store a JWT. A full disk does not end the session, because the coordinator sends the JWT again."""
+        """Store a JWT; a full disk only causes a warning, because the coordinator will send the JWT again."""
         try:
             store(jwt)
         except StorageError as error:
@@ -302,7 +302,7 @@ class SessionStream:
             self._tell(Notice("warning", f"The coordinator refused the report of step {step}: {reason}"))
 
     def _wait_for(self, step: int, seq: int, reason: str) -> None:
-        """Postpone this report and all later ones, which belong to later steps."""
+        """Postpone the report `seq` and all later ones, because the keeper has not reached their steps yet."""
         if self._ahead_until is None:
             text = f"The report of step {step}, and those after it, wait for the keeper: {reason}"
             self._tell(Notice("info", text))
@@ -310,7 +310,7 @@ class SessionStream:
         self._ahead_until = asyncio.get_running_loop().time() + self._timing.ahead_again_s
 
     async def _talk(self, stop: asyncio.Event) -> None:
-        """Send until `stop`, then say goodbye; return if the connection is lost (the listener raises)."""
+        """Send until `stop`, then say goodbye; return if the connection is lost, for which `_listen` raises."""
         now = asyncio.get_running_loop().time
         presence_due = now()
         try:
@@ -327,11 +327,11 @@ class SessionStream:
 
     async def _send_reports(self) -> None:
         window = self._timing.window_reports
-        if self._ahead_until is not None:  # one report suffices to query the keeper's step
+        if self._ahead_until is not None:  # a single report shows whether the keeper is there
             window = int(asyncio.get_running_loop().time() >= self._ahead_until)
         entries = self._outbox.pending(max(0, window - len(self._unacked)), after=self._sent_up_to)
         if entries:
-            self._sent_up_to = entries[-1].seq  # set first, because an answer may reduce it
+            self._sent_up_to = entries[-1].seq  # before sending, because an answer may reduce it
         for entry in entries:
             if isinstance(entry.report, Lost) and not self._losses_are_heard:
                 self._outbox.ack(entry.seq, accepted=False)
@@ -396,7 +396,7 @@ def _message_of(entry: Pending) -> control_pb2.PeerMessage:
 
 
 def paced(told_s: float, own_s: float) -> float:
-    """Return the interval between presence messages: the coordinator's value within our bounds."""
+    """Return the seconds between presence messages: as the coordinator asks, but within our own bounds."""
     return min(max(told_s, own_s), MOST_PRESENCE_S) if math.isfinite(told_s) else own_s
 
 
@@ -407,7 +407,7 @@ async def pause(stop: asyncio.Event, delay_s: float) -> None:
 
 
 async def unless(event: asyncio.Event, work: Coroutine[Any, Any, Result]) -> Result | None:
-    """Return the result of the work; cancel it and return None if the event is set first."""
+    """Return the result of `work`, or cancel it and return None if the event is set first."""
     working, waiting = asyncio.ensure_future(work), asyncio.ensure_future(event.wait())
     try:
         await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -419,7 +419,7 @@ async def unless(event: asyncio.Event, work: Coroutine[Any, Any, Result]) -> Res
 
 
 async def _first_to_end(*coroutines: Coroutine[None, None, None]) -> None:
-    """Run all until the first one ends; cancel the others, and raise the first one's exception, if any."""
+    """Run coroutines until the first one ends; cancel the others, and raise its exception, if any."""
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:
         ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
