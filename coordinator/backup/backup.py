@@ -70,7 +70,7 @@ def back_up(
 
 
 def open_backup(path: Path) -> Backup:
-    """Open a backup and verify all its files; raises `ConfigError` if there is none, else `StorageError`."""
+    """Open a backup and verify its files; raises `ConfigError` if there is none, `StorageError` if damaged."""
     backup = read_backup(path)
     require_files(path / RUN, backup.manifest.files)
     require_files(path, {DATABASE: backup.manifest.database})

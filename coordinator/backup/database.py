@@ -40,7 +40,7 @@ def contents(connection: Connection) -> dict[str, tuple[int, int]]:
 
 
 def copy_rows(source: Connection, target: Connection) -> None:
-    """Copy all rows to empty tables, and set sequences; raises `StorageError` if the copy differs afterwards."""
+    """Copy all rows to empty tables, and set sequences; raises `StorageError` if the copy then differs."""
     for table in Base.metadata.sorted_tables:
         for rows in source.execute(select(table), execution_options=_STREAMED).partitions():
             target.execute(insert(table), [dict(row._mapping) for row in rows])

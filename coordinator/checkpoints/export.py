@@ -30,8 +30,8 @@ def exporting(
     """Yield a temporary folder with the export, which is renamed to `target` if the block succeeds.
 
     `texts` maps names of further files to their text. With `link`, files are hard links where
-    possible and must not be modified. Every file is verified against the manifest in `stored`. Raises
-    `StorageError` if the checkpoint is damaged or removed, `ConfigError` if `target` is not empty.
+    possible and must not be modified. Every file is verified against the manifest in `stored`.
+    Raises `StorageError` if the checkpoint is damaged or gone, `ConfigError` if `target` has files.
     """
     names = [name for name in stored.manifest.files if name not in LEFT_OUT and name not in texts]
     with new_directory(target) as folder:

@@ -65,7 +65,7 @@ class StoredCheckpoint:
 
 
 def verify(path: Path, files: Collection[str] | None = None) -> StoredCheckpoint:
-    """Verify all files, or only those in `files`, against the manifest; raises `StorageError` if one differs."""
+    """Verify all files, or those in `files`, against the manifest; raises `StorageError` if one differs."""
     try:
         raw = _read_manifest(path / MANIFEST)
         manifest = Manifest.model_validate(json.loads(raw))

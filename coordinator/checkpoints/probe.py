@@ -26,7 +26,7 @@ PROBE_DEVICE = 2**32 - 1  # a number that no device has, because a device's numb
 def make_probes(config: RunConfig, tokenizer_dir: Path) -> Mapping[int, Batch]:
     """Return a probe batch for each sequence length of the run's phases, identical at every start.
 
-    All probes are made when the keeper starts, so that the swarm does not wait for it between phases.
+    The keeper makes them all at its start, so that the swarm does not wait for it between phases.
     """
     lengths = {phase.sequence_length: phase.from_step for phase in all_phases(config)}
     return {length: make_probe(config.at_step(step), tokenizer_dir) for length, step in lengths.items()}

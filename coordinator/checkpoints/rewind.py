@@ -94,8 +94,8 @@ def rewind(
 def set_aside_undone(directory: Path, last_counting_step: Callable[[int], int | None]) -> list[int]:
     """Move the checkpoints of undone steps to the folder `undone`; return these steps.
 
-    `last_counting_step` returns the last step of an era that no later era has undone, or None if all
-    its steps are valid. Checkpoints that an earlier rewind moved to the folder are deleted.
+    `last_counting_step` returns the last step of an era that no later era has undone, or None if
+    all its steps are valid. Checkpoints that an earlier rewind moved to the folder are deleted.
     """
     undone = [step for step in stored_steps(directory) if _is_undone(directory, step, last_counting_step)]
     if undone:

@@ -25,7 +25,7 @@ class Tarball:
 
     @classmethod
     def of(cls, stored: StoredCheckpoint, folder: str) -> Tarball:
-        """Return an archive of a checkpoint's manifest and files; raises `OSError` if the manifest is missing."""
+        """Return an archive of a checkpoint with its manifest; raises `OSError` if the manifest is missing."""
         sizes = {MANIFEST: (stored.path / MANIFEST).stat().st_size}
         sizes |= {name: entry.size_bytes for name, entry in stored.manifest.files.items()}
         created = int(stored.manifest.created_at)

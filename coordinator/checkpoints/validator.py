@@ -70,7 +70,7 @@ class Validator:
             pass
 
     def evaluate_newest(self, should_stop: Callable[[], bool]) -> bool:
-        """Evaluate the newest pending checkpoint; return False if there is none or `should_stop` ends it early."""
+        """Evaluate the newest pending checkpoint; return False if there is none, or if stopped early."""
         for checkpoint in pending_checkpoints(self.database):
             samples = self.samples_at(checkpoint.step)
             if samples is None or checkpoint.manifest_sha256 in self.passed_over:

@@ -95,7 +95,7 @@ def write_checkpoint(
 ) -> StoredCheckpoint:
     """Write a checkpoint to a temporary folder, sync and verify it, and rename the folder.
 
-    `texts` maps names of further files to their text. Raises `StorageError`, and leaves nothing behind.
+    `texts` maps names of further files to their text. Raises `StorageError`; nothing remains.
     """
     target = directory / checkpoint_name(snapshot.step)
     aside = directory / f".{target.name}.writing"

@@ -68,7 +68,7 @@ class Telemetry:
             self.reports.labels(verdict)  # start at 0, or Prometheus misses the first increase
 
     def watch(self, engine: Engine) -> None:
-        """Count the engine's errors, except violated constraints, which are write conflicts that are retried."""
+        """Count the engine's errors, except write conflicts (`IntegrityError`), which are retried."""
 
         @event.listens_for(engine, "handle_error")
         def _on_error(context: ExceptionContext) -> None:

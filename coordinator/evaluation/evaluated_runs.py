@@ -90,7 +90,7 @@ class LocalRun:
 
     @contextmanager
     def checkpoint(self, waiting: PendingEvaluation) -> Iterator[Path]:
-        """Yield a folder of hard links to the checkpoint, which the keeper cannot remove; raises `StorageError`."""
+        """Yield a folder of hard links to the checkpoint, safe from the keeper; raises `StorageError`."""
         if waiting.manifest_sha256 not in {row.manifest_sha256 for row in published_checkpoints(self._database)}:
             raise StorageError(f"The checkpoint of step {waiting.step} is no longer kept.")
         stored = verify(self._directory.checkpoint_dir(waiting.step), files=())
@@ -193,7 +193,7 @@ class RemoteRun:
         self.deliver()
 
     def deliver(self) -> None:
-        """Send the stored reports; delete delivered and rejected ones, and stop if the coordinator is unreachable."""
+        """Send the stored reports; delete delivered and rejected ones, and keep the rest if sending fails."""
         for path, report in self._undelivered().items():
             try:
                 self._post(path.read_bytes())

@@ -43,7 +43,7 @@ class SignedReport(BaseModel):
     signature: Annotated[str, Field(max_length=100)]  # base64
 
     def opened(self) -> EvaluationReport:
-        """Verify the signature and parse the report; raises `RequestError` if the signature or text is invalid."""
+        """Verify the signature and parse the report; raises `RequestError` if either is invalid."""
         return EvaluationReport.opened(self.body, is_signed_by(self.key, self.signature))
 
 

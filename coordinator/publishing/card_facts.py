@@ -57,7 +57,7 @@ def facts_of_run(
 ) -> CardFacts:
     """Gather the facts of a run up to the checkpoint's step.
 
-    `choice` says why this checkpoint is released. `repository` is the model's repository on the Hub.
+    `choice` says why this checkpoint is released; `repository` is the model's Hub repository.
     """
     step = checkpoint.manifest.step
     ledger = LedgerReader(database)

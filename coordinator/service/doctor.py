@@ -1,6 +1,6 @@
 """`manyhands coordinator doctor`: checks of a run's directory and machine, in stages.
 
-The run may be served meanwhile, because no check changes anything. The volunteer's doctor is `peer.doctor`.
+The run may be served meanwhile: no check changes anything. `peer.doctor` is the volunteer's doctor.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ NICENESS = 10  # of auxiliary parts, which get about a tenth of a shared core
 class Part:
     """A process to keep running; `main` gets the run's directory, the parent's pid and a callback.
 
-    `main` calls the callback once it is ready. Auxiliary parts are stopped after the others, and their
+    `main` calls the callback once it is ready. Auxiliary parts stop after the others, and their
     failures do not end the run. An auxiliary part may return to free memory and is then restarted.
     """
 

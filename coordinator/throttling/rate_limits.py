@@ -24,7 +24,7 @@ class Pace:
         self._level, self._at = burst, now
 
     def take(self, now: float) -> float:
-        """Count an event, and return by how many seconds it comes too early, or 0.0 if it is within the limit."""
+        """Count an event; return by how many seconds it is too early, or 0.0 if it is within the limit."""
         self._refill(now)
         self._level -= 1.0
         return max(0.0, -self._level / self._per_second)
@@ -70,7 +70,7 @@ class CallerPlaces:
         self._taken: Counter[str] = Counter()
 
     def enter(self, caller: str, *, counted: bool = True) -> bool:
-        """Reserve a place until `leave`; return False if none is free, in total or (if `counted`) for the caller."""
+        """Reserve a place until `leave`; return False if none is free (or, if `counted`, for this caller)."""
         if self._taken.total() >= self._total or (counted and self._taken[caller] >= self._per_caller):
             return False
         self._taken[caller] += 1

@@ -45,7 +45,7 @@ class Batcher(Generic[Item, Result]):
         self._next_at = clock()
 
     async def add(self, item: Item) -> Result:
-        """Return the item's result, or raise its error; the item is processed even if this call is cancelled."""
+        """Return the item's result or raise its error; the item is processed even if the call is cancelled."""
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, future))
         if self._running is None:

@@ -69,7 +69,7 @@ class Subject(ABC):
         """Score the answers to these examples."""
 
     def outputs(self, model: PreTrainedModel, examples: Sequence[Encoded], *names: str) -> Iterator[tuple[Tensor, ...]]:
-        """Yield each example's model outputs of these names, padded to the longest of its batch; without dropout."""
+        """Yield each example's named outputs, padded to the longest of its batch, without dropout."""
         model.train(False)
         for start in range(0, len(examples), self.task.recipe.batch_size):
             batch = padded(examples[start : start + self.task.recipe.batch_size], self.pad)

@@ -142,7 +142,7 @@ def _scores(questions: Sequence[QuestionExample], answers: Sequence[str]) -> lis
 def best_threshold(doubts: Sequence[float], answered: Sequence[float], empty: Sequence[float]) -> float:
     """Return the threshold that maximizes the sum of scores, or -inf if it is best never to answer.
 
-    For each question, `answered` is its score if answered with the span, and `empty` if answered with "".
+    For each question, `answered` is its score if the answer is the span, and `empty` if it is "".
     """
     gains: dict[float, float] = {}
     for doubt, with_span, without in zip(doubts, answered, empty, strict=True):

@@ -91,7 +91,7 @@ class TaskResult(_Frozen):
         return tuple(seed for seed in self.seeds if seed.failure)
 
     def values(self, metric: str | None = None) -> list[float]:
-        """Return the converged seeds' scores in a metric (by default the main one), in the order of the seeds."""
+        """Return the converged seeds' scores in a metric (by default the main one), in seed order."""
         name = metric or self.metric
         return [seed.scores[name] for seed in self.converged if name in seed.scores]
 

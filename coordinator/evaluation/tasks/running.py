@@ -28,7 +28,7 @@ EXTRAS = {  # module -> extra of manyhands that installs it
 def run_apart(plan: Plan | EmbedderPlan, should_stop: Callable[[], bool] = lambda: False) -> Any:
     """Run a plan in a new process; return the task's result or the embedding size, or None if stopped.
 
-    Raises the `ManyhandsError` that ended the process, or `WorkerError` if it ended without a result.
+    Raises the `ManyhandsError` that ended it, or `WorkerError` if it ended without a result.
     """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
