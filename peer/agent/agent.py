@@ -233,7 +233,7 @@ class Agent:
             await self._client.close()
 
     async def _enter_patiently(self) -> control_pb2.JoinReply:
-        """Join the run. While the coordinator is unreachable, a device that has joined before keeps retrying."""
+        """Join the run; while the coordinator is unreachable, a device that joined before keeps retrying."""
         run = self._options.link.run
 
         def may_pass(error: BaseException) -> bool:

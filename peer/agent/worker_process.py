@@ -57,10 +57,10 @@ def default_worker_main(plan: WorkerPlan, pipe: Connection, parent_pid: int) -> 
 class Watchdog:
     """A watchdog that measures a worker's silence, to detect a hanging worker.
 
-    Until the worker is ready, and while it waits for another peer's state, traffic is a sign of life.
-    Later it is not, because averagers reply even if training hangs. `LineInDoubt` never is one,
-    because the thread that counts bytes sends it. While the worker waits for the agent to download a
-    checkpoint, every report of traffic is a sign of life, even without new bytes.
+    Until the worker is ready, and while it waits for another peer's state, traffic is a sign of
+    life. Later it is not, because averagers reply even if training hangs. `LineInDoubt` never is
+    one, because the thread that counts bytes sends it. While the worker waits for the agent to
+    download a checkpoint, every report of traffic is a sign of life, even without new bytes.
     """
 
     def __init__(self, patience_s: float, clock: Callable[[], float]) -> None:

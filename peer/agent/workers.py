@@ -245,7 +245,7 @@ class Workers:
         return failure
 
     async def _listen(self, worker: WorkerProcess, underway: Underway) -> Stopped | Failed | None:
-        """Forward the worker's messages, and return its `Stopped` or `Failed`; raises `TimeoutError` if it hangs."""
+        """Forward messages; return the worker's `Stopped` or `Failed`. Raises `TimeoutError` if it hangs."""
         last: Stopped | Failed | None = None
         watchdog = self._watchdog = Watchdog(WATCHDOG_S, time.monotonic)
         while (message := await asyncio.wait_for(worker.next_event(), watchdog.left_s)) is not None:
@@ -273,7 +273,7 @@ class Workers:
 def _failure_of(worker: WorkerProcess, last: Stopped | Failed | None, kills: int | None) -> Failed | None:
     """Return an ended worker's failure, or None if it left in order.
 
-    `last` is its `Stopped` or `Failed`, if any; `kills` the count of out-of-memory kills at its start.
+    `last` is its `Stopped` or `Failed`, if any; `kills` counts earlier out-of-memory kills.
     """
     if last is not None:
         return last if isinstance(last, Failed) else None
@@ -293,7 +293,7 @@ def restart_allowed(failures: list[float], now: float) -> bool:
 def halved(plan: WorkerPlan, found: int | None) -> int | None:
     """Return half the plan's microbatch size, or None if it is 1 already.
 
-    If the plan states no size, use `found`, which a worker chose, or the run's size if that is None.
+    If the plan has no size, use `found`, which a worker chose, or the run's size if that is None.
     """
     if found is None:
         found = RunConfig.from_json(plan.run_config_json).data.microbatch_size
