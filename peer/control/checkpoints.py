@@ -70,8 +70,8 @@ class CheckpointOffer:
 def read_offer(reply: control_pb2.CheckpointReply, most_bytes: int) -> CheckpointOffer | None:
     """Return the offer, or None if there is none or the checkpoint is too old to catch up from.
 
-    It is too old if peers may soon discard the averages of the steps after it. Raises `RequestError`
-    if the address is invalid, files are missing, or their size exceeds `most_bytes`.
+    It is too old if peers may soon discard the averages of the steps after it. Raises
+    `RequestError` for an invalid address, other files, or more than `most_bytes` bytes.
     """
     if not (reply.address and 0 <= reply.swarm_step - reply.step <= HELD_AVERAGES // 2):
         return None
@@ -101,8 +101,8 @@ async def download_checkpoint(
 ) -> None:
     """Download the offered files to the directory `into`, resuming an earlier download.
 
-    `link_hosts`, the join link's hosts, may have private addresses. Raises `StorageError` if the disk
-    is full or a file damaged, `UnreachableError` if the download fails; partial files are kept.
+    `link_hosts`, the join link's hosts, may have private addresses. Raises `StorageError` if the
+    disk is full or a file damaged, `UnreachableError` if the download fails. Partial files remain.
     """
     await asyncio.to_thread(_make_room, offer, into)
     own = offer.host in link_hosts

@@ -1,9 +1,9 @@
 """The peer's authenticated connection to the coordinator, for joining, renewing tokens and downloads.
 
 The join link's fingerprint is the only trust anchor. The server's certificate is read once,
-compared with the fingerprint, and is then the only root that the channel accepts. Certificate, version, run and
-clock are checked first, each with its own error. `peer.control.session` builds the long-lived
-session on this; `peer.doctor` uses the client before the device has joined.
+compared with the fingerprint, and is then the only root that the channel accepts. Certificate,
+version, run and clock are checked first, each with its own error. `peer.control.session` builds the
+long-lived session on this; `peer.doctor` uses the client before the device has joined.
 """
 
 from __future__ import annotations
@@ -253,7 +253,7 @@ class ControlClient:
         return reply.token
 
     async def choose_name(self, key: DeviceKey, display_name: str, anonymous: bool) -> control_pb2.ChooseNameReply:
-        """Set the name that the run's page shows for this device's member ("": the name in the invite), or hide it."""
+        """Set the name that the run's page shows for this member ("": the invite's name), or hide it."""
         nonce = (await self.greet()).nonce
         signature = key.sign(challenge_bytes("name", self.link.run, nonce, key.public_key))
         request = control_pb2.ChooseNameRequest(
@@ -266,7 +266,7 @@ class ControlClient:
         return await self._call(self._stub.ChooseName, request)
 
     async def newest_checkpoint(self, token: str) -> control_pb2.CheckpointReply:
-        """Fetch the offer of the newest checkpoint; raises `VersionError` if the coordinator is too old for it."""
+        """Fetch the offer of the newest checkpoint; raises `VersionError` if the coordinator is too old."""
         return await self._call(self._stub.Checkpoint, control_pb2.CheckpointRequest(token=token))
 
     async def fetch_file(

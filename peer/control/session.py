@@ -1,9 +1,9 @@
 """The peer's session with the coordinator, which reconnects as needed while the agent runs.
 
-The time that one connection lasts is called a stay. After a handshake, the peer sends reports and presence, and receives
-all other messages. A lost connection is reopened after a jittered, growing delay,
-while training continues. The access token is renewed after two thirds of its lifetime. `run` ends
-with an exception only for faults that a person must fix, such as a revocation or a wrong version.
+The time that one connection lasts is called a stay. After a handshake, the peer sends reports and
+presence, and receives all other messages. A lost connection is reopened after a jittered, growing
+delay, while training continues. The access token is renewed after two thirds of its lifetime. `run`
+raises an exception only for faults that a person must fix, such as a revocation or an old version.
 """
 
 from __future__ import annotations
