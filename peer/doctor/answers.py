@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Daemon:
-    """The result of starting and stopping the p2p daemon like a peer."""
+    """The result of starting the p2p daemon as a peer does, and stopping it again."""
 
     addresses: tuple[str, ...] = ()  # addresses on which it listened
-    error: str = ""  # why it did not start; "": it started
+    error: str = ""  # why it did not start; "" if it started
     log: tuple[str, ...] = ()  # last lines of its log
 
 
@@ -18,7 +18,7 @@ class Daemon:
 class Dialled:
     """The result of connecting to a peer at one address."""
 
-    error: str = ""  # "": connected
+    error: str = ""  # why the connection failed; "" if it succeeded
     relays: bool = False  # whether the peer relays for unreachable peers
 
 
@@ -29,8 +29,8 @@ class DetectedDevice:
     name: str = ""  # name shown to the user, such as "cpu (2 threads)"
     threads: int = 0
     torch: str = ""  # version of PyTorch
-    fault: str = ""  # fault of a better device
-    error: str = ""  # why the device cannot be used
+    fault: str = ""  # why a better device is not used; "" if there is none
+    error: str = ""  # why the device cannot be used; "" if it can
 
 
 @dataclass(frozen=True)
@@ -45,5 +45,5 @@ class Speed:
     state_bytes: int = 0  # parameters and optimizer state that a joining peer downloads
     gradient_bytes: int = 0  # gradients of the model in the smallest encoding that the run allows
     peak_bytes: int = 0  # peak memory of the helper process
-    error: str = ""  # why the measurement failed
+    error: str = ""  # why the measurement failed; "" if it succeeded
     out_of_memory: bool = False

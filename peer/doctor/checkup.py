@@ -103,7 +103,7 @@ def conclude(context: Context) -> Conclusion:
 
 
 async def explain(error: UnreachableError | SwarmError, context: Context) -> ManyhandsError:
-    """Return an error of the same class and exit code that names the first stage to fail."""
+    """Run the stages that may explain a failed join; return an error like `error` that names the cause."""
     stages = WHY_NO_SWARM if isinstance(error, SwarmError) else WHY_UNREACHABLE
     async with context.resources:
         findings = [finding async for finding in run_stages(stages, context)]
@@ -111,7 +111,7 @@ async def explain(error: UnreachableError | SwarmError, context: Context) -> Man
 
 
 def reason(original: str, findings: Sequence[StageResult]) -> str:
-    """Return a line naming the first failure and all warnings; the original error if nothing failed."""
+    """Return a line with the first failure and all warnings, or with the original error if nothing failed."""
     broken = [finding for finding in findings if finding.verdict is Verdict.FAILED]
     if not broken:
         return f"{original} `manyhands doctor` finds nothing wrong on the way now: try again."

@@ -24,12 +24,12 @@ from peer.protocol import MAX_CLOCK_SKEW_S, PROTOCOL_VERSION
 
 NOTABLE_SKEW_S = MAX_CLOCK_SKEW_S / 4
 ASK_OPERATOR = "Ask the operator for the current link, and whether the coordinator is running."
-SLOW_BYTES_PER_SECOND = 250_000.0  # 2 Mbit/s: ALBERT-large's gradients take over two minutes
-MAX_ADDRESSES = 6  # maximum number of addresses to try per name
+SLOW_BYTES_PER_SECOND = 250_000.0  # 2 Mbit/s, at which ALBERT-large's gradients take over two minutes
+MAX_ADDRESSES = 6  # maximum number of addresses of a host to try
 PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
 TUNNELS = ("tun", "tap", "utun", "wg", "ppp", "ipsec", "tailscale", "zt", "nordlynx", "proton", "cscotun", "vpn")
 DROPPED = "no answer"
-REMEDIES = {  # reason of a failed connection -> remedy
+REMEDIES = {  # why a connection failed -> remedy
     DROPPED: "A firewall drops them: allow outgoing TCP to port {port}, or try another network.",
     os.strerror(errno.ECONNREFUSED).lower(): "Nothing listens there: ask the operator whether the coordinator is "
     "running and the link is current.",
@@ -42,7 +42,7 @@ async def check_names(context: Context) -> CheckResult:
     found = await asyncio.gather(*(_addresses_of(link, context.timing.connect_s) for link in links))
     for link, (addresses, _) in zip(links, found, strict=True):
         context.addresses |= dict.fromkeys(addresses, link)
-    sentence = " ".join(dict.fromkeys(told for _, told in found))  # one sentence per host
+    sentence = " ".join(dict.fromkeys(told for _, told in found))  # a sentence about each host
     if not context.addresses:
         return failed(sentence, "Check the link's hosts, and this machine's connection and DNS.")
     hosts = [*dict.fromkeys(address.host for address in context.addresses)]
@@ -58,7 +58,7 @@ async def _addresses_of(link: JoinLink, timeout_s: float) -> tuple[list[Address]
         found = await asyncio.wait_for(resolving, timeout_s)
     except asyncio.TimeoutError:
         return [], f"No name server answers for `{link.host}`."
-    except (OSError, UnicodeError) as error:  # gaierror, or an invalid name
+    except (OSError, UnicodeError) as error:  # the name is unknown or invalid
         return [], f"`{link.host}` has no address ({getattr(error, 'strerror', None) or error})."
     hosts = [*dict.fromkeys(str(entry[0]) for *_, entry in found)][:MAX_ADDRESSES]
     kinds = sorted({"IPv6" if ":" in host else "IPv4" for host in hosts})
@@ -74,7 +74,7 @@ async def check_tcp(context: Context) -> CheckResult:
 
 
 def judge_connections(reasons: Mapping[Address, str | None]) -> CheckResult:
-    """Return the result for connections with these failure reasons (None: success)."""
+    """Return the result for attempts to connect; `reasons` says why each failed, or None if it succeeded."""
     failures = {address: reason for address, reason in reasons.items() if reason is not None}
     reached = [str(address) for address in reasons if address not in failures]
     data = {"reached": reached, "failures": {str(address): reason for address, reason in failures.items()}}
@@ -90,7 +90,7 @@ def judge_connections(reasons: Mapping[Address, str | None]) -> CheckResult:
 
 
 async def _try_connection(address: Address, timeout_s: float) -> str | None:
-    """Try a TCP connection; return None if it succeeds, else the reason."""
+    """Try a TCP connection; return None if it succeeds, else why it failed."""
     try:
         _, writer = await asyncio.wait_for(asyncio.open_connection(*address), timeout_s)
     except asyncio.TimeoutError:
@@ -123,7 +123,7 @@ def check_route(context: Context) -> CheckResult:
     target = context.reached[0]
     family = socket.AF_INET6 if ":" in target.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as chooser:
-        chooser.connect(tuple(target))  # sends nothing; the system chooses a local address
+        chooser.connect(tuple(target))  # sends nothing, but chooses a local address
         local_address = str(chooser.getsockname()[0])
     interfaces = {
         entry.address.partition("%")[0]: name for name, found in psutil.net_if_addrs().items() for entry in found

@@ -1,4 +1,4 @@
-"""The context of an examination by the volunteer's doctor: options, and findings of earlier stages.
+"""What the stages of the volunteer's doctor share: the options, and the findings of earlier stages.
 
 A coordinator describes its run without an account. Like all network input, it is validated.
 """
@@ -31,7 +31,7 @@ MAX_ADDRESSES = 16
 
 @dataclass(frozen=True)
 class Options:
-    """The volunteer's options, as for `manyhands join`."""
+    """The volunteer's options, which mean the same as for `manyhands join`."""
 
     state_dir: Path
     link: JoinLink | None = None
@@ -46,10 +46,10 @@ class Timing:
     """The timeouts and durations of the stages, in seconds."""
 
     connect_s: float = 10.0
-    daemon_s: float = 20.0  # start of the p2p daemon, usually less than a second
-    helper_s: float = 120.0  # answer of a helper, which first imports torch
+    daemon_s: float = 20.0  # for starting the p2p daemon, which usually takes less than a second
+    helper_s: float = 120.0  # for an answer of the helper, which first imports torch
     dial_back_s: float = 8.0
-    probe_s: float = 5.0  # duration per direction
+    probe_s: float = 5.0  # duration of the bandwidth measurement in each direction
     speed_s: float = 5.0  # duration of the speed measurement
 
 
@@ -62,14 +62,14 @@ class Context:
     stopwatch: Callable[[], float] = time.monotonic
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     timing: Timing = Timing()
-    prepare_helper: Callable[[Path], None] = as_it_is  # `prepare` of `Helper`
+    prepare_helper: Callable[[Path], None] = as_it_is  # called first in the helper process
     resources: AsyncExitStack = field(default_factory=AsyncExitStack)
 
-    # Findings for later stages.
-    addresses: dict[Address, JoinLink] = field(default_factory=dict)  # resolved address -> link
+    # Findings of stages, which later stages use.
+    addresses: dict[Address, JoinLink] = field(default_factory=dict)  # resolved address -> link that names its host
     reached: tuple[Address, ...] = ()  # resolved addresses that accepted a connection
     answering: JoinLink | None = None  # link whose address has the right certificate
-    certificate: str = ""  # PEM, verified
+    certificate: str = ""  # the verified certificate, in PEM format
     client: ControlClient | None = None
     greeting: control_pb2.ChallengeReply | None = None
     description: RunDescription | None = None
@@ -87,7 +87,7 @@ class Context:
 
     @property
     def link(self) -> JoinLink:
-        """The join link, reduced to the address that answers if one is known."""
+        """The join link; only with the address that answers, as soon as that is known."""
         link = self.answering or self.options.link
         assert link is not None
         return link
@@ -95,11 +95,11 @@ class Context:
 
 @dataclass(frozen=True)
 class RunDescription:
-    """The public description of a run by its coordinator."""
+    """The description of a run that its coordinator gives to everybody."""
 
-    config: RunConfig  # sizes only; other fields have default values
+    config: RunConfig  # has the run's sizes; other fields have their defaults
     swarm_addresses: tuple[str, ...]  # multiaddresses of the keeper
-    observed_address: IPAddress  # address of this machine as seen by the coordinator
+    observed_address: IPAddress  # this machine's address, as the coordinator sees it
     samples_per_second: float  # speed of the whole swarm
 
     def addresses_over(self, transport: str) -> tuple[str, ...]:
@@ -118,7 +118,7 @@ def read_description(reply: control_pb2.DescribeReply) -> RunDescription:
     rate = reply.samples_per_second
     return RunDescription(
         config=RunConfig.from_json(reply.run_config_json),
-        swarm_addresses=tuple(filter(is_peer_address, reply.swarm_addresses[:MAX_ADDRESSES])),  # drops others
+        swarm_addresses=tuple(filter(is_peer_address, reply.swarm_addresses[:MAX_ADDRESSES])),  # valid ones only
         observed_address=observed,
         samples_per_second=rate if math.isfinite(rate) and rate > 0 else 0.0,
     )

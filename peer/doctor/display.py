@@ -19,7 +19,7 @@ COLOURS = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.FAILED: "bold
 
 
 class CheckupLineDisplay:
-    """A display with one line per finding, and the output of a failed program indented below it.
+    """A display with a line for each finding, and the output of a failed program indented below it.
 
     On a terminal it uses colours, and shows the current stage.
     """
@@ -54,7 +54,7 @@ class CheckupLineDisplay:
             self._print(Text(conclusion.text, style="bold"))
 
     def _print(self, line: Text) -> None:
-        self._console.print(line, soft_wrap=not self._console.is_terminal)  # log files keep long lines
+        self._console.print(line, soft_wrap=not self._console.is_terminal)  # wrap lines only on a terminal
 
 
 class CheckupJsonDisplay:
@@ -84,7 +84,7 @@ def open_display(as_json: bool) -> CheckupDisplay:
 async def examine(
     stages: Sequence[Stage[C]], context: C, display: CheckupDisplay, fit: Callable[[C], Conclusion]
 ) -> None:
-    """Run and show all stages and the conclusion of `fit`; raises `UnfitError` if a stage failed."""
+    """Run all stages and show their results; raises `UnfitError` if one failed, else shows `fit(context)`."""
     findings = []
     async for finding in run_stages(stages, context, display.begin):
         findings.append(finding)

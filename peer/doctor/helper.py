@@ -1,4 +1,4 @@
-"""The doctor's helper: a spawned process for libraries that the doctor must not load.
+"""The doctor's helper: a separate process for libraries that the doctor itself must not load.
 
 The helper loads hivemind and PyTorch, which must not share a process with the doctor's gRPC. Its
 output goes to a log. It may hang or die, and is always ended with all processes that it started.
@@ -31,9 +31,9 @@ from peer.runtime.processes import (
 )
 
 POLL_S = 0.1
-END_GRACE_S = 2.0  # time to end normally, for a better cleanup, before it is killed
+END_GRACE_S = 2.0  # time to end by itself, which cleans up better, before it is killed
 MAX_LOG_BYTES = 1_000_000
-LAST_WORDS = 1  # lines of the log that explain the helper's death
+LAST_WORDS = 1  # number of the log's last lines to quote if the helper died
 LOG = "helper.log"
 
 
@@ -58,9 +58,9 @@ class _Running:
 
 
 class Helper:
-    """A helper process, started by the first question and ended by `end`.
+    """A helper process, which the first question starts and `end` ends.
 
-    `prepare` is called in the helper before the first question, with the folder of its log.
+    The new process first calls `prepare` with the folder that contains its log.
     """
 
     def __init__(self, timeout_s: float, prepare: Callable[[Path], None] = as_it_is) -> None:
@@ -75,14 +75,14 @@ class Helper:
         """
         running = self._running = self._running or self._start()
         log = Path(running.folder.name) / LOG
-        known_bytes = log.stat().st_size if log.exists() else 0  # skip earlier output
+        known_bytes = log.stat().st_size if log.exists() else 0  # output of earlier questions
         running.pipe.send((question, arguments))
         answered = await asyncio.to_thread(_wait, running, self._timeout_s)
         if answered:
             try:
                 return running.pipe.recv()
             except (EOFError, OSError):
-                pass  # ended without an answer
+                pass  # the helper ended without an answer
         died = answered or has_ended(running.pid)
         words = " ".join(last_lines(log, LAST_WORDS, after_bytes=known_bytes)) or "it left no word"
         await self.end()
@@ -113,7 +113,7 @@ def _answer_questions(pipe: Connection, parent_pid: int, folder: Path, prepare: 
     name_process("helper of the doctor")
     lead_own_group()
     die_with_parent(parent_pid)
-    write_output_to(folder / LOG, MAX_LOG_BYTES)  # precedes imports, which may be slow or fail
+    write_output_to(folder / LOG, MAX_LOG_BYTES)  # before imports, which may hang or fail
     prepare(folder)
     while True:
         try:
@@ -129,7 +129,7 @@ def _end(running: _Running) -> None:
         if has_ended(running.pid):
             break
         time.sleep(POLL_S)
-    end_group(running.pid)  # unreaped, so its id cannot be reused
+    end_group(running.pid)  # not joined yet, so no other process has its id
     running.process.kill()
     running.process.join()
     running.process.close()

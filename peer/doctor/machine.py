@@ -28,10 +28,10 @@ from peer.reporting.advice import FASTER_ROUND, Conditions, why_late
 CGROUPS = Path("/sys/fs/cgroup")
 NO_LIMIT_BYTES = 1 << 60  # cgroups v1 represents "no limit" as about 2^63
 MIB, GIB = 1 << 20, 1 << 30
-LEAST_DISK_BYTES, GOOD_DISK_BYTES = 200 * MIB, GIB  # without and with a dataset's cache
-LEAST_MEMORY_BYTES, GOOD_MEMORY_BYTES = GIB, 3 * GIB  # without and with a small model
-BUSY_SHARE = 0.5  # fraction of cores above which other programs and training slow each other down
-MODEL_COPIES = 6  # averages in flight and buffers of a peer, which the helper does not have
+LEAST_DISK_BYTES, GOOD_DISK_BYTES = 200 * MIB, GIB  # needed without, and with, a dataset's cache
+LEAST_MEMORY_BYTES, GOOD_MEMORY_BYTES = GIB, 3 * GIB  # needed for libraries only, and with a small model
+BUSY_SHARE = 0.5  # if other programs keep more of the cores busy, training is slow
+MODEL_COPIES = 6  # copies of the gradients that a peer holds, but the helper does not
 VALUE_BYTES = 4
 LOOK, COMPUTE = "peer.doctor.training_helper:look", "peer.doctor.training_helper:compute"
 
@@ -100,7 +100,7 @@ class Processor:
 
     cores: int  # available to this process
     quota: float | None  # container's limit in cores; None: unlimited
-    load: float  # busy cores, averaged over the last minute
+    load: float  # number of busy cores, averaged over the last minute
 
 
 def read_free_disk(path: Path) -> int:
@@ -114,7 +114,7 @@ def read_free_disk(path: Path) -> int:
 
 
 def read_memory(cgroups: Path = CGROUPS) -> Memory:
-    """Return the memory of the machine, or of the container if that is lower."""
+    """Return the machine's memory, or the container's if its limit is lower."""
     machine = psutil.virtual_memory()
     limit = _first_number(cgroups / "memory.max", cgroups / "memory" / "memory.limit_in_bytes")
     if limit is None or limit >= min(NO_LIMIT_BYTES, machine.total):
@@ -141,11 +141,11 @@ def _read_quota(cgroups: Path) -> float | None:
 
 
 def _first_number(*paths: Path) -> int | None:
-    """Return the number in the first of these files that contains one."""
+    """Return the number in the first of these files that contains a number, or None."""
     for path in paths:
         try:
             return int(path.read_text(encoding="ascii"))
-        except (OSError, ValueError):  # missing, or "max"
+        except (OSError, ValueError):  # no such file, or it contains "max"
             continue
     return None
 
@@ -182,9 +182,9 @@ async def check_speed(context: Context) -> CheckResult:
 
 
 def swarm_bytes(parameters: int, moments: int) -> int:
-    """Return the memory that a peer's processes need for a model besides computing gradients.
+    """Return the memory in bytes that a peer needs for a model, besides that for computing gradients.
 
-    `moments`: number of values in the optimizer's state.
+    `moments` is the number of values in the optimizer's state.
     """
     return VALUE_BYTES * (MODEL_COPIES * parameters + moments)
 
@@ -192,7 +192,7 @@ def swarm_bytes(parameters: int, moments: int) -> int:
 def judge_speed(speed: Speed, microbatch_size: int, whose: str, memory_bytes: int) -> CheckResult:
     """Return the result for the measured speed and the memory that training needs."""
     of = f"microbatches of {microbatch_size} of {whose} model"
-    if speed.out_of_memory:  # even with one sample
+    if speed.out_of_memory:  # not even one sample fits
         remedy = "Close what else runs, or use a machine with more memory."
         return failed(f"No {of} fit into memory: {speed.error.rstrip('.')}.", remedy)
     if speed.error:
@@ -223,7 +223,7 @@ def judge_pace(speed: Speed, line: LineSpeed, description: RunDescription) -> Ch
     target = description.config.averaging.target_batch_size
     longest_s = description.config.averaging.averaging_timeout_s
     averages_of_own = RoundBytes.of(description.config.averaging.wire_format).averages_of_own
-    slower = min(line.up, line.down / averages_of_own)  # relative to the bytes per direction
+    slower = min(line.up, line.down / averages_of_own)  # adjusted for the bytes to receive
     now = Conditions(
         step_s=target / (description.samples_per_second + speed.samples_per_second),
         sample_s=1 / speed.samples_per_second,

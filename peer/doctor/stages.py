@@ -1,4 +1,4 @@
-"""Stages of an examination: definition, result, and a runner for a list of stages.
+"""The stages of an examination, their results, and a function that runs a list of stages.
 
 The volunteer's doctor (`checkup`) and the operator's (`coordinator.service.doctor`) are lists of
 stages, each with its own context. A stage is skipped if a stage that it needs has not passed.
@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from auth.errors import ManyhandsError
 
-C = TypeVar("C")  # context with results of earlier stages
+C = TypeVar("C")  # the context, in which stages find earlier results
 
 
 class Verdict(str, Enum):
@@ -61,12 +61,12 @@ def skipped(why: str) -> CheckResult:
 
 @dataclass(frozen=True)
 class Stage(Generic[C]):
-    """A named check, and the stages that must pass before it."""
+    """A named check, and the names of the stages that must pass before it is run."""
 
     name: str
     check: Callable[[C], CheckResult | Awaitable[CheckResult]]
     needs: tuple[str, ...] = ()
-    on_error: Callable[[str], CheckResult] = failed  # result if the check raises a `ManyhandsError`
+    on_error: Callable[[str], CheckResult] = failed  # makes the result if the check raises a `ManyhandsError`
 
     async def examine(self, context: C) -> CheckResult:
         """Run the check and return its result."""
@@ -100,11 +100,11 @@ class StageResult:
 
 @dataclass(frozen=True)
 class Conclusion:
-    """The conclusion from all findings."""
+    """The conclusion from all findings, which is shown last."""
 
-    fit: bool  # True: no stage failed
+    fit: bool  # whether no stage failed
     text: str
-    samples_per_step: int | None = None  # expected contribution of this machine; None: unknown
+    samples_per_step: int | None = None  # expected contribution to each step; None: unknown
     joins_as: str | None = None
 
 
@@ -113,7 +113,7 @@ async def run_stages(
 ) -> AsyncIterator[StageResult]:
     """Run the stages in order and yield each result; `on_begin` is called with each stage's name."""
     verdicts: dict[str, Verdict] = {}
-    causes: dict[str, str] = {}  # stage that could not run -> first failed stage in its chain
+    causes: dict[str, str] = {}  # stage that could not run -> the failed stage that it depends on
     for stage in stages:
         on_begin(stage.name)
         missing = next((need for need in stage.needs if verdicts[need] in BLOCKING), None)
@@ -128,7 +128,7 @@ async def run_stages(
 
 
 def failures(findings: Sequence[StageResult]) -> Conclusion | None:
-    """Return a conclusion that names the failed stages; None if no stage failed."""
+    """Return a conclusion that names the failed stages, or None if no stage failed."""
     names = [f"`{finding.stage}`" for finding in findings if finding.verdict is Verdict.FAILED]
     if not names:
         return None

@@ -25,10 +25,10 @@ _PORT = re.compile(r"/(?:tcp|udp)/(\d+)")
 
 
 class NetworkPosition(str, Enum):
-    """The position of a machine in the network, from the coordinator's view."""
+    """Where a machine is in the network, judged by the coordinator's attempt to connect to it."""
 
-    OPEN = "open"  # public address; incoming connections arrive
-    FIREWALL = "firewall"  # public address; incoming connections are blocked
+    OPEN = "open"  # public address, at which connections arrive
+    FIREWALL = "firewall"  # public address, at which connections are blocked
     FORWARDED = "forwarded port"  # behind a router that forwards this port
     NAT = "NAT"  # behind a router that does not forward the port
     CARRIER_NAT = "carrier-grade NAT"  # behind the provider's router, without forwarding
@@ -76,7 +76,7 @@ def _not_bound(endpoint: Endpoint) -> CheckResult:
 def judge_position(
     dialled: bool, observed: IPAddress, own: Collection[IPAddress], port: int, ways: tuple[str, ...] = ()
 ) -> CheckResult:
-    """Return the result for a machine's position, given its addresses and the coordinator's attempt."""
+    """Return the result for a machine's position; `dialled`: the coordinator's connection arrived here."""
     position = position_of(dialled, observed, own)
     data = {
         "reachable": dialled,
@@ -93,7 +93,7 @@ def judge_position(
 
 
 def position_of(dialled: bool, observed: IPAddress, own: Collection[IPAddress]) -> NetworkPosition:
-    """Return the position, given the observed and own addresses and the coordinator's attempt."""
+    """Return the machine's position; `observed` is the address from which the coordinator sees it connect."""
     if observed in own:
         return NetworkPosition.OPEN if dialled else NetworkPosition.FIREWALL
     if dialled:
@@ -141,12 +141,12 @@ async def check_swarm_quic(context: Context) -> CheckResult:
 async def _dial_keeper(
     context: Context, transport: str, absent: CheckResult, silent: Callable[..., CheckResult], remedy: str
 ) -> CheckResult:
-    """Connect to the keeper at each of its addresses over a transport; one success is enough.
+    """Connect to the keeper at each of its addresses over a transport, of which one must answer.
 
     `absent` is the result if there is no such address; `silent` makes the result if none answers.
     """
     assert context.description is not None
-    reasons: dict[str, str] = {}  # address -> why it did not answer; "": it did
+    reasons: dict[str, str] = {}  # address -> why it did not answer, or "" if it did
     for address in context.description.addresses_over(transport):
         try:
             dialled: Dialled = await context.helper.ask(DIAL, address, context.timing.connect_s)

@@ -1,4 +1,4 @@
-"""The helper's functions that use hivemind: start the p2p daemon, and connect to peers with it.
+"""The helper's functions that use hivemind: they start the p2p daemon, and connect to peers.
 
 Each question starts a new daemon with a new identity. A daemon that has met a peer knows all of its
 addresses, and does not report which one it used.
@@ -29,7 +29,7 @@ TIMEOUTS = ("deadline exceeded", "i/o timeout", "no recent network activity", "d
 
 
 class LastWords(logging.Handler):
-    """A log handler that keeps the newest lines of the daemon's output."""
+    """A log handler that keeps the last lines of the daemon's output."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class LastWords(logging.Handler):
 
 
 def start_daemon(listen: Sequence[str], timeout_s: float) -> Daemon:
-    """Start the daemon on these addresses; return its actual addresses, or the error and its log."""
+    """Start the daemon on these addresses; return those on which it listens, or the error and its log."""
     logger, words = logging.getLogger(DAEMON_LOGGER), LastWords()
     logger.setLevel(logging.DEBUG)
     logger.addHandler(words)
@@ -76,7 +76,7 @@ def dial(address: str, timeout_s: float) -> Dialled:
 
 
 def describe(error: BaseException) -> str:
-    """Describe an error in one line; for a failed connection, libp2p's innermost reason."""
+    """Describe an error in one line; of libp2p's nested reasons, only the innermost is returned."""
     last = str(error).strip().splitlines()[-1:] or [type(error).__name__]
     reason = last[0].rpartition("] ")[2].strip()
     timed_out = isinstance(error, asyncio.TimeoutError) or reason.endswith(TIMEOUTS)
@@ -95,11 +95,11 @@ async def _relays(p2p: P2P, peer_id: PeerID, timeout_s: float) -> bool:
 
 @asynccontextmanager
 async def _daemon(timeout_s: float, listen: Sequence[str] = ()) -> AsyncIterator[P2P]:
-    """Run a daemon like `hivemind.DHT` for a peer, but without joining a swarm."""
+    """Run a daemon during the block as `hivemind.DHT` does, but without joining a swarm."""
     options: dict[str, Any] = {"host_maddrs": list(listen)} if listen else {"host_maddrs": None, "no_listen": True}
     patch_hivemind()
     creating = P2P.create(startup_timeout=timeout_s, dht_mode="off", nat_port_map=False, use_ipfs=False, **options)
-    p2p = await asyncio.wait_for(creating, timeout_s + END_TIMEOUT_S)  # `create` may exceed its timeout
+    p2p = await asyncio.wait_for(creating, timeout_s + END_TIMEOUT_S)  # `create` itself may take longer
     try:
         yield p2p
     finally:

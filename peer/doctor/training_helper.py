@@ -26,8 +26,8 @@ from peer.models.build import build_model
 from peer.models.optimizer_setup import state_size
 from peer.runtime.devices import JAX_DEVICES
 
-SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)  # placeholder ids
-WARM_UP = 1  # untimed microbatches, which allocate memory and compile kernels
+SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)  # any ids will do
+WARM_UP = 1  # microbatches before timing, which allocate memory and compile kernels
 LEAST_MICROBATCHES = 2
 MAXRSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024
 
@@ -38,20 +38,20 @@ def look(asked: str, asked_threads: int | None) -> DetectedDevice:
         device, fault = working_device(asked)
         threads = pick_threads(asked_threads)
         name = device if device in JAX_DEVICES else describe_devices(torch_devices(device), threads)
-    except (ConfigError, RuntimeError) as error:  # RuntimeError: driver mismatch
+    except (ConfigError, RuntimeError) as error:  # RuntimeError: the driver does not fit
         return DetectedDevice(error=" ".join(str(error).split()))
     return DetectedDevice(name=name, threads=threads, torch=torch.__version__, fault=fault)
 
 
 def compute(
     config_json: str,
-    microbatch_size: int | None,  # None: size that a worker would choose
+    microbatch_size: int | None,  # None: the size that a worker would choose
     device: str,
     threads: int | None,
     seconds: float,
     stopwatch: Callable[[], float] = time.perf_counter,
 ) -> Speed:
-    """Train a run's model on random tokens for some seconds; return its speed, or the error."""
+    """Train a run's model on random tokens for some seconds; return the speed, or why that failed."""
     try:
         config = RunConfig.from_json(config_json)
         model = build_model(config, config.tokenizer.vocab_size, SPECIAL)
