@@ -20,31 +20,31 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 CPU_TORCH = "https://download.pytorch.org/whl/cpu"
-CONSTRAINTS = "peer/constraints.txt"  # path in the wheel
-CACHE = "cache"  # folder in the environment during installation
-TEMPORARY = "temporary"  # folder in the environment, because /tmp may be too small for PyTorch with CUDA
+CONSTRAINTS = "peer/constraints.txt"  # path of the file in the wheel
+CACHE = "cache"  # folder in the environment, removed after the installation
+TEMPORARY = "temporary"  # folder in the environment; /tmp may be too small for PyTorch with CUDA
 LOOK_EVERY_S = 2
 INTERRUPTED = 130
 PROBE_S = 60
-FIRST_PIP_WITH_PYTHON = (22, 3)  # first version that can install into another environment
-# The first two would add packages that seem installed; the others redirect the installation.
+FIRST_PIP_WITH_PYTHON = (22, 3)  # first pip that can install into another environment
+# Variables that hide what the environment lacks (the first two), or install to another place.
 OTHER_PLACES = ("PYTHONPATH", "PYTHONHOME", "PIP_USER", "PIP_TARGET", "PIP_PREFIX")
 
 
 def main(wheel: Path, arguments: Sequence[str]) -> None:
-    """Create or update the environment."""
+    """Create or update the environment with this wheel."""
     parser = argparse.ArgumentParser(prog=f"python3 {wheel.name}/peer/installer", description="Installs manyhands.")
     parser.add_argument(
         "folder", nargs="?", default="manyhands", type=Path, help="folder of the environment (default: manyhands)"
     )
     parser.add_argument("--extra", action="append", default=[], help="an optional part, such as tpu; repeatable")
     options = parser.parse_args(arguments)
-    folder = Path(os.path.abspath(options.folder))  # noqa: PTH100  # without resolving symlinks
+    folder = Path(os.path.abspath(options.folder))  # noqa: PTH100  # `resolve` would follow symlinks
     python = folder / "bin" / "python"
     if not python.exists():
         venv.create(folder, symlinks=True)  # without pip, which Colab and Debian cannot add
     kept = folder / wheel.name
-    if not (kept.exists() and kept.samefile(wheel)):  # the same file if run again from the folder
+    if not (kept.exists() and kept.samefile(wheel)):  # the same file if the kept wheel is run
         shutil.copy(wheel, kept)
     with zipfile.ZipFile(kept) as archive:
         (folder / "constraints.txt").write_bytes(archive.read(CONSTRAINTS))
@@ -61,7 +61,7 @@ def main(wheel: Path, arguments: Sequence[str]) -> None:
 
 
 def installer_for(python: Path, folder: Path) -> list[str]:
-    """Return the command that installs into the environment: uv, this Python's pip or a new pip."""
+    """Return the command that installs into the environment: uv, this Python's pip, or a pip added to it."""
     if shutil.which("uv"):
         return ["uv", "pip", "install", "--python", str(python)]
     try:
@@ -76,7 +76,7 @@ def installer_for(python: Path, folder: Path) -> list[str]:
 
 
 def own_cache(program: Sequence[str], folder: Path) -> list[str]:
-    """Return options for a cache inside the folder if the machine has no package cache yet.
+    """Return options for a cache inside the folder, or [] if the machine already has a package cache.
 
     No files are then left outside the folder, and a repeated installation resumes from the cache.
     """
@@ -88,7 +88,7 @@ def own_cache(program: Sequence[str], folder: Path) -> list[str]:
 
 
 def has_nvidia_driver() -> bool:
-    """Return whether an NVIDIA driver works, and PyTorch's CUDA build is therefore useful."""
+    """Return whether an NVIDIA driver works, so that PyTorch's CUDA build is useful."""
     try:
         return subprocess.run(["nvidia-smi", "-L"], capture_output=True, timeout=PROBE_S, check=False).returncode == 0  # noqa: S607
     except (OSError, subprocess.TimeoutExpired):
@@ -96,7 +96,7 @@ def has_nvidia_driver() -> bool:
 
 
 def install_cpu_torch(install: Sequence[str], folder: Path) -> None:
-    """Install PyTorch's CPU build if possible, because PyPI's includes gigabytes of CUDA libraries."""
+    """Install PyTorch's CPU build if possible, because PyPI's build needs gigabytes of CUDA libraries."""
     try:
         urllib.request.urlopen(f"{CPU_TORCH}/torch/", timeout=PROBE_S).close()  # noqa: S310
         failed = run([*install, "--no-deps", "--index-url", CPU_TORCH, "torch"], folder) != 0
@@ -109,7 +109,7 @@ def install_cpu_torch(install: Sequence[str], folder: Path) -> None:
 def run(command: Sequence[str], folder: Path) -> int:
     """Run a command and return its exit status.
 
-    Our variables, such as an invite code, are not passed on. Temporary files are in the folder.
+    The command gets none of our variables, such as an invite code; temporary files are in `folder`.
     """
     temporary = folder / TEMPORARY
     temporary.mkdir(exist_ok=True)
@@ -119,7 +119,7 @@ def run(command: Sequence[str], folder: Path) -> int:
             try:
                 return wait_for(process, folder)
             except BaseException:
-                process.kill()  # an interrupt may have reached only this process
+                process.kill()  # Ctrl-C may have reached this process only
                 raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -146,8 +146,8 @@ def size_of(folder: Path) -> int:
     sizes = {}
     for place, _, names in os.walk(folder):
         for name in names:
-            with suppress(OSError):  # the file was moved
-                found = os.lstat(os.path.join(place, name))  # noqa: PTH118  # faster
+            with suppress(OSError):  # the file has gone
+                found = os.lstat(os.path.join(place, name))  # noqa: PTH118  # faster than pathlib
                 sizes[found.st_ino] = found.st_size
     return sum(sizes.values())
 
@@ -159,7 +159,7 @@ def say(line: str) -> None:
 
 
 def without_ours(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment without our variables and those that redirect installations."""
+    """Return the environment variables without manyhands' own and those in `OTHER_PLACES`."""
     return {
         name: value
         for name, value in environment.items()
