@@ -17,20 +17,20 @@ from auth.errors import ConfigError
 
 VARIABLE = "MANYHANDS_METADATA"  # "none" or CLOUD@HOST:PORT
 DMI = Path("/sys/class/dmi/id")
-ADDRESS = "169.254.169.254:80"  # metadata service of all three clouds; link-local, never routed
-AZURE_ASSET_TAG = "7783-7084-3265-9085-8269-3286-77"  # distinguishes Azure from a private Hyper-V
+ADDRESS = "169.254.169.254:80"  # metadata service of all three clouds, which never leaves the local network
+AZURE_ASSET_TAG = "7783-7084-3265-9085-8269-3286-77"  # tells Azure from a private Hyper-V
 TIMEOUT_S = 2.0
 MAX_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
 class Metadata:
-    """The metadata service of a cloud."""
+    """A cloud's metadata service, which tells a machine about itself."""
 
     address: str  # HOST:PORT
 
     def ask(self, path: str, headers: Mapping[str, str], method: str = "GET") -> str | None:
-        """Return the body of a successful response, else None, without proxy or redirects."""
+        """Send a request, without proxy or redirects; return the response's body, or None if it fails."""
         connection = http.client.HTTPConnection(self.address, timeout=TIMEOUT_S)
         try:
             connection.request(method, path, headers=dict(headers))
@@ -65,7 +65,7 @@ def azure_takes_back(metadata: Metadata) -> bool:
     if not preempted:
         return False
     name = metadata.ask("/metadata/instance/compute/name?api-version=2021-02-01&format=text", headers)
-    return any(name in (event.get("Resources") or ()) for event in preempted)  # otherwise another machine
+    return any(name in (event.get("Resources") or ()) for event in preempted)  # or another machine is meant
 
 
 CLOUDS: dict[str, tuple[str, Callable[[Metadata], bool]]] = {
@@ -79,12 +79,12 @@ CLOUDS: dict[str, tuple[str, Callable[[Metadata], bool]]] = {
 class Cloud:
     """The cloud that this machine belongs to, if any."""
 
-    name: str = ""  # a key of `CLOUDS`; "": no known cloud
+    name: str = ""  # a key of `CLOUDS`, or "" if no cloud is known
     metadata: Metadata = field(default=Metadata(ADDRESS))
 
     @classmethod
     def find(cls, setting: str, dmi: Path = DMI) -> Cloud:
-        """Return the cloud according to the setting or the firmware; raises `ConfigError` if malformed."""
+        """Return the cloud that `setting` or, if it is "", the firmware names; raises `ConfigError`."""
         if not setting:
             return cls(name_of_cloud(dmi))
         if setting == "none":
@@ -97,7 +97,7 @@ class Cloud:
         return cls(name, Metadata(address))
 
     def takes_back(self) -> str:
-        """Return the reason to leave if this machine is about to be preempted, else ""."""
+        """Return why to leave if the cloud is about to take this machine back, else ""."""
         if not self.name:
             return ""
         title, asks = CLOUDS[self.name]
@@ -105,7 +105,7 @@ class Cloud:
 
 
 def name_of_cloud(dmi: Path = DMI) -> str:
-    """Return the key in `CLOUDS` of the cloud named by the firmware; "" if unknown."""
+    """Return the key in `CLOUDS` of the cloud that the firmware names, or "" if it names none."""
 
     def says(name: str) -> str:
         try:

@@ -16,13 +16,13 @@ from pathlib import Path
 POWERCAP = Path("/sys/class/powercap")
 TIMEOUT_S = 5.0
 SAMPLE_S = 10.0  # interval between readings of GPU power
-LONGEST_S = 120.0  # longer gaps (suspend) are skipped, because the power is unknown
+LONGEST_S = 120.0  # the energy of a longer gap (after a suspend) is not known, and left out
 JOULES_PER_WH = 3600.0
 
 
 @dataclass(frozen=True)
 class Energy:
-    """The energy in watt-hours since the start, by component; None: the component has no meter."""
+    """The energy in watt-hours since the start, for each component; None if the component has no meter."""
 
     processor_wh: float | None = None
     gpu_wh: float | None = None
@@ -32,20 +32,20 @@ NOT_KNOWN = Energy()
 
 
 def read_packages(powercap: Path = POWERCAP) -> dict[str, tuple[float, float]]:
-    """Read each package's counter and wrap-around value in joules, skipping unreadable ones."""
+    """Return each processor package's energy counter, and the value at which it wraps around, in joules."""
     found = {}
     for zone in sorted(powercap.glob("intel-rapl:[0-9]*")):  # AMD's packages have the same name
-        if zone.name.count(":") == 1:  # otherwise a part of a package
+        if zone.name.count(":") == 1:  # more colons: a part of a package
             try:
                 values = [float((zone / name).read_text()) / 1e6 for name in ("energy_uj", "max_energy_range_uj")]
-            except (OSError, ValueError):  # recent kernels restrict access to root
+            except (OSError, ValueError):  # recent kernels let only root read it
                 continue
             found[zone.name] = (values[0], values[1])
     return found
 
 
 def read_gpu_watts(command: str = "nvidia-smi", visible: str | None = None) -> float | None:
-    """Return the total power draw of visible GPUs in watts; None if it cannot be read."""
+    """Return the total power draw of the visible GPUs in watts, or None if it cannot be read."""
     arguments = [command, "--query-gpu=power.draw", "--format=csv,noheader,nounits"]
     if visible:
         arguments.append(f"--id={visible}")

@@ -9,12 +9,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class GuestEvent(ABC):
-    """The base class of the limits' events."""
+    """The base class of events about the limits, which every display can show."""
 
     @property
     @abstractmethod
     def line(self) -> str | None:
-        """The line for plain output; None if the event only changes the panel."""
+        """The line for plain output, or None if the event only changes the panel."""
 
     @abstractmethod
     def on_panel(self) -> dict[str, Any]:
@@ -49,7 +49,7 @@ class Resumed(GuestEvent):
 
 @dataclass(frozen=True)
 class Leaving(GuestEvent):
-    """This stay is ending."""
+    """This stay is ending because of a limit."""
 
     reason: str
 

@@ -1,4 +1,4 @@
-"""Monitoring of the machine: sends readings to the agent every few seconds, and decisions on changes.
+"""Monitoring the machine: the agent gets readings every few seconds, and each change of the decision.
 
 Besides energy use, only values needed for the limits are read. For `--polite`, these are battery
 power (kernel power supplies), metered networks (NetworkManager), a person at the keyboard
@@ -28,14 +28,14 @@ from peer.limits.policy import Decision, Readings, decide
 from peer.limits.usage import CACHE_FOLDER, DATA_FOLDER, clean_cache, disk_use
 
 POLL_S = 5.0
-TIMEOUT_S = 5.0  # timeout of `busctl`
+TIMEOUT_S = 5.0  # timeout of a call of `busctl`
 Property = Callable[[str, str, str, str], str | None]  # (service, object, interface, name) -> value
 LOGIND = "org.freedesktop.login1"
-BUSY_SHARE = 0.25  # fraction of all cores that is busy, averaged over `WINDOW_S`
+BUSY_SHARE = 0.25  # if others use this fraction of all cores over `WINDOW_S`, they are busy
 WINDOW_S = 30.0
-QUIET_S = 120.0  # minimum idle time of other programs
+QUIET_S = 120.0  # other programs count as busy until they are idle for this time
 NETWORK_MANAGER = "org.freedesktop.NetworkManager"
-YES, NO, GUESS_YES, GUESS_NO = "1", "2", "3", "4"  # NMMetered; 0 is unknown
+YES, NO, GUESS_YES, GUESS_NO = "1", "2", "3", "4"  # values of NMMetered; 0 means unknown
 SUPPLIES = Path("/sys/class/power_supply")
 BATTERIES = frozenset({"Battery", "UPS"})
 
@@ -59,7 +59,7 @@ async def watch(
 
 
 def on_battery(supplies: Path = SUPPLIES) -> bool | None:
-    """Return whether the machine runs on its battery (not a mouse's); None: unknown."""
+    """Return whether the machine itself, not a mouse, runs on battery, or None if that is unknown."""
     if not supplies.is_dir():
         return None
     found = [supply for supply in sorted(supplies.iterdir()) if _word(supply, "scope") != "Device"]
@@ -76,7 +76,7 @@ def _word(supply: Path, name: str) -> str:
 
 
 def read_property(service: str, path: str, interface: str, name: str, command: str = "busctl") -> str | None:
-    """Return a property as printed by `busctl`, without its type; None if it cannot be read."""
+    """Return a property as `busctl` prints it, without its type, or None if it cannot be read."""
     arguments = [command, "--system", "get-property", service, path, interface, name]
     try:
         found = subprocess.run(arguments, capture_output=True, timeout=TIMEOUT_S, check=True, text=True)  # noqa: S603
@@ -87,7 +87,7 @@ def read_property(service: str, path: str, interface: str, name: str, command: s
 
 
 def is_metered(read: Property = read_property) -> bool | None:
-    """Return whether the network is metered, as known or guessed by NetworkManager; None: unknown."""
+    """Return whether NetworkManager knows or guesses that the network is metered, or None if unknown."""
     answer = read(NETWORK_MANAGER, "/org/freedesktop/NetworkManager", NETWORK_MANAGER, "Metered")
     return {YES: True, GUESS_YES: True, NO: False, GUESS_NO: False}.get(answer or "")
 
@@ -100,13 +100,13 @@ class Activity:
         self._programs = OtherPrograms(os.cpu_count() or 1)
 
     def in_use(self) -> bool | None:
-        """Return whether the machine is in use; None: programs are idle, but persons unknown."""
+        """Return whether a person or a program uses the machine; None if no program does, a person perhaps."""
         programs, person = self._programs.busy(self._cpu_times()), person_present(self._read)
         return programs or person
 
 
 def person_present(read: Property = read_property) -> bool | None:
-    """Return whether systemd's login manager has an active session; None if it is not running.
+    """Return whether a session of systemd's login manager is active, or None if it is not running.
 
     A terminal is idle after five minutes without input, a desktop when it reports idle. Without a
     login, nobody is present.
@@ -124,7 +124,7 @@ class OtherPrograms:
         self._busy_at = float("-inf")
 
     def busy(self, times: CpuTimes) -> bool:
-        """Record current times; return whether other programs are busy (False in the first `WINDOW_S`)."""
+        """Record the times; return whether other programs are busy, or False in the first `WINDOW_S`."""
         while len(self._seen) > 1 and self._seen[1].at <= times.at - WINDOW_S:
             self._seen.popleft()
         self._seen.append(times)
@@ -136,11 +136,11 @@ class OtherPrograms:
 
 @dataclass(frozen=True)
 class CpuTimes:
-    """The cumulative processor time, in seconds."""
+    """The processor time used until a moment, in seconds."""
 
     at: float  # seconds on a monotonic clock
-    machine_s: float  # all processes, over all cores
-    own_s: dict[int, float]  # process id -> time of our own processes
+    machine_s: float  # used by all processes on all cores
+    own_s: dict[int, float]  # process id -> time used by each of our own processes
 
 
 def read_cpu_times(clock: Callable[[], float]) -> CpuTimes:
@@ -156,7 +156,7 @@ def read_cpu_times(clock: Callable[[], float]) -> CpuTimes:
 
 
 def others_share(before: CpuTimes, after: CpuTimes, cores: int) -> float:
-    """Return other programs' fraction of all cores in between; our new processes count fully."""
+    """Return the fraction of all cores that programs other than ours used between two readings."""
     own_s = sum(used - before.own_s.get(pid, 0.0) for pid, used in after.own_s.items())
     return max(0.0, after.machine_s - before.machine_s - own_s) / (max(1e-9, after.at - before.at) * cores)
 
@@ -202,7 +202,7 @@ class Machine:
         )
 
     def _read_disk(self) -> int:
-        """Return the disk usage of this device in bytes after trimming the cache; 0 without a limit."""
+        """Trim the cache to the disk limit; return the bytes still used, or 0 if there is no limit."""
         limit = self._limits.disk_bytes
         if limit is None:
             return 0

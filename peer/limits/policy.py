@@ -1,4 +1,4 @@
-"""The decision to train, pause or leave, from limits and readings. Pure functions."""
+"""The decision to train, pause or leave, from limits and readings, by pure functions."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class Action(Enum):
 
 @dataclass(frozen=True)
 class Decision:
-    """An action and its reason (a clause that completes a sentence; empty for GO)."""
+    """An action, and the reason for it as a clause; "" for GO."""
 
     action: Action
     reason: str = ""
 
 
 def decide(now: datetime, limits: Limits, readings: Readings) -> Decision:
-    """Return the action at `now`, an aware time in the machine's local time zone."""
+    """Decide what to do at `now`, a time with the machine's local time zone."""
     for reason in _to_leave(limits, readings):
         return Decision(Action.LEAVE, reason)
     for reason in _to_pause(now, limits, readings):
@@ -68,23 +68,23 @@ def _to_pause(now: datetime, limits: Limits, readings: Readings) -> Iterator[str
 class Readings:
     """The machine's state at one moment, as far as the volunteer's limits require.
 
-    None: not exposed by the system; unknown values never stop training.
+    A value is None if the system does not tell it; such a value never stops training.
     """
 
     elapsed_s: float = 0.0  # duration of the stay so far
     sent_bytes: int = 0
     received_bytes: int = 0
-    memory_bytes: int = 0  # memory of the worker
-    disk_bytes: int = 0  # files of this device, after trimming the cache
+    memory_bytes: int = 0  # memory of the worker and its children
+    disk_bytes: int = 0  # size of this device's files, after trimming the cache
     energy: Energy = NOT_KNOWN
-    taken_back: str = ""  # reason of an imminent preemption; empty: none
+    taken_back: str = ""  # why the machine will soon be preempted; "" if it will not
     on_battery: bool | None = None
     metered: bool | None = None
-    in_use: bool | None = None  # True: used by a person or by other programs
+    in_use: bool | None = None  # whether a person or another program uses the machine
 
 
 def unknown_to_polite(readings: Readings) -> tuple[str, ...]:
-    """Return the conditions of `--polite` that the system does not expose."""
+    """Return those conditions of `--polite` that the system does not tell, as clauses."""
     questions = {
         "whether it runs on battery": readings.on_battery,
         "whether its network is metered": readings.metered,

@@ -22,33 +22,33 @@ from peer.limits.policy import Readings
 from peer.network.traffic import Throttle
 from peer.reporting.messages import Transferred
 
-DATA_FOLDER = "data"  # folder in the state directory
-CACHE_FOLDER = "cache"  # folder in the data folder; its files may be deleted
-IN_USE_S = 600.0  # files used more recently are not deleted
-# Environment variables for cache folders of libraries. Login files are not moved.
+DATA_FOLDER = "data"  # name of the folder in the device's state directory
+CACHE_FOLDER = "cache"  # name of the folder in the data folder, whose files may be deleted
+IN_USE_S = 600.0  # files used within this time are not deleted
+# Environment variables that name the libraries' cache folders. Login files stay where they are.
 CACHES = {"HF_HUB_CACHE": "hub", "HF_XET_CACHE": "xet", "HF_DATASETS_CACHE": "datasets", "HF_ASSETS_CACHE": "assets"}
-LIBRARIES_BYTES = 500_000_000  # PyTorch and hivemind with their processes, no model
+LIBRARIES_BYTES = 500_000_000  # memory of PyTorch and hivemind without a model
 PARAMETER_COPIES = 3  # value, gradient, and the gradient's copy for averaging
 VALUE_BYTES = 4
 NOTHING = Transferred(0, 0)
 
 
 class UsageMeter:
-    """A meter of the agent's downloads, its workers' traffic, and energy while a worker is running."""
+    """A meter of the agent's downloads, the workers' traffic, and the energy used while a worker runs."""
 
     def __init__(self, limits: Limits) -> None:
-        self.fetching = Throttle(limits.download_rate)  # the run's files, before any worker
+        self.fetching = Throttle(limits.download_rate)  # for files that the agent itself downloads
         self._limits = limits
-        self._group: int | None = None  # process group of the worker
-        self._ended, self._running = NOTHING, NOTHING  # traffic of ended and running workers
-        self._meter, self._energy = NOT_KNOWN, NOT_KNOWN  # last reading; energy while workers ran
+        self._group: int | None = None  # process group of the running worker, if any
+        self._ended, self._running = NOTHING, NOTHING  # traffic of ended workers, and of the running one
+        self._meter, self._energy = NOT_KNOWN, NOT_KNOWN  # last reading of the meter; energy used while workers ran
 
     def worker_started(self, group: int) -> None:
-        """Start counting the machine's energy for this stay."""
+        """Start to count the machine's energy, and to measure this process group's memory."""
         self._group = group
 
     def take(self, transferred: Transferred) -> None:
-        """Set the total traffic of the current worker."""
+        """Set the running worker's total traffic."""
         self._running = transferred
 
     def worker_ended(self) -> None:
@@ -79,7 +79,7 @@ class UsageMeter:
 
 
 def _added(counted: float | None, before: float | None, now: float | None, working: bool) -> float | None:
-    """Return the counted energy after the meter went from `before` to `now`; None: no meter."""
+    """Return the counted energy after the meter went from `before` to `now`, or None without a meter."""
     if now is None:
         return counted
     used = now - before if working and before is not None else 0.0
@@ -87,13 +87,13 @@ def _added(counted: float | None, before: float | None, now: float | None, worki
 
 
 def used_of(readings: Readings, *, at_end: bool = False) -> Used:
-    """Return the traffic and energy of the readings as an event."""
+    """Return the event that shows the traffic and energy of these readings."""
     energy = readings.energy
     return Used(readings.sent_bytes, readings.received_bytes, energy.processor_wh, energy.gpu_wh, at_end=at_end)
 
 
 def cache_within(data_dir: Path, environment: MutableMapping[str, str]) -> None:
-    """Set the libraries' cache folders to this device's folder; call it before importing them."""
+    """Put the libraries' caches into this device's folder; call it before importing the libraries."""
     for variable, folder in CACHES.items():
         environment.setdefault(variable, str(data_dir / CACHE_FOLDER / folder))
 
@@ -106,7 +106,7 @@ def disk_use(folder: Path) -> int:
 def clean_cache(folder: Path, keep_bytes: int, now: float) -> int:
     """Delete the least recently used files below `folder` until `keep_bytes` remain.
 
-    Returns the remaining bytes, which may be more because files in use are not deleted.
+    Returns the remaining bytes, which may exceed `keep_bytes` because files in use are not deleted.
     """
     found = sorted(_files(folder))
     left = sum(size for _, _, size in found)
@@ -133,7 +133,7 @@ def _files(folder: Path) -> Iterator[tuple[float, str, int]]:
 def require_memory(limit_bytes: int | None, parameters: int, moments: int) -> None:
     """Raise `ConfigError` if the limit is too low for this model with any microbatch size.
 
-    `moments`: number of values in the optimizer's state.
+    `moments` is the number of values in the optimizer's state.
     """
     least = LIBRARIES_BYTES + VALUE_BYTES * (PARAMETER_COPIES * parameters + moments)
     if limit_bytes is not None and limit_bytes < least:
@@ -145,7 +145,7 @@ def require_memory(limit_bytes: int | None, parameters: int, moments: int) -> No
 
 
 def kills_for_memory(statistics: Path = Path("/proc/vmstat")) -> int | None:
-    """Return the system's count of out-of-memory kills, including containers; None if unknown."""
+    """Return how many processes the system has killed for lack of memory, or None if unknown."""
     with suppress(OSError, ValueError):
         for line in statistics.read_text().splitlines():
             name, _, count = line.partition(" ")
@@ -155,7 +155,7 @@ def kills_for_memory(statistics: Path = Path("/proc/vmstat")) -> int | None:
 
 
 def group_memory(group: int) -> int:
-    """Return the memory of a process group in bytes; processes that have just ended use none."""
+    """Return the memory of a process group in bytes, without processes that have just ended."""
     return sum(_memory(process) for process in psutil.process_iter() if _group_of(process) == group)
 
 
@@ -166,7 +166,7 @@ def _group_of(process: psutil.Process) -> int | None:
 
 
 def _memory(process: psutil.Process) -> int:
-    """Return a process's proportional set size in bytes; if unavailable, its resident set size."""
+    """Return a process's proportional set size in bytes, or its resident set size if access is denied."""
     with suppress(psutil.NoSuchProcess):
         try:
             memory = process.memory_full_info()  # hivemind's forks share most pages
