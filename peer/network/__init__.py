@@ -1,4 +1,4 @@
 """Addresses, endpoints and transfers: reaching peers and files, counting and limiting traffic.
 
-Agents, workers and the coordinator import them. They use neither torch, hivemind nor gRPC.
+Agents, workers and the coordinator import these modules, which use no torch, hivemind or gRPC.
 """

@@ -30,7 +30,7 @@ def is_served_name(name: str) -> bool:
 
 
 def check_announced(name: str, size_bytes: int) -> None:
-    """Raise `RequestError` if the announced name is not allowed or the size is too large."""
+    """Raise `RequestError` if the announced file has a name that is not allowed, or is too large."""
     if not is_served_name(name):
         raise RequestError(
             f"The coordinator names a file {name!r:.120}, which is not taken: it must be a plain name "
@@ -68,7 +68,7 @@ class IncomingFile:
         self._file.write(chunk)
 
     def finish(self, digest: bytes) -> None:
-        """Verify size and SHA-256, and sync the file to disk; raises `StorageError`."""
+        """Sync the file to disk; raises `StorageError` unless size and SHA-256 are as announced."""
         if self._left or not hmac.compare_digest(self._digest.digest(), digest):
             raise StorageError(
                 f"The file {self._name} arrived damaged: its SHA-256 is not the announced one; try again."
@@ -79,7 +79,7 @@ class IncomingFile:
 
 @contextmanager
 def incoming_file(into: Path, name: str, digest: bytes, size_bytes: int) -> Iterator[IncomingFile]:
-    """Receive `into / name` in the block; the file is renamed to it if size and digest match."""
+    """Receive a file during the block; it is renamed to `into / name` if its size and digest match."""
     check_announced(name, size_bytes)
     aside = into / f".{name}.part"
     try:

@@ -26,9 +26,9 @@ IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 Version = Literal[4, 6]
 Transport = Literal["tcp", "udp"]
 ANYWHERE = {4: "0.0.0.0", 6: "::"}  # noqa: S104  # other machines must reach this peer
-TRANSPORTS = {"tcp": "TCP", "udp": "QUIC"}  # names for messages
+TRANSPORTS = {"tcp": "TCP", "udp": "QUIC"}  # their names in messages
 MAX_ADDRESS_CHARS = 300
-_TRIES = 8  # attempts to find one port number that is free for all endpoints
+_TRIES = 8  # number of attempts to find a port number that is free for all endpoints
 _HOST = r"/(?:ip4|ip6|dns|dns4|dns6)/[A-Za-z0-9.:_-]{1,253}"
 _PEER_ADDRESS = re.compile(rf"({_HOST})/(?:tcp/\d{{1,5}}|udp/\d{{1,5}}/quic(?:-v1)?)/p2p/([A-Za-z0-9]{{20,100}})")
 _ENDPOINT = re.compile(r"/ip([46])/([0-9A-Fa-f:.]{2,45})/(tcp|udp)/(\d{1,5})(?:/quic-v1)?(?:/p2p/[A-Za-z0-9]{20,100})?")
@@ -36,7 +36,7 @@ _ENDPOINT = re.compile(r"/ip([46])/([0-9A-Fa-f:.]{2,45})/(tcp|udp)/(\d{1,5})(?:/
 
 @dataclass(frozen=True)
 class Endpoint:
-    """An address and port for one IP version and transport."""
+    """An address and port to listen on or connect to, over one IP version and transport."""
 
     version: Version
     transport: Transport
@@ -69,7 +69,7 @@ class Endpoint:
 
 
 def read_endpoint(maddr: str) -> Endpoint | None:
-    """Parse a multiaddress; None for a DNS name, or a transport other than TCP and QUIC."""
+    """Parse a multiaddress, or return None if it has a DNS name, or neither TCP nor QUIC."""
     match = _ENDPOINT.fullmatch(maddr)
     if match is None:
         return None
@@ -85,17 +85,17 @@ def read_endpoint(maddr: str) -> Endpoint | None:
 
 
 def is_peer_address(maddr: str) -> bool:
-    """Return whether a multiaddress has the form required of peer addresses from the network."""
+    """Return whether a multiaddress from the network has the form that a peer's address must have."""
     return len(maddr) <= MAX_ADDRESS_CHARS and _PEER_ADDRESS.fullmatch(maddr) is not None
 
 
 def one_for_each_peer(maddrs: Sequence[str]) -> tuple[str, ...]:
-    """Return the first address of each peer; libp2p hangs if a relay is listed twice."""
+    """Return only the first address of each peer, because libp2p hangs if a relay is listed twice."""
     return tuple({maddr.rpartition("/p2p/")[2]: maddr for maddr in reversed(maddrs)}.values())[::-1]
 
 
 def ways_from(host: str, port: int, transports: Sequence[Transport] = ("tcp",)) -> tuple[Endpoint, ...]:
-    """Return endpoints at one host; 0.0.0.0 and :: mean all addresses of both IP versions."""
+    """Return the endpoints at a host; 0.0.0.0 and :: both mean all addresses of both IP versions."""
     versions: tuple[Version, ...] = (4, 6)
     hosts = ANYWHERE if host in ANYWHERE.values() else {ipaddress.ip_address(host).version: host}
     return tuple(
@@ -107,7 +107,7 @@ def ways_from(host: str, port: int, transports: Sequence[Transport] = ("tcp",)) 
 
 
 def bindable(endpoints: Collection[Endpoint]) -> tuple[Endpoint, ...]:
-    """Return the endpoints on which this machine can currently listen."""
+    """Return those endpoints on which this machine can listen now."""
     return tuple(endpoint for endpoint in endpoints if _can_bind(endpoint))
 
 
@@ -117,7 +117,7 @@ def everywhere() -> tuple[Endpoint, ...]:
 
 
 def bind_alike(endpoints: Sequence[Endpoint]) -> tuple[tuple[Endpoint, socket.socket], ...]:
-    """Bind as many of the endpoints as possible; those with port 0 get the same port if possible."""
+    """Bind as many of the endpoints as possible; all that have port 0 get the same port if possible."""
     best: tuple[tuple[Endpoint, socket.socket], ...] = ()
     for _ in range(_TRIES):
         bound = tuple(_bind_all(endpoints))
@@ -149,19 +149,19 @@ def _can_bind(endpoint: Endpoint) -> bool:
 
 
 async def answering(maddrs: Sequence[str]) -> tuple[str, ...]:
-    """Return the addresses whose TCP port currently accepts a connection."""
+    """Return those addresses whose TCP port accepts a connection now."""
     tried = maddrs[:MAX_DIALLED]
     answers = await asyncio.gather(*map(_answers, tried))
     return tuple(maddr for maddr, answers_now in zip(tried, answers, strict=True) if answers_now)
 
 
 async def best_ways(maddrs: Sequence[str]) -> tuple[str, ...]:
-    """Return the addresses that accept TCP connections; all if none does, because QUIC may work."""
+    """Return the addresses that accept TCP connections, or all if none does, because QUIC may work."""
     return await answering(maddrs) or tuple(maddrs)
 
 
 def are_keepers(maddrs: Sequence[str]) -> bool:
-    """Return whether these are valid keeper addresses, which may be given to the p2p daemon."""
+    """Return whether these have the form of a keeper's addresses, and may be given to the p2p daemon."""
     return len(maddrs) <= MAX_DIALLED and all(_KEEPER.fullmatch(maddr) is not None for maddr in maddrs)
 
 

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from httpx2 import Response
 
 MAX_ANSWER_BYTES = 64 * 2**20
-TIMEOUT_S = 60.0  # timeout of the connection, and between two chunks of a response
+TIMEOUT_S = 60.0  # timeout for the connection, and for each chunk of a response
 NOT_BY_PROXY = dict.fromkeys(("all://localhost", "all://127.0.0.1", "all://[::1]"))
-HEADERS = {"accept-encoding": "identity", "user-agent": "manyhands"}  # uncompressed, which bounds the size
+HEADERS = {"accept-encoding": "identity", "user-agent": "manyhands"}  # uncompressed, so that its size is limited
 
 
 @contextmanager
@@ -47,17 +47,17 @@ def beginning(response: Response, most_bytes: int) -> bytes:
 
 @contextmanager
 def reaching(url: str) -> Iterator[None]:
-    """Convert connection and protocol errors in the block to `UnreachableError`."""
+    """Raise `UnreachableError` instead of connection and protocol errors in the block."""
     from httpx2 import HTTPError, InvalidURL
 
     try:
         yield
-    except (HTTPError, InvalidURL, OSError, ValueError, ImportError) as error:  # ImportError: no SOCKS support
+    except (HTTPError, InvalidURL, OSError, ValueError, ImportError) as error:  # ImportError: a SOCKS proxy
         raise UnreachableError(f"{url} does not answer ({str(error) or type(error).__name__}).") from error
 
 
 def download(url: str, most_bytes: int) -> Iterator[bytes]:
-    """Yield a response in chunks, following redirects; raises `UnreachableError`, also if it is too long."""
+    """Yield a response in chunks, following redirects; raises `UnreachableError` if it fails or is too long."""
     received = 0
     with reaching(url), asking("GET", url, follow_redirects=True) as response:
         if not response.is_success:

@@ -12,13 +12,13 @@ from typing import TypeVar
 
 Part = TypeVar("Part")
 LEAST_BYTES_PER_S = 8192
-PATIENCE_S = 120.0  # maximum wait for a silent sender
+PATIENCE_S = 120.0  # how long a sender may be silent
 
 
 async def at_least_rate(
     parts: AsyncIterable[Part], size_of: Callable[[Part], int], clock: Callable[[], float] = time.monotonic
 ) -> AsyncIterator[Part]:
-    """Forward parts while they arrive at the minimum rate; else raise `asyncio.TimeoutError`.
+    """Yield the parts as they arrive; raise `asyncio.TimeoutError` if they come below the minimum rate.
 
     The remaining patience decreases while waiting for the sender, and increases with each byte
     received, up to `PATIENCE_S`. Pauses of the receiver, for its own rate limit, are excluded. The

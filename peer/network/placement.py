@@ -8,11 +8,11 @@ from typing import Literal
 
 from peer.network.endpoints import TRANSPORTS, Endpoint, IPAddress, Version, read_endpoint
 
-# direct: other peers can connect to it; relayed: only through a relay (the keeper), or like a
-# client if the relay refuses; client: opens connections but accepts none
+# direct: other peers can connect to this peer. relayed: they can only through a relay, or not at
+# all if the relay refuses. client: this peer opens connections but accepts none.
 Reach = Literal["direct", "relayed", "client"]
 ANY_PORT = ("/ip4/0.0.0.0/tcp/0",)
-UNMEASURED = 1.25e6  # bytes per second (10 Mbit/s), assumed if the bandwidth could not be measured
+UNMEASURED = 1.25e6  # bytes per second assumed if the bandwidth could not be measured (10 Mbit/s)
 
 
 @dataclass(frozen=True)
@@ -21,33 +21,33 @@ class Placement:
 
     reach: Reach = "direct"
     host_maddrs: tuple[str, ...] = ANY_PORT  # addresses to listen on
-    announce_maddrs: tuple[str, ...] | None = None  # addresses for others; None: detected by libp2p
-    bandwidth: float | None = None  # bytes per second, slower direction; None: too fast to measure
-    reduces: bool = True  # all peers of the run can reach it directly
+    announce_maddrs: tuple[str, ...] | None = None  # addresses to tell others; None: libp2p finds them
+    bandwidth: float | None = None  # bytes per second in the slower direction; None: assumed to be fast
+    reduces: bool = True  # whether all peers of the run can reach it directly
 
     @property
     def may_reduce(self) -> bool:
-        """Whether other peers may send parts to this peer; via a relay, parts would be sent twice."""
+        """Whether this peer may reduce parts for others; through a relay, each part would be sent twice."""
         return self.reach != "relayed" and self.reduces
 
     def within(self, *rates: float | None) -> Placement:
-        """Return the placement with its bandwidth capped by these rates (bytes/s; None: no cap)."""
+        """Return the placement with its bandwidth limited to these rates in bytes/s (None: no limit)."""
         limits = [rate for rate in (self.bandwidth, *rates) if rate is not None]
         return replace(self, bandwidth=min(limits, default=None))
 
 
 @dataclass(frozen=True)
 class Seen:
-    """The coordinator's view of this machine over one IP version."""
+    """How the coordinator sees this machine over one IP version."""
 
     address: IPAddress
-    dialled: frozenset[Endpoint] | None = None  # endpoints that it could reach; None: not tried
+    dialled: frozenset[Endpoint] | None = None  # endpoints that it could reach; None if it did not try
 
 
 def place_of(
     *, seen: Sequence[Seen], own: Collection[IPAddress], listen: tuple[str, ...], common: Version, bandwidth: float
 ) -> Placement:
-    """Return the placement that follows from the coordinator's view of this machine.
+    """Return the placement that follows from how the coordinator sees this machine.
 
     Only endpoints that the coordinator could reach are announced, and QUIC only if TCP fails (see
     `endpoints`). If none was tried, an observed address that belongs to this machine is assumed
@@ -84,7 +84,7 @@ def describe(place: Placement) -> str:
 
 
 def _by(place: Placement) -> str:
-    """Return a phrase with the announced transports and IP versions; "" if unknown."""
+    """Return a phrase that names the announced transports and IP versions, or "" if none is announced."""
     ways = [read_endpoint(maddr) for maddr in place.announce_maddrs or ()]
     names = [f"{TRANSPORTS[way.transport]} over IPv{way.version}" for way in ways if way is not None]
     return f" by {' and '.join(names)}" if names else ""

@@ -1,4 +1,4 @@
-"""An HTTP client for public addresses only: no host or redirect can lead to the local network.
+"""An HTTP client that connects to public addresses only, so that none leads to the local network.
 
 Names are resolved when a connection is opened, and the address is checked then. Private hosts in
 the run file do not use this client; `peer.config.trust` has asked the machine's owner about them.
@@ -21,7 +21,7 @@ from peer.config.trust import not_public
 
 
 async def public_client(loop: Any = None, **kwargs: Any) -> aiohttp.ClientSession:
-    """Return an HTTP session (fsspec's `get_client`) for public addresses and proxies only."""
+    """Return an HTTP session, as fsspec's `get_client`, that connects only to public addresses and proxies."""
     del loop
     proxies = await _proxies()
 

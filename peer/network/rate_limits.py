@@ -1,4 +1,4 @@
-"""Rate limits of web servers: wait as requested by `Retry-After` (RFC 9110, section 10.2.3)."""
+"""Rate limits of web servers, which ask to wait by `Retry-After` (RFC 9110, section 10.2.3)."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from email.utils import parsedate_to_datetime
 import aiohttp
 
 TOO_MANY, UNAVAILABLE = 429, 503
-LONGEST_WAIT_S = 60.0  # longer waits raise an error, and the data source pauses
+LONGEST_WAIT_S = 60.0  # if a server asks to wait longer, an error pauses the data source
 
 
 class RateLimitedError(aiohttp.ClientError):
-    """A web server rejects requests because of its rate limit."""
+    """A web server has rejected a request because of its rate limit."""
 
 
 async def wait_as_told(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-    """Retry a request after the delay requested by a busy server; a middleware for aiohttp.
+    """Send a request again after the delay that a busy server asks for; a middleware for aiohttp.
 
-    Raises `RateLimitedError` if a rate-limiting server states no delay, or one that is too long.
+    Raises `RateLimitedError` if a server limits requests and states no delay, or a too long one.
     """
     left_s = LONGEST_WAIT_S
     while True:
@@ -41,7 +41,7 @@ async def wait_as_told(request: aiohttp.ClientRequest, handler: aiohttp.ClientHa
 
 
 def seconds_to_wait(retry_after: str, clock: Callable[[], float] = time.time) -> float | None:
-    """Parse a `Retry-After` header (number or date) into seconds; None if it is malformed."""
+    """Return the seconds to wait by a `Retry-After` header (number or date), or None if it is malformed."""
     if retry_after.strip().isdecimal() and len(retry_after) < 12:
         return float(retry_after)
     try:

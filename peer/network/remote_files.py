@@ -21,15 +21,15 @@ ENDINGS = {"text": (".txt",), "jsonl": (".jsonl", ".ndjson", ".json"), "parquet"
 PACKED_ENDINGS = ("", ".gz", ".bz2", ".xz", ".zst", ".zip")
 OBJECT_STORES = {"s3", "s3a", "abfs", "abfss", "az"}
 LOGINS = {"key", "account_key", "sas_token"}
-NETWORK_TIMEOUT_S = 30.0  # timeout of the connection, and between two chunks of data
+NETWORK_TIMEOUT_S = 30.0  # timeout for the connection, and for each chunk of data
 
 
 @dataclass(frozen=True)
 class FileLocation:
-    """A file and its file system."""
+    """A file, given by its file system and its path in it."""
 
     filesystem: AbstractFileSystem
-    path: str  # path in the file system's notation
+    path: str  # path as the file system writes it
 
     @property
     def url(self) -> str:
@@ -60,12 +60,12 @@ def find_files(source: Source) -> list[FileLocation]:
 
 
 def storage_options(source: Source) -> dict[str, Any]:
-    """Return fsspec's options, without this machine's credentials; web hosts must be public."""
+    """Return fsspec's options for a source: no login of this machine, and only hosts it may name."""
     options = {**_without_login(source), **source.storage_options}
     web = [path for path in source.paths if path.startswith(("http://", "https://"))]
     if not web:
         return options
-    import aiohttp  # slow import, for web addresses only
+    import aiohttp  # slow to import
 
     from peer.network.public_web import public_client
     from peer.network.rate_limits import wait_as_told
@@ -94,8 +94,8 @@ def _open_filesystem(path: str, source: Source) -> tuple[AbstractFileSystem, str
 
 
 def _matches(filesystem: AbstractFileSystem, path: str, endings: Sequence[str]) -> list[str]:
-    """Return the files that match a path, folder or pattern."""
-    if "http" in _protocols(filesystem):  # any address may be a file; only patterns need a listing
+    """Return the files that a path, folder or pattern stands for."""
+    if "http" in _protocols(filesystem):  # any address may be a file; only a pattern needs a listing
         return list(filesystem.glob(path)) if "*" in path else [path]
     if has_magic(path):
         found = filesystem.glob(path, detail=True).items()
@@ -108,7 +108,7 @@ def _matches(filesystem: AbstractFileSystem, path: str, endings: Sequence[str]) 
 
 
 def is_hidden(path: str) -> bool:
-    """Return whether a file was created by an operating system or program, such as macOS's `._name`."""
+    """Return whether a file's name shows that a system or program added it, such as macOS's `._name`."""
     name = path.rpartition("/")[2]
     return name.startswith(".") or "__MACOSX/" in path
 

@@ -16,15 +16,15 @@ from typing import Any, TypeVar
 
 from auth.errors import ConfigError
 
-HEADERS = 1.05  # bytes sent per byte of payload: Ethernet, IP, TCP, Noise and yamux; measured
+HEADERS = 1.05  # measured bytes sent per byte of payload, with Ethernet, IP, TCP, Noise and yamux
 # Fitted to measured swarms by `benchmarks/swarm/rehearsal.py` at commit f9c99822:
 ON_THE_LINE = 1.06  # bytes sent per byte of a part or state: headers and retransmissions
 BOTH_WAYS = 0.25  # fraction of speed lost when acknowledgements queue behind data
 BURST_S = 0.25  # largest burst after silence, in seconds of the rate
-Message = TypeVar("Message", bound=Any)  # a protobuf message, which has `ByteSize`
+Message = TypeVar("Message", bound=Any)  # a protobuf message, whose `ByteSize` is counted
 BYTES_PER_S_OF_MBIT = 125_000
-STATES_SHARE = 0.5  # fraction of a donor's bandwidth
-PASSED_WITHIN = 0.75  # fraction of a round's timeout, because measurements are rough
+STATES_SHARE = 0.5  # fraction of a donor's bandwidth that sending states may take
+PASSED_WITHIN = 0.75  # fraction of a round's timeout to use, because measurements are rough
 LONGEST_PAUSE_S = 5.0  # maximum pause between parts of a state
 
 
@@ -33,20 +33,20 @@ class Throttle:
 
     def __init__(self, bytes_per_s: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._bytes_per_s, self._clock = bytes_per_s, clock
-        self._paid_at = multiprocessing.Value("d", 0.0)  # time by which all bytes conform
+        self._paid_at = multiprocessing.Value("d", 0.0)  # when all bytes so far will be within the rate
         self._total_bytes = multiprocessing.Value("q", 0)
 
     @property
     def total_bytes(self) -> int:
-        """The number of bytes so far, including headers."""
+        """The number of bytes counted so far, including headers."""
         return int(self._total_bytes.value)
 
     def seconds_for(self, size_bytes: int) -> float:
-        """Return the seconds that this many bytes take at the rate limit; 0 if unlimited."""
+        """Return how many seconds this many bytes take at the rate limit, or 0 without a limit."""
         return 0.0 if self._bytes_per_s is None else size_bytes * HEADERS / self._bytes_per_s
 
     def reserve(self, size_bytes: int) -> float:
-        """Count bytes; return the delay in seconds, before sending them or after receiving them."""
+        """Count bytes; return the seconds to wait, before sending them or after receiving them."""
         travelling = round(size_bytes * HEADERS)
         with self._total_bytes.get_lock():
             self._total_bytes.value += travelling
@@ -63,15 +63,15 @@ class Traffic:
 
     up: Throttle = field(default_factory=Throttle)
     down: Throttle = field(default_factory=Throttle)
-    states: Throttle = field(default_factory=Throttle)  # throttle for states and missed averages
+    states: Throttle = field(default_factory=Throttle)  # further limit for sending states
 
     @classmethod
     def of_donor(cls, line: float | None, clock: Callable[[], float] = time.monotonic) -> Traffic:
-        """Return the traffic of a donor of states with bandwidth `line` in bytes/s (None: unknown)."""
+        """Return the traffic of a peer that sends states, with a bandwidth of `line` bytes/s or unknown."""
         return cls(states=Throttle(None if line is None else STATES_SHARE * line, clock))
 
     def passed(self) -> tuple[float, float]:
-        """Return the bytes sent and received so far, excluding headers."""
+        """Return the numbers of bytes sent and received so far, without headers."""
         return self.up.total_bytes / HEADERS, self.down.total_bytes / HEADERS
 
     async def sending(self, messages: AsyncIterator[Message]) -> AsyncIterator[Message]:
@@ -81,7 +81,7 @@ class Traffic:
             yield message
 
     async def sending_state(self, messages: AsyncIterator[Message]) -> AsyncIterator[Message]:
-        """Forward messages of a state, within the upload limit and the fraction for states."""
+        """Forward messages of a state, within the upload limit and the limit for states."""
         async for message in self.sending(messages):
             await asyncio.sleep(min(LONGEST_PAUSE_S, self.states.reserve(message.ByteSize())))
             yield message
@@ -103,13 +103,13 @@ def passes_in_time(gradient_bytes: int, rate: float | None, longest_s: float) ->
     """Return whether a connection can transfer gradients within a round of `longest_s` seconds.
 
     The slowest connection determines the duration of a round, so a slower peer would make every
-    round fail. `rate`: bytes per second; an unknown rate (None or 0) is accepted.
+    round fail. `rate` is in bytes per second; if it is unknown (None or 0), the result is True.
     """
     return not rate or gradient_bytes <= PASSED_WITHIN * longest_s * rate
 
 
 def require_rate(option: str, bytes_per_s: float | None, gradient_bytes: int, timeout_s: float) -> None:
-    """Raise `ConfigError` if a volunteer's rate limit is so low that the peer would be on standby."""
+    """Raise `ConfigError` if a volunteer's rate limit is so low that the peer could not average."""
     if bytes_per_s is not None and not passes_in_time(gradient_bytes, bytes_per_s / HEADERS, timeout_s):
         least = gradient_bytes * HEADERS / (PASSED_WITHIN * timeout_s)
         raise ConfigError(
