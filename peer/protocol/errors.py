@@ -1,4 +1,4 @@
-"""Mapping of our errors to gRPC status codes and back, used on both sides.
+"""Conversion of our errors to gRPC status codes and back, for coordinator and peers.
 
 An error is sent as a gRPC status, with its message as details and its `code` as trailing metadata.
 The peer then raises the same class as the coordinator.
@@ -44,7 +44,7 @@ _STATUS: dict[type[ManyhandsError], grpc.StatusCode] = {
     ManyhandsError: grpc.StatusCode.FAILED_PRECONDITION,
 }
 
-# Statuses set by gRPC itself, without an error code from the coordinator.
+# Status codes that gRPC itself sets, without an error code from the coordinator.
 _BY_STATUS: dict[grpc.StatusCode, tuple[type[ManyhandsError], str]] = {
     grpc.StatusCode.RESOURCE_EXHAUSTED: (RequestError, "The coordinator refused the request's size or number"),
     grpc.StatusCode.UNIMPLEMENTED: (VersionError, "The coordinator does not know this request; update manyhands"),
@@ -57,12 +57,12 @@ def status_of(error: ManyhandsError) -> grpc.StatusCode:
 
 
 def metadata_of(error: ManyhandsError) -> tuple[tuple[str, str], ...]:
-    """Return the trailing metadata with the code of an error, which names its class."""
+    """Return the trailing metadata that contains an error's code, from which the peer finds its class."""
     return ((ERROR_KEY, error.code),)
 
 
 def error_from_rpc(error: grpc.aio.AioRpcError) -> ManyhandsError:
-    """Return the error of a failed call: the coordinator's own, or one derived from gRPC's status."""
+    """Return the error for a failed call: the one the coordinator raised, or one for gRPC's status."""
     details = told(error.details() or "")
     known = {family.code: family for family in _families(ManyhandsError)}
     named = known.get(_named_code(error.trailing_metadata() or ()))
@@ -83,5 +83,5 @@ def _families(root: type[ManyhandsError]) -> Iterator[type[ManyhandsError]]:
 
 
 def told(text: str) -> str:
-    """Replace control characters with spaces, to make text from the network safe for a terminal."""
+    """Return text from the network with spaces for control characters, so that a terminal can show it."""
     return "".join(" " if unicodedata.category(char) == "Cc" else char for char in text)
