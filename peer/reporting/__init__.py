@@ -1,4 +1,4 @@
-"""Messages between worker and agent, reports, advice, suspicions, metrics and the event log.
+"""What a peer reports: messages between worker and agent, advice, suspicions, metrics, the event log.
 
 `messages` declares messages, `wire` converts them to protobuf, and `outbox` stores reports until
 they are acknowledged. Workers must not import `wire` and `outbox`.

@@ -15,26 +15,26 @@ from peer.reporting.messages import LostCause, Notice
 from peer.runtime.repeats import Repeats
 
 logger = logging.getLogger(__name__)
-REMEMBERED = 8  # number of attempts at steps to remember
+REMEMBERED = 8  # number of recent attempts at steps to judge by
 LEAST_KNOWN = 4
 LOST_SHARE = 0.5
-SILENT_S = 3600.0  # interval between pieces of advice on one cause
-PAUSE_S = 60.0  # interval between warnings
+SILENT_S = 3600.0  # minimum interval between pieces of advice on the same cause
+PAUSE_S = 60.0  # minimum interval between two warnings
 FASTER_ROUND = (
     "A cable instead of Wi-Fi, or less other traffic, helps; so do a longer `averaging.averaging_timeout_s` or a"
     " stronger `averaging.compression`, which the run's operator may choose."
 )
-SAME_PAUSE_S = 3600.0  # interval between equal warnings
+SAME_PAUSE_S = 3600.0  # minimum interval between two equal warnings
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """The durations that determine whether samples arrive before their step is completed; 0: unknown."""
+    """The durations that decide whether samples arrive before their step is completed; 0 if unknown."""
 
     step_s: float = 0.0  # the swarm's usual time per step
     sample_s: float = 0.0  # this device's time per sample
-    round_s: float = 0.0  # minimum time to transfer gradients over this connection
-    longest_round_s: float = 0.0  # maximum duration of a round
+    round_s: float = 0.0  # least time for a step's gradients over this peer's connection
+    longest_round_s: float = 0.0  # maximum duration of a round of averaging
 
 
 class Adviser:
@@ -48,8 +48,8 @@ class Adviser:
         self._repeats = Repeats(clock, window_s=SILENT_S)
 
     def settled(self, samples: int, lost_samples: int, cause: str) -> None:
-        """Record an attempt at a step; `cause` is the value of a `LostCause`, or empty."""
-        if cause == LostCause.SLOW_LINE.value:  # the device has stopped computing
+        """Record an attempt at a step; `cause` is the value of a `LostCause`, or "" if no samples were lost."""
+        if cause == LostCause.SLOW_LINE.value:  # on standby, a device computes nothing
             self._advise(cause)
             return
         if not samples and not lost_samples:
@@ -67,7 +67,7 @@ class Adviser:
 
 
 def advice(cause: str, now: Conditions) -> str | None:
-    """Return why samples are lost and a remedy; None if the cause is temporary."""
+    """Return why samples are lost, and a remedy, or None if the cause is temporary."""
     if cause == LostCause.AVERAGING.value:
         return (
             "Its rounds of averaging fail while the others' succeed: the line may be busy or unsteady. A cable instead"
@@ -92,7 +92,7 @@ def advice(cause: str, now: Conditions) -> str | None:
 
 
 def why_late(now: Conditions) -> tuple[str, str] | None:
-    """Return why this device is slower than the swarm's steps, and a remedy; None: unknown."""
+    """Return why this device is slower than the swarm's steps, and a remedy, or None if it is unknown."""
     if now.sample_s > now.step_s:
         reason = f"one sample takes this device {now.sample_s:.0f} s"
         return reason, "`manyhands assist` with the same join link lends the swarm the line instead."
@@ -104,7 +104,7 @@ def why_late(now: Conditions) -> tuple[str, str] | None:
 
 
 class SparingReports:
-    """A filter that forwards one warning a minute, an equal one once an hour, and counts the omitted ones."""
+    """A filter that forwards one warning a minute, but the same text once an hour, and counts the others."""
 
     def __init__(self, tell: Callable[[str], None], clock: Callable[[], float]) -> None:
         self._tell, self._clock = tell, clock
@@ -114,7 +114,7 @@ class SparingReports:
         self._last, self._last_until = "", clock()
 
     def __call__(self, text: str) -> None:
-        logger.warning(text, stacklevel=2)  # repetitions are detected by the caller's line
+        logger.warning(text, stacklevel=2)  # the log tells repetitions apart by the caller's line
         with self._lock:
             now = self._clock()
             if now < self._silent_until or (text == self._last and now < self._last_until):

@@ -27,25 +27,25 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 FOLDER = "events"  # folder in a device's data directory or a run's directory
 SUFFIX, OLDER_SUFFIX = ".jsonl", ".older.jsonl"
-MOST_BYTES = 4_000_000  # limit per file
+MOST_BYTES = 4_000_000  # size at which a file is full
 MOST_LINE_BYTES = 64_000
-SHORT_ID = 8  # characters of a group's id to show
+SHORT_ID = 8  # number of characters of an id to show
 MOST_PEERS = 256  # maximum number of group members in one event
 MOST_CHARS = 300
 MOST_ID_CHARS = 128
 MOST_NUMBER = 2**62
-TAKEN = "taken"  # outcome of a successful download
+TAKEN = "taken"  # the outcome of a download that succeeded
 
 
 def _shown(text: object, most_chars: int = MOST_CHARS) -> object:
-    """Return text as one short line without addresses or control characters; other types unchanged."""
+    """Return text as one short line without addresses and control characters, anything else unchanged."""
     if not isinstance(text, str):
         return text
     return _ADDRESS.sub("<address>", "".join(char if char.isprintable() else " " for char in text[:most_chars]))
 
 
 def _bounded(number: object) -> object:
-    """Clamp a number, because numbers from other peers must not make an event invalid."""
+    """Limit a number to 0 and `MOST_NUMBER`, so that other peers' numbers cannot make an event invalid."""
     if isinstance(number, bool) or not isinstance(number, int | float):
         return number
     return 0 if math.isnan(number) else min(max(number, 0), MOST_NUMBER)
@@ -70,9 +70,9 @@ _Number = Annotated[float, BeforeValidator(_bounded)]
 
 
 class AnyEvent(BaseModel, ABC):
-    """A base class of events; unknown fields of newer versions are ignored.
+    """The base class of events; fields that a newer version has added are ignored.
 
-    Texts, numbers and lists are clamped, so that other peers' data cannot make an event invalid.
+    Long texts and lists are cut, and numbers limited, so that other peers' data is always valid.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -95,7 +95,7 @@ class ProcessStarted(AnyEvent):
 
 
 class ProcessEnded(AnyEvent):
-    """The process has ended normally, or for the given cause."""
+    """A process of the node has ended for this cause."""
 
     kind: Literal["ended"] = "ended"
     cause: _Words
@@ -137,7 +137,7 @@ class SessionChanged(AnyEvent):
 
 
 class LimitsHeld(AnyEvent):
-    """The volunteer's limits have paused training, or ended the pause (empty cause)."""
+    """The volunteer's limits have paused training or, if `cause` is empty, allow it again."""
 
     kind: Literal["limits"] = "limits"
     cause: _Words
@@ -153,9 +153,9 @@ class RoundBegun(AnyEvent):
     era: _Count
     step: _Count  # step that the round would complete
     attempt: _Count  # starts at 1
-    samples: _Count  # samples of this peer
-    required: _Count  # minimum number of peers
-    expected: _Count  # number of peers at which the group stops waiting; 0: unknown
+    samples: _Count  # number of this peer's samples
+    required: _Count  # minimum number of peers in the group
+    expected: _Count  # number of peers for which the group waits; 0: unknown
 
     def told(self, _who: Who) -> str:
         wanted = f"{self.required} peers" + (f", for {self.expected}" if self.expected else "")
@@ -163,7 +163,7 @@ class RoundBegun(AnyEvent):
 
 
 class GroupMet(AnyEvent):
-    """A group has begun to average; with its peers and their fractions of the reduction."""
+    """A group has begun to average; `shares` are the fractions that its peers reduce."""
 
     kind: Literal["group"] = "group"
     group: _Id
@@ -177,16 +177,16 @@ class GroupMet(AnyEvent):
 
 
 class PartsOfPeer(BaseModel):
-    """The parts exchanged between this peer and another member of its group."""
+    """The parts that this peer and another member of its group exchanged."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     peer: _Id
-    returned: _Count  # averages returned by the other peer as a reducer
-    due: _Count  # averages that were due
-    weight: _Number | None = None  # weight claimed by the other peer as a sender
-    counted: _Number | None = None  # part of that weight in the average
-    is_banned: bool = False  # banned as a sender
+    returned: _Count  # averages that the other peer returned as a reducer
+    due: _Count  # averages that it should have returned
+    weight: _Number | None = None  # weight that the other peer claimed as a sender
+    counted: _Number | None = None  # how much of that weight the average contains
+    is_banned: bool = False  # whether it was banned as a sender
 
 
 class PartsPassed(AnyEvent):
@@ -235,7 +235,7 @@ class StepTaken(AnyEvent):
     kind: Literal["step"] = "step"
     era: _Count
     step: _Count
-    samples: _Count  # samples of this peer in the step
+    samples: _Count  # number of this peer's samples in the step
     group_samples: _Count
     peers: _Count
 
@@ -244,14 +244,14 @@ class StepTaken(AnyEvent):
 
 
 class CaughtUp(AnyEvent):
-    """A lagging peer has tried to catch up with a missed average or another peer's state."""
+    """This peer has tried to catch up with the swarm, by a missed average or by another peer's state."""
 
     kind: Literal["caught up"] = "caught up"
     way: Literal["average", "state"]
-    step: _Count  # step after the attempt
+    step: _Count  # this peer's step after the attempt
     seconds: _Number
     lost_samples: _Count
-    cause: _Words  # cause of the loss
+    cause: _Words  # why samples were lost
 
     def told(self, _who: Who) -> str:
         lost = f", {self.lost_samples} samples lost ({self.cause})" if self.lost_samples else ""
@@ -263,7 +263,7 @@ class StoodBy(AnyEvent):
 
     kind: Literal["stood by"] = "stood by"
     step: _Count
-    round_s: _Number  # time needed to transfer the gradients
+    round_s: _Number  # time that transferring the gradients takes
     lost_samples: _Count
 
     def told(self, _who: Who) -> str:
@@ -276,9 +276,9 @@ class Downloaded(AnyEvent):
 
     kind: Literal["download"] = "download"
     what: Literal["state", "average", "checkpoint"]
-    donor: _Id  # empty: unknown
+    donor: _Id  # peer that sent it; empty if unknown
     step: _Count
-    outcome: _Words  # `TAKEN`, or why it was not used
+    outcome: _Words  # `TAKEN`, or why the download was not used
 
     def told(self, who: Who) -> str:
         donor = f" from {who(self.donor)}" if self.donor else ""
@@ -286,7 +286,7 @@ class Downloaded(AnyEvent):
 
 
 class Suspected(AnyEvent):
-    """A suspicion against another peer, for an act that no honest peer commits."""
+    """This peer suspects another one, which has done something that no honest peer does."""
 
     kind: Literal["suspicion"] = "suspicion"
     peer: _Id
@@ -304,7 +304,7 @@ class CheckpointWritten(AnyEvent):
     kind: Literal["checkpoint"] = "checkpoint"
     step: _Count
     seconds: _Number
-    cause: _Words  # why it was not written or published; empty: published
+    cause: _Words  # why it was not written or published; empty if it was
 
     def told(self, _who: Who) -> str:
         cause = f": {self.cause}" if self.cause else ""
@@ -350,12 +350,12 @@ class LoggedEvent(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    at: Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False)]  # Unix time, node's clock
+    at: Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False)]  # Unix time by the node's clock
     event: Event
 
 
 class EventLog:
-    """The event log of one process, thread-safe; without a folder it records nothing."""
+    """The event log of one process, which several threads may use. Without a folder it records nothing."""
 
     def __init__(
         self, folder: Path | None, process: str, clock: Callable[[], float], most_bytes: int = MOST_BYTES
@@ -369,7 +369,7 @@ class EventLog:
         return EventLog(self._folder, process, self._clock, self._most_bytes)
 
     def add(self, event: AnyEvent) -> None:
-        """Append an event; if the disk is full, drop it and record the number of dropped events later."""
+        """Append an event. If the disk is full, drop it, and record later how many events were dropped."""
         if self._folder is None:
             return
         with self._lock:
@@ -382,7 +382,7 @@ class EventLog:
                 self._dropped += 1
 
     def _append(self, folder: Path, event: AnyEvent) -> None:
-        """Write a line to the file, rotating it first if it is full."""
+        """Append an event as a line to the file, which is rotated first if it is full."""
         fields = {"at": round(self._clock(), 3), "event": event.model_dump(mode="json")}
         line = json.dumps(fields, separators=(",", ":")).encode() + b"\n"
         path = folder / f"{self.process}{SUFFIX}"
@@ -391,9 +391,9 @@ class EventLog:
             path.replace(folder / f"{self.process}{OLDER_SUFFIX}")
         with open(path, "ab+", buffering=0, opener=_private) as file:
             size = file.seek(0, os.SEEK_END)
-            if size and os.pread(file.fileno(), 1, size - 1) != b"\n":  # the last line is torn
+            if size and os.pread(file.fileno(), 1, size - 1) != b"\n":  # the last line is incomplete
                 line = b"\n" + line
-            if file.write(line) < len(line):  # partial write to a nearly full disk
+            if file.write(line) < len(line):  # only a part fitted on the disk
                 raise OSError("the disk is full")
 
 
@@ -405,7 +405,7 @@ NOWHERE = EventLog(None, "nowhere", time.time)
 
 
 def read_lines(data: bytes) -> Iterator[LoggedEvent | None]:
-    """Parse the lines of an untrusted log; yield None for a torn line or an unknown event."""
+    """Parse each line of a log, which need not be trusted; yield None for an incomplete or unknown event."""
     for line in data.splitlines():
         if not line:
             continue
@@ -416,7 +416,7 @@ def read_lines(data: bytes) -> Iterator[LoggedEvent | None]:
 
 
 def read_folder(folder: Path, most_bytes: int = MOST_BYTES) -> dict[str, bytes]:
-    """Return the newest lines of each log in a folder: process -> at most `most_bytes` bytes."""
+    """Return, for each process, the newest lines of its log in the folder, at most `most_bytes` bytes."""
     found = {}
     for path in sorted(folder.glob(f"*{SUFFIX}")):
         if path.name.endswith(OLDER_SUFFIX):

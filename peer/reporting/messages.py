@@ -18,7 +18,7 @@ from peer.network.placement import Placement
 from peer.reporting.suspicions import Suspicion
 from peer.runtime.devices import CompileMode, Wanted
 
-MAX_LONG = 2**62  # limit of integers that need more than 32 bits
+MAX_LONG = 2**62  # limit on integers that may need more than 32 bits
 MAX_REASON_CHARS = 40
 MAX_SAMPLES_PER_SECOND = 1e7
 
@@ -29,7 +29,7 @@ class LostCause(str, Enum):
     Values must never be renamed, because peers and the coordinator send and store them.
     """
 
-    NON_FINITE = "non-finite"  # the loss or a gradient in their microbatch was not finite
+    NON_FINITE = "non-finite"  # the loss or a gradient of their microbatch was not finite
     LATE = "late"  # the other peers completed the step without these samples
     AVERAGING = "averaging failed"  # this peer's round failed, and the others completed the step
     OUT_OF_SYNC = "out of sync"  # the peer's parameters differed from the swarm's
@@ -39,14 +39,14 @@ class LostCause(str, Enum):
     DIED = "died"  # the process holding the samples ended or hung
     REFUSED = "refused"  # set by the coordinator: the report is implausible
     QUARANTINE = "quarantine"  # set by the coordinator: the device was quarantined
-    OTHER = "other"  # a cause unknown to this version
+    OTHER = "other"  # a cause that this version does not know
 
 
 @dataclass(frozen=True)
 class Lost:
-    """A report of lost samples that are in no step report; the agent stores it until acknowledged."""
+    """A report of lost samples that no step report mentions; the agent stores it until acknowledged."""
 
-    step: int  # step for which the samples were computed, from 1
+    step: int  # step for which the samples were computed, at least 1
     by_cause: Mapping[str, int]
 
 
@@ -56,8 +56,8 @@ class Ready:
 
     peer_id: str
     step: int
-    device: str  # name such as "cpu" or "cuda:0 (Tesla T4)"; empty for an auxiliary peer
-    microbatch_size: int | None = None  # number of samples; 0 for an auxiliary peer
+    device: str  # such as "cpu" or "cuda:0 (Tesla T4)"; "" for an auxiliary peer
+    microbatch_size: int | None = None  # in samples; 0 for an auxiliary peer
 
 
 @dataclass(frozen=True)
@@ -71,27 +71,27 @@ class PhaseEntered:
 class Progress:
     """The progress of this peer and, as far as it knows, of the swarm; sent every second, never stored."""
 
-    step: int  # completed global steps
-    own_samples: int  # accumulated by this peer for the next step
-    swarm_samples: int  # accumulated by all peers for the next step
+    step: int  # number of completed global steps
+    own_samples: int  # number that this peer has accumulated for the next step
+    swarm_samples: int  # number that all peers have accumulated for the next step
     target_batch_size: int
     peers: int
-    samples_per_second: float  # moving average of this peer
-    loss: float | None  # mean over microbatches since the last step
-    apart: bool = False  # no keeper seen within the lifetime of DHT records
-    stands_by: bool = False  # this peer's connection is too slow for averaging
-    paused: bool = False  # the operator has paused the run
+    samples_per_second: float  # this peer's moving average
+    loss: float | None  # mean over the microbatches since the last step
+    apart: bool = False  # whether the DHT has no record of a keeper any more
+    stands_by: bool = False  # whether this peer's connection is too slow for averaging
+    paused: bool = False  # whether the operator has paused the run
 
 
 @dataclass(frozen=True)
 class Bound:
-    """The upper bound of a claim: the value of a number (at least 0), or the length of a text."""
+    """The upper bound of a claim: of a number's value (at least 0), or of a text's length."""
 
     most: float
-    of_batch: bool = False  # `most` is a multiple of the target batch size
+    of_batch: bool = False  # whether `most` is a multiple of the target batch size
 
     def at(self, target_batch_size: int) -> float:
-        """Return the maximum plausible value for a step with this batch size."""
+        """Return the largest plausible value in a step with this target batch size."""
         return self.most * target_batch_size if self.of_batch else self.most
 
     @property
@@ -105,27 +105,27 @@ _NUMBER, _LOSS, _DURATION = Bound(MAX_COUNT), Bound(100.0), Bound(30 * 86_400.0)
 
 @dataclass(frozen=True)
 class StepReport:
-    """The contribution of this peer to a global step; the agent stores it until acknowledged."""
+    """This peer's contribution to a global step; the agent stores it until it is acknowledged."""
 
-    step: Annotated[int, _NUMBER]  # completed global step, from 1
+    step: Annotated[int, _NUMBER]  # the completed global step, at least 1
     # Samples in the step's average; the peer may have computed more while waiting for others.
     samples: Annotated[int, Bound(10, of_batch=True)]
-    loss: Annotated[float | None, _LOSS]  # mean total loss of those samples; None: no samples
+    loss: Annotated[float | None, _LOSS]  # mean total loss of these samples; None without samples
     mlm_loss: Annotated[float | None, _LOSS]
     sop_loss: Annotated[float | None, _LOSS]
     group_size: Annotated[int, Bound(10_000)]  # peers that averaged together, including the keeper
-    # Total weight of the group; None if this peer reduced no part.
+    # Weight of the whole group; None if this peer reduced no part and does not know it.
     group_samples: Annotated[int | None, _NUMBER]
     averaging_s: Annotated[float, _DURATION]
     samples_per_second: Annotated[float, Bound(MAX_SAMPLES_PER_SECOND)]
     lost_samples: Annotated[int, Bound(100, of_batch=True)] = 0  # samples lost since the last report
-    lost_reason: Annotated[str, Bound(MAX_REASON_CHARS)] = ""  # latest cause
+    lost_reason: Annotated[str, Bound(MAX_REASON_CHARS)] = ""  # why the latest of them were lost
     data_wait_s: Annotated[float, _DURATION] = 0.0  # part of `elapsed_s` spent waiting for data
     elapsed_s: Annotated[float, _DURATION] = 0.0  # time since the last report
-    averaged_bytes: Annotated[int, Bound(2**45)] = 0  # received from other peers for averaging
-    # Signed list of the samples that senders contributed to this peer's parts: see auth.receipts.
+    averaged_bytes: Annotated[int, Bound(2**45)] = 0  # bytes that other peers sent to this peer for averaging
+    # Signed list of the samples in the parts that others sent to this peer (`auth.receipts`).
     receipt: Annotated[str, Bound(MAX_RECEIPT_CHARS)] = ""
-    era: Annotated[int, _NUMBER] = 0  # number of rewinds so far
+    era: Annotated[int, _NUMBER] = 0  # number of rewinds of the run so far
     lost: Mapping[str, int] = field(default_factory=dict)  # cause (`LostCause`) -> lost samples
 
 
@@ -158,7 +158,7 @@ class Failed:
     code: str
     exit_code: int
     text: str
-    short_of_memory: bool = False  # a smaller microbatch may help
+    short_of_memory: bool = False  # whether a smaller microbatch may help
 
 
 @dataclass(frozen=True)
@@ -167,44 +167,44 @@ class Transferred:
 
     sent_bytes: int
     received_bytes: int
-    awaits_state: bool = False  # waiting for another peer's state, which is included in the traffic
+    awaits_state: bool = False  # whether it waits for another peer's state, whose bytes are included
 
 
 @dataclass(frozen=True)
 class CheckpointWanted:
-    """A request for the newest checkpoint, if recent enough to catch up with the swarm."""
+    """A worker's request for the newest checkpoint, if it is recent enough to catch up with the swarm."""
 
     most_bytes: int  # maximum total size of its files
 
 
 @dataclass(frozen=True)
 class KeeperSought:
-    """A request for the keeper's current addresses, because the worker has not found the keeper."""
+    """A worker's request for the keeper's current addresses, because it has not found the keeper."""
 
 
 @dataclass(frozen=True)
 class CheckpointFetched:
-    """The agent's answer with the folder of the state after `step`, if a checkpoint was downloaded."""
+    """The agent's answer to `CheckpointWanted`: the folder with the checkpoint of `step`, if any."""
 
     step: int
-    directory: str  # empty: no checkpoint
+    directory: str  # "" if there is no checkpoint to start from
 
 
 @dataclass(frozen=True)
 class LineInDoubt:
-    """A request to measure bandwidth again, because rounds took too long or the measurement is old."""
+    """A worker's request to measure the bandwidth again, because rounds take too long or it is outdated."""
 
 
 @dataclass(frozen=True)
 class LineMeasured:
-    """The agent's answer with the measured bandwidth, within the volunteer's limits."""
+    """The agent's answer to `LineInDoubt`: the measured bandwidth, within the volunteer's limits."""
 
-    rate: float  # bytes per second, slower direction
+    rate: float  # bytes per second in the slower direction
 
 
 @dataclass(frozen=True)
 class KeeperAt:
-    """The agent's answer with the keeper's current addresses."""
+    """The keeper's current addresses, which the agent sends when they change or are requested."""
 
     addresses: tuple[str, ...]  # libp2p multiaddresses
 
@@ -218,7 +218,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class TrialPlan:
-    """The argument of the process that tests devices before joining."""
+    """The argument of the process that tests the training device before joining."""
 
     device: str  # value of `--device`
     log: str  # path of the log file
@@ -226,7 +226,7 @@ class TrialPlan:
 
 @dataclass(frozen=True)
 class DeviceTried:
-    """The working device and the faults of better ones, or the fault of the chosen device."""
+    """The device to train on and why better ones fail or, if `device` is "", why the chosen one fails."""
 
     device: str
     fault: str
@@ -236,7 +236,7 @@ class DeviceTried:
 class ClockRead:
     """The coordinator's clock, estimated from the fastest messages."""
 
-    offset_s: float  # add to `auth.clock.steady_time()`
+    offset_s: float  # to be added to `auth.clock.steady_time()`
 
 
 @dataclass(frozen=True)
@@ -244,20 +244,20 @@ class WorkerPlan:
     """The argument of the worker process."""
 
     run_config_json: str
-    credentials_dir: str  # folder of the credentials in auth.credentials
+    credentials_dir: str  # folder of the device's credentials (`auth.credentials`)
     tokenizer_dir: str
-    data_dir: str  # folder for stream positions and caches
-    initial_peers: tuple[str, ...]  # multiaddresses of the keeper
+    data_dir: str  # folder for the position in the data, and caches
+    initial_peers: tuple[str, ...]  # the keeper's multiaddresses
     relays: tuple[str, ...] = ()  # relays for a peer that is not directly reachable
-    clock_offset_s: float = math.nan  # coordinator's clock: see `ClockRead`
-    device_number: int = 0  # number in order of joining; determines the device's position in the data
+    clock_offset_s: float = math.nan  # offset of the coordinator's clock (`ClockRead`)
+    device_number: int = 0  # number in the order of joining, which decides the device's samples
     device: str = "auto"
     precision: Wanted = "auto"
     threads: int | None = None
     microbatch_size: int | None = None
     compile: CompileMode = "auto"
     max_hours: float | None = None
-    max_memory_bytes: int | None = None  # volunteer's limit
+    max_memory_bytes: int | None = None  # the volunteer's limit
     upload_rate: float | None = None  # bytes per second
     download_rate: float | None = None
     place: Placement = field(default=Placement())

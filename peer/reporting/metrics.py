@@ -1,4 +1,4 @@
-"""Counts for the operator's metrics: averaging rounds by outcome and duration, peers by role.
+"""Counts for the operator's metrics: rounds of averaging by outcome and duration, and peers by role.
 
 The coordinator's service may import this module, too.
 """
@@ -10,16 +10,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-BOUNDS_S = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)  # inclusive upper bounds
+BOUNDS_S = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)  # upper bounds of the bins, inclusive
 Census = tuple[tuple[str, bool, int], ...]  # (role, directly reachable, number of peers)
 
 
 @dataclass(frozen=True)
 class RoundTally:
-    """The averaging rounds since the peer started, by outcome and duration."""
+    """The numbers of averaging rounds since the peer started, by outcome and duration."""
 
     failed: int = 0
-    by_duration: tuple[int, ...] = (0,) * (len(BOUNDS_S) + 1)  # successful rounds per bin
+    by_duration: tuple[int, ...] = (0,) * (len(BOUNDS_S) + 1)  # number of successful rounds in each bin
     seconds: float = 0.0  # total duration of successful rounds
 
     @property
@@ -39,19 +39,19 @@ class RoundTally:
 
 
 class RoundCounts:
-    """A counter of rounds, one at a time; `tally` may be read from any thread."""
+    """A counter of averaging rounds, which follow each other; any thread may read `tally`."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._began_at: float | None = None
-        self.tally = RoundTally()  # totals so far
+        self.tally = RoundTally()  # rounds counted so far
 
     def begin(self) -> None:
-        """Begin a round, as this peer starts to look for a group."""
+        """Begin a round, when this peer starts to look for a group."""
         self._began_at = self._clock()
 
     def end(self, succeeded: bool) -> None:
-        """Count the end of the round; no effect if none has begun."""
+        """Count the round that ends; do nothing if none has begun."""
         began_at, self._began_at = self._began_at, None
         if began_at is not None:
             tally = self.tally
@@ -59,5 +59,5 @@ class RoundCounts:
 
 
 def census_of(peers: Iterable[tuple[str, bool]]) -> Census:
-    """Count peers by role, according to their tokens, and by reachability."""
+    """Count peers by (role, directly reachable)."""
     return tuple((role, reachable, count) for (role, reachable), count in sorted(Counter(peers).items()))

@@ -1,4 +1,4 @@
-"""A queue on disk of reports and losses that the coordinator has not acknowledged.
+"""A queue on disk of reports of steps and of lost samples that are not acknowledged yet.
 
 The session sends from this queue, so reports survive outages of the coordinator and the agent's
 death. The coordinator counts each number (`seq`) once, however often it is sent. The newest
@@ -21,12 +21,12 @@ from typing import Any
 from auth.errors import StorageError
 from peer.reporting.messages import Lost, LostCause, StepReport
 
-CAPACITY = 100_000  # reports; more than two months at one step a minute
-MOST_WAIT_S = 7 * 86_400.0  # wait for a report's step to become known; same limit as in the coordinator
-LOST = "lost beside reports"  # the only key in the body of a loss
+CAPACITY = 100_000  # number of reports, enough for two months at one step a minute
+MOST_WAIT_S = 7 * 86_400.0  # how long a report may wait for the keeper to reach its step, also in the coordinator
+LOST = "lost beside reports"  # the only key in the body of a report of lost samples
 MOST_WAITING = 1000  # maximum number of changes in memory while the disk is full
-ACKNOWLEDGED_KEPT = 2_000  # reports; more than a day's at one step a minute, for daily backups
-RECEIPTS_KEPT = 5_000  # a large group's receipt is much larger than its report
+ACKNOWLEDGED_KEPT = 2_000  # number of reports, more than a day's, because backups are daily
+RECEIPTS_KEPT = 5_000  # number of receipts, which in large groups are much larger than reports
 
 # AUTOINCREMENT never reuses the number of a deleted report.
 _SCHEMA = """
@@ -43,7 +43,7 @@ CREATE TABLE IF NOT EXISTS losses (dropped INTEGER NOT NULL);
 
 @dataclass(frozen=True)
 class Pending:
-    """A report or losses not yet acknowledged."""
+    """A report, of a step or of lost samples, that the coordinator has not acknowledged."""
 
     seq: int
     completed_at: float  # Unix time in seconds
@@ -80,10 +80,10 @@ class Outbox:
         return len(self._waiting)
 
     def put(self, report: StepReport, completed_at: float) -> int | None:
-        """Add a report and return its number (None while the disk is full).
+        """Add a report and return its number, or None while the disk is full.
 
-        Above the capacity, the oldest report is dropped. Pending reports of the era for this or
-        later steps become losses, because the device repeats these steps from an earlier state.
+        Above the capacity, the oldest report is dropped. For pending reports of this or later steps
+        in the era, the samples count as lost: the device repeats these steps from an earlier state.
         """
         return self._write(partial(self._put, report, completed_at))
 
@@ -98,11 +98,11 @@ class Outbox:
         return seq
 
     def put_lost(self, lost: Lost, at: float) -> int | None:
-        """Add losses and return their number (None while the disk is full)."""
+        """Add a report of lost samples and return its number, or None while the disk is full."""
         return self._write(partial(self._add, 0, at, {LOST: asdict(lost)}))
 
     def keep(self, seq: int) -> bool:
-        """Return whether a report may wait longer for its step; if not, convert it to a loss."""
+        """Return whether a report may wait longer for its step; if not, report its samples as lost instead."""
         with self._reporting():
             too_old = "SELECT seq FROM reports WHERE seq = ? AND completed_at < ?"
             given_up = self._database.execute(too_old, (seq, self._clock() - MOST_WAIT_S)).fetchall()
@@ -111,7 +111,7 @@ class Outbox:
         return not given_up
 
     def _give_up(self, rows: Sequence[tuple[int]], cause: LostCause) -> None:
-        """Replace reports with losses of their samples."""
+        """Remove the reports, and report their samples as lost instead."""
         if not rows:
             return
         numbers = [seq for (seq,) in rows]
@@ -136,7 +136,7 @@ class Outbox:
         return seq
 
     def pending(self, limit: int, after: int = 0) -> list[Pending]:
-        """Return the oldest unacknowledged reports on disk with numbers above `after`."""
+        """Return up to `limit` unacknowledged reports on disk with numbers above `after`, oldest first."""
         self._catch_up()
         with self._reporting():
             rows = self._database.execute(
@@ -147,7 +147,7 @@ class Outbox:
         return [Pending(seq, at, _read(json.loads(body), receipt)) for seq, at, body, receipt in rows]
 
     def ack(self, seq: int, *, accepted: bool = True) -> None:
-        """Move an accepted report to `acknowledged`, or delete a rejected one."""
+        """Move an acknowledged report to the table `acknowledged`, or delete it if it was rejected."""
         self._write(partial(self._set_aside, seq) if accepted else partial(self._forget, [seq]))
 
     def _set_aside(self, seq: int) -> None:
@@ -157,7 +157,7 @@ class Outbox:
         self._forget([each for (each,) in self._database.execute(surplus, (self._acknowledged_kept,)).fetchall()])
 
     def take_back(self, last_seq: int) -> int:
-        """Queue acknowledged reports above `last_seq` again, and return their number."""
+        """Queue acknowledged reports with numbers above `last_seq` again, and return how many they are."""
         return self._write(partial(self._take_back, last_seq)) or 0
 
     def _take_back(self, last_seq: int) -> int:
@@ -170,7 +170,7 @@ class Outbox:
 
     @property
     def dropped(self) -> int:
-        """The total number of reports dropped because the capacity was exceeded."""
+        """The number of reports dropped so far because the capacity was exceeded."""
         with self._reporting():
             return int(self._database.execute("SELECT dropped FROM losses").fetchone()[0])
 
@@ -182,7 +182,7 @@ class Outbox:
             self._database.close()
 
     def _write(self, writing: Writing) -> int | None:
-        """Apply a change after earlier ones that wait for disk space, and return its result.
+        """Apply a change, after earlier ones that wait for disk space, and return its result.
 
         Returns None if the change has to wait; raises `StorageError` if too many changes wait.
         """
@@ -205,7 +205,7 @@ class Outbox:
         return written
 
     def _number_from(self, first: int) -> None:
-        """Start numbering in a new file at its creation time, so as not to reuse a lost file's numbers."""
+        """Let a new file's numbers begin at `first`, which is so high that a lost file's are not used again."""
         with self._reporting(), self._transaction() as database:
             if database.execute("SELECT COUNT(*) FROM losses").fetchone()[0] == 0:
                 database.execute("INSERT INTO losses VALUES (0)")
@@ -228,7 +228,7 @@ class Outbox:
 
 
 def _tells_of_full_disk(error: sqlite3.OperationalError) -> bool:
-    """Return whether the disk is full; SQLite may report only an I/O error of an auxiliary file."""
+    """Return whether the disk is full, which SQLite may report as an I/O error of an auxiliary file."""
     return "full" in str(error) or "disk I/O" in str(error)
 
 

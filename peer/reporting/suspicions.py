@@ -1,4 +1,4 @@
-"""Suspicions against peers, raised by messages or acts that no honest peer produces.
+"""Suspicions against peers that have sent or done something that no honest peer would.
 
 A suspicion is logged and sent to the coordinator, which decides whether to act, and tells the operator
 the name of the member.
@@ -16,16 +16,16 @@ from typing import Literal, get_args
 from peer.runtime.repeats import Repeats
 
 logger = logging.getLogger(__name__)
-SAME_PAUSE_S = 60.0  # interval between equal suspicions, because the quarantine rule counts them
+SAME_PAUSE_S = 60.0  # minimum interval between equal suspicions, which count towards a quarantine
 MAX_WAITING = 200
 MAX_DETAIL_CHARS = 200
 
 SuspicionKind = Literal[
     "step",  # claims a step far ahead of the swarm
-    "samples",  # claims impossibly many samples, or more than it contributed
+    "samples",  # claims more samples than possible, or than it contributed
     "state",  # sent a state that differs from those of other members
-    "reduction",  # returned an average inconsistent with attested inputs, or attested two versions
-    "shown",  # showed other bytes after a round than it had sent
+    "reduction",  # returned an average that does not fit the attested inputs, or attested two versions
+    "shown",  # showed other bytes after a round than it had sent in it
     "average",  # returned an average that is not finite, far too large, or falsely attested
     "weight",  # claims a weight that no peer can accumulate
     "gradient",  # sent a gradient that is far too large
@@ -36,13 +36,13 @@ KINDS = frozenset(get_args(SuspicionKind))
 
 @dataclass(frozen=True)
 class Suspicion:
-    """A suspicion against a peer, who is identified by the token it presented."""
+    """A suspicion against a peer, whose member and device are those of the token it presented."""
 
     peer_id: str
     member: str
     device_id: str
     kind: SuspicionKind
-    step: int  # step of the swarm at the time
+    step: int  # the swarm's step at that time
     detail: str
 
     def __str__(self) -> str:
@@ -50,7 +50,7 @@ class Suspicion:
 
 
 class WaitingSuspicions:
-    """A queue of suspicions for the coordinator; the oldest are dropped if there are too many."""
+    """A queue of suspicions to send to the coordinator; the oldest are dropped if there are too many."""
 
     def __init__(self) -> None:
         self._waiting: deque[Suspicion] = deque(maxlen=MAX_WAITING)
@@ -65,7 +65,7 @@ class WaitingSuspicions:
 
 
 class Suspicions:
-    """A thread-safe logger and forwarder of suspicions, equal ones at most once a minute."""
+    """A thread-safe object that logs and forwards suspicions, but equal ones at most once a minute."""
 
     def __init__(self, tell: Callable[[Suspicion], None], clock: Callable[[], float]) -> None:
         self._tell, self._repeats = tell, Repeats(clock, window_s=SAME_PAUSE_S)
