@@ -1,4 +1,4 @@
-"""The environment of a process: children, console, logs, redaction, versions, devices, software.
+"""What every process needs: child processes, console output, log limits, redaction, versions, devices.
 
 Every program imports from this package, and nothing in it imports torch.
 """

@@ -1,4 +1,4 @@
-"""Lazy command groups, which import only the command that is called."""
+"""Groups of commands that import the module of a command only when it is called."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from typer.core import TyperGroup
 class LazyCommand:
     """The help entry of a command or of a group of commands."""
 
-    module: str  # module whose `app` is the command
+    module: str  # module whose `app` is or contains the command
     summary: str
-    panel: str | None = None  # panel in the help; None: "Commands"
+    panel: str | None = None  # panel in the help; None: the panel "Commands"
 
 
 def lazy_app(entries: Mapping[str, LazyCommand], **options: Any) -> typer.Typer:

@@ -20,13 +20,13 @@ def say(text: str = "") -> None:
 
 
 def say_json(content: Any) -> None:
-    """Print the result of a command as JSON for scripts."""
+    """Print the result of a command as JSON, for scripts."""
     say(json.dumps(content, ensure_ascii=False, allow_nan=False))
 
 
 def say_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print rows under headings; numeric columns are right-aligned."""
-    from rich.console import Console  # imported late: long-lived processes print no tables
+    from rich.console import Console  # imported here, because long-lived processes print no tables
     from rich.table import Table
     from rich.text import Text
 
@@ -48,7 +48,7 @@ def say_facts(facts: Mapping[str, object]) -> None:
 
 
 def format_value(value: object) -> str:
-    """Format a cell: grouped thousands, two decimals, and a dash for None."""
+    """Format a value for people: with grouped thousands, two decimals for a float, and "-" for None."""
     if value is None:
         return "-"
     if isinstance(value, int):
@@ -57,7 +57,7 @@ def format_value(value: object) -> str:
 
 
 def format_age(then: float | None, now: float) -> str | None:
-    """Format the time since `then` in its largest unit; None if `then` is None."""
+    """Format the time since `then` in its largest unit, such as `3 h ago`; None if `then` is None."""
     if then is None:
         return None
     age_s = max(0, int(now - then))

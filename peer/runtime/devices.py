@@ -1,4 +1,4 @@
-"""Decisions about `--device`, `--compile` and `--precision` that do not access a device.
+"""Decisions about `--device`, `--compile` and `--precision` for which no device is accessed.
 
 Commands validate these options before starting. `peer.backends.hardware` detects devices, and
 `peer.backends.devices` measures compiled layers if `worth_trying` recommends it.
@@ -15,22 +15,22 @@ from typing import Literal
 from auth.errors import ConfigError
 
 CompileMode = Literal["auto", "on", "off"]
-LEAST_STEPS = 200  # minimum number of remaining steps for compilation
-LEAST_HOURS = 1.0  # minimum stay for compilation, which takes a minute or two
-LEAST_GAIN = 0.05  # minimum gain to use compiled layers, as a fraction of a microbatch's time
+LEAST_STEPS = 200  # layers are compiled only if at least this many steps remain
+LEAST_HOURS = 1.0  # and if the stay is at least this long, as compiling takes minutes
+LEAST_GAIN = 0.05  # compiled layers must save this fraction of a microbatch's time
 Precision = Literal["fp32", "bf16", "fp16"]
 Wanted = Literal["auto", "fp32", "bf16", "fp16"]
 FIRST_SCALE = 2.0**16
-GROW_AFTER = 2000  # consecutive microbatches without overflow
+GROW_AFTER = 2000  # after this many microbatches in a row without overflow, the scale doubles
 DEVICES = ("auto", "cpu", "cuda", "mps", "tpu", "jax")
 JAX_DEVICES = ("tpu", "jax")
 TPU_CORES = ("accel[0-9]*", "vfio/[0-9]*")
-GPUS = ("nvidia[0-9]*", "kfd", "dxg")  # drivers: NVIDIA, AMD, and Windows under WSL
+GPUS = ("nvidia[0-9]*", "kfd", "dxg")  # device files of NVIDIA, AMD, and Windows under WSL
 _NUMBERED = re.compile(r"cuda:([0-9]{1,4}(?:,[0-9]{1,4})*)")
 
 
 def check_device_name(name: str) -> str:
-    """Return the name; raises `ConfigError` if it is not a valid device name."""
+    """Return the value of `--device` unchanged; raises `ConfigError` if it is not a valid name."""
     if name not in DEVICES and _NUMBERED.fullmatch(name) is None:
         raise ConfigError(
             f"`--device` ({name}) must be {', '.join(DEVICES[:-1])} or {DEVICES[-1]}; "
@@ -40,15 +40,15 @@ def check_device_name(name: str) -> str:
 
 
 def may_have_accelerator(devices: Path = Path("/dev"), platform: str = sys.platform) -> bool:
-    """Return whether driver files exist; if not, PyTorch need not be loaded to look for devices."""
+    """Return whether there may be an accelerator; if not, PyTorch need not be loaded to look for one."""
     return platform == "darwin" or any(any(devices.glob(pattern)) for pattern in GPUS + TPU_CORES)
 
 
 def pick_device(name: str, gpus: int, tpu: bool, mps: bool = False) -> str:
     """Return the device selected by `--device`: `cpu`, `cuda:0,1`, `mps`, `tpu` or `jax`.
 
-    `cuda` selects all GPUs, `jax` any of JAX's devices; `auto` prefers TPU, GPUs, Apple's GPU and
-    CPU in this order. Raises `ConfigError`.
+    `cuda` selects all GPUs, `jax` JAX's default device, and `auto` the first of TPU, GPUs, Apple's
+    GPU and CPU. Raises `ConfigError` if the selected device is missing.
     """
     if check_device_name(name) == "auto":
         name = "tpu" if tpu else "cuda" if gpus else "mps" if mps else "cpu"
@@ -69,14 +69,14 @@ def pick_device(name: str, gpus: int, tpu: bool, mps: bool = False) -> str:
 
 
 def gpu_numbers(name: str) -> tuple[int, ...]:
-    """Return the GPU numbers in a name like `cuda:0,2`, sorted and unique; empty for other names."""
+    """Return the sorted, distinct GPU numbers in a name like `cuda:0,2`, or () for other names."""
     found = _NUMBERED.fullmatch(name)
     return tuple(sorted({int(number) for number in found[1].split(",")})) if found else ()
 
 
 @dataclass(frozen=True)
 class Stay:
-    """The expected duration of training on this device."""
+    """How long this device is expected to train."""
 
     steps_left: int  # remaining global steps of the run
     hours: float | None  # None: unlimited
@@ -87,17 +87,17 @@ class Trial:
     """The measurements of compiled layers, in seconds per microbatch."""
 
     plain_s: float
-    compile_s: float  # one-time cost
+    compile_s: float  # time to compile, once
     compiled_s: float
 
     @property
     def pays(self) -> bool:
-        """Whether compiled layers are sufficiently faster."""
+        """Whether compiled layers are faster by at least `LEAST_GAIN`."""
         return self.compiled_s <= (1 - LEAST_GAIN) * self.plain_s
 
 
 def worth_trying(mode: CompileMode, on_gpus: bool, stay: Stay) -> tuple[bool, str]:
-    """Return whether to try compilation, and the reason if not.
+    """Return whether to try compiled layers, and the reason why or why not.
 
     On CPUs it must be requested, because it needs a C++ compiler and at least a minute of one core.
     """
@@ -130,7 +130,7 @@ class LossScale:
         self.value = max(1.0, self.value / 2)
 
     def succeeded(self) -> None:
-        """Record a microbatch without overflow; double the scale after `GROW_AFTER` consecutive ones."""
+        """Record a microbatch without overflow; double the scale after `GROW_AFTER` of them in a row."""
         self._successes += 1
         if self._grows and self._successes == GROW_AFTER:
             self._successes = 0

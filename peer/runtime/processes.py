@@ -1,4 +1,4 @@
-"""Child processes: a parent ends a child's whole group, and a child ends with its parent.
+"""Child processes: a parent kills a child with its whole group, and a child ends with its parent.
 
 hivemind forks processes and starts the p2p daemon; they outlive a killed parent and keep its
 identity and port. Each child that uses hivemind therefore leads a process group, which is killed as
@@ -23,12 +23,12 @@ from typing import NoReturn
 import psutil
 from setproctitle import getproctitle, setproctitle
 
-FILE = "alive"  # file in the device's directory
-VARIABLES = {  # environment of children on macOS
+FILE = "alive"  # name of the file that `beat` touches in the device's directory
+VARIABLES = {  # environment variables of child processes on macOS
     "PYTORCH_ENABLE_MPS_FALLBACK": "1",  # unsupported operations run on the CPU
     "OBJC_DISABLE_INITIALIZE_FORK_SAFETY": "YES",  # otherwise Apple's runtime ends hivemind's forks
 }
-LOG_FILE = "worker.log"  # file in the device's data directory
+LOG_FILE = "worker.log"  # name of the file in the device's data directory
 PARENT_POLL_S = 1.0
 _PR_SET_PDEATHSIG = 1
 
@@ -43,7 +43,7 @@ def name_process(what: str) -> None:
 
 
 def name_fork(what: str) -> None:
-    """Set the title of a process forked by hivemind to its parent's title and `what`."""
+    """Show a process that hivemind has forked under its parent's title, followed by `what`."""
     setproctitle(f"{getproctitle()}: {what} (hivemind)")
 
 
@@ -70,12 +70,12 @@ def exit_at_sigterm() -> None:
 
 def lead_own_group() -> None:
     """Start a new session and process group, so that Ctrl-C in a terminal reaches only the parent."""
-    with suppress(PermissionError):  # already a leader
+    with suppress(PermissionError):  # this process leads a group already
         os.setsid()
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Send SIGTERM to this process when its parent ends, using the kernel or a thread."""
+    """Let this process get SIGTERM when its parent ends: from the kernel or, on macOS, from a thread."""
     _signal_at_parents_end(signal.SIGTERM, parent_pid)
     if os.getppid() != parent_pid:  # the parent has already ended
         os.kill(os.getpid(), signal.SIGTERM)
@@ -94,14 +94,14 @@ def kill_forks_at_end() -> None:
 
     def die_with_it() -> None:
         _signal_at_parents_end(signal.SIGKILL, parent_pid)
-        if os.getppid() != parent_pid:  # the parent ended before the call above
+        if os.getppid() != parent_pid:  # the parent ended before this call
             os.kill(os.getpid(), signal.SIGKILL)
 
     os.register_at_fork(before=remember_parent, after_in_child=die_with_it)
 
 
 def has_ended(child_pid: int) -> bool:
-    """Return whether a child has ended, without reaping it, so that its id cannot be reused.
+    """Return whether a child has ended. The child is not reaped, so that its id cannot be reused.
 
     `multiprocessing`'s sentinel is unsuitable: forks of the child inherit it and keep it open.
     """
@@ -114,7 +114,7 @@ def has_ended(child_pid: int) -> bool:
 
 
 def end_group(group_id: int) -> None:
-    """Kill a child's process group; call it before reaping the leader, whose id may be reused after."""
+    """Kill a child's process group; call it before reaping the leader, whose id may then be reused."""
     if group_id <= 1 or group_id == os.getpgrp():
         raise ValueError(f"process group {group_id} is not a child's")
     with suppress(ProcessLookupError, PermissionError):
@@ -122,7 +122,7 @@ def end_group(group_id: int) -> None:
 
 
 def exit_now(code: int) -> NoReturn:
-    """Exit at once; a normal exit would wait for hivemind's threads and processes."""
+    """Exit at once, whereas a normal exit would wait for hivemind's threads and processes."""
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -144,7 +144,7 @@ def _watch(number: signal.Signals, parent_pid: int) -> None:
 
 
 def write_output_to(path: Path, max_bytes: int) -> None:
-    """Append all output, including child processes', to a private file; empty it above `max_bytes`."""
+    """Append all output of this process and its children to a private file, emptied above `max_bytes`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.exists() and path.stat().st_size > max_bytes
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if fresh else os.O_APPEND), 0o600)
@@ -156,7 +156,7 @@ def write_output_to(path: Path, max_bytes: int) -> None:
 
 
 def last_lines(path: Path, count: int, max_line_chars: int = 300, after_bytes: int = 0) -> list[str]:
-    """Return a log's last `count` non-empty lines after `after_bytes`; empty if there is no log."""
+    """Return the last `count` non-empty lines of a log after its first `after_bytes`, or [] without a log."""
     try:
         text = path.read_bytes()[after_bytes:].decode(errors="replace")
     except OSError:
@@ -174,7 +174,7 @@ def prepare_children(environ: MutableMapping[str, str], platform: str = sys.plat
 def beat(state_dir: Path) -> None:
     """Touch a file in the device's directory to show that agent and worker are healthy.
 
-    The health check of the peer's image reads its age, and fails on a full disk, as intended.
+    The health check of the peer's image reads the file's age, so it also fails if the disk is full.
     """
     with suppress(OSError):
         (state_dir / FILE).touch(mode=0o600)

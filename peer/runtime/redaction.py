@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-# Secrets recognized by their form.
+# Kind of secret -> pattern that finds it.
 FORMS = {
     "key": re.compile(r"-----BEGIN [A-Z0-9 ]+-----.*?(?:-----END [A-Z0-9 ]+-----|\Z)", re.DOTALL),
     "token": re.compile(r"\beyJ[\w-]+\.[\w-]+\.[\w-]*"),  # a JWT
     "invite code": re.compile(r"\b(?:[0-9A-Z]{5}-){3}[0-9A-Z]{5}\b"),
     "password": re.compile(r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"),  # user:password@ in a URL
     "secret": re.compile(r"\b(?:hf|ghp|gho|glpat|sk)[_-][\w-]{16,}"),  # tokens of hubs and code forges
-    "e-mail": re.compile(r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+"),  # anchor for speed
+    "e-mail": re.compile(r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+"),  # the look-behind makes it faster
 }
-SHORTEST_NAME = 3  # shorter user names occur within ordinary words
+SHORTEST_NAME = 3  # shorter names of users and hosts may be ordinary words
 
 
 def make_redactor(home: str, user: str, host: str) -> Callable[[str], str]:

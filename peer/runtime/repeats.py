@@ -1,4 +1,4 @@
-"""Rate limiting of repeated events: the first few per cause pass, then one a minute with a count.
+"""Rate limits for repeated events: of each cause the first few pass, then one a minute with a count.
 
 All processes of coordinator and peer log through `RepeatFilter`, so that a fault that repeats for
 days does not fill the disk. The volunteer's terminal, suspicions and advice use the same rule.
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from traceback import format_exception, format_exception_only
 
 WINDOW_S = 60.0
-TRACE_S = 3600.0  # interval between stack traces of one cause
-MOST_WARNINGS = 5  # limit per cause and window
-MOST_NEWS = 30  # limit per cause and window at level INFO, such as steps of a fast run
+TRACE_S = 3600.0  # minimum interval between stack traces of one cause
+MOST_WARNINGS = 5  # number of warnings that pass per cause and window
+MOST_NEWS = 30  # the same at level INFO, such as for the steps of a fast run
 MOST_CAUSES = 10_000  # maximum number of causes to remember
 MAX_MESSAGE_CHARS = 4000
 MAX_TRACE_CHARS = 8000
@@ -24,7 +24,7 @@ MAX_TRACE_CHARS = 8000
 @dataclass
 class _Window:
     until: float
-    room: int  # events that may still pass
+    room: int  # number of events that may still pass
     left_out: int = 0
 
 
@@ -40,12 +40,12 @@ class Repeats:
         self._windows: dict[Hashable, _Window] = {}
 
     def take(self, cause: Hashable) -> int | None:
-        """Return the number of events of this cause omitted so far; None: omit this one, too."""
+        """Return how many events of this cause were left out before this one, or None if it must be, too."""
         now, window = self._clock(), self._windows.get(cause)
         if window is None or now >= window.until:
             if len(self._windows) >= MOST_CAUSES:
                 self._windows.clear()
-            left_out = window.left_out if window and now < window.until + self._window_s else 0  # recent ones
+            left_out = window.left_out if window and now < window.until + self._window_s else 0  # only recent ones
             self._windows[cause] = _Window(now + self._window_s, 0 if left_out else self._most - 1)
             return left_out
         if window.room:
@@ -56,12 +56,12 @@ class Repeats:
 
 
 def counted(text: str, left_out: int) -> str:
-    """Return the text, with the number of omitted events if there are any."""
+    """Return the text, followed by the number of events left out, if any."""
     return f"{text} (the last of {left_out + 1} more like it)" if left_out else text
 
 
 class RepeatFilter(logging.Filter):
-    """A log filter that drops repetitions, and truncates long lines, whose length other peers may control.
+    """A log filter that drops repetitions, and truncates long lines, because other peers may cause them.
 
     A cause is a line of code and the class of the exception, if any; their number is bounded.
     """
@@ -81,7 +81,7 @@ class RepeatFilter(logging.Filter):
             return False
         try:
             message = record.getMessage()
-        except Exception:  # noqa: BLE001  # the handler reports wrong arguments
+        except Exception:  # noqa: BLE001  # the handler will report wrong arguments
             return True
         message = message if len(message) <= MAX_MESSAGE_CHARS else f"{message[:MAX_MESSAGE_CHARS]}..."
         record.msg, record.args = counted(message, left_out), ()
@@ -91,7 +91,7 @@ class RepeatFilter(logging.Filter):
 
 
 def _described(failure: BaseException, with_trace: bool) -> str:
-    """Return an exception's text, shortened in the middle; only its class if formatting raises."""
+    """Return an exception's text, shortened in the middle, or only its class if formatting it fails."""
     try:
         text = "".join(format_exception(failure) if with_trace else format_exception_only(failure)).rstrip()
     except Exception:  # noqa: BLE001  # a log filter must not raise

@@ -15,18 +15,18 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-DISTRIBUTION = "manyhands-swarm"  # distribution name; command and packages are named differently
-CONSTRAINTS = Path(__file__).parents[1] / "constraints.txt"  # exact versions
-INSTALLER = "peer/installer"  # path in the wheel
+DISTRIBUTION = "manyhands-swarm"  # name of the distribution, which differs from the command's and the packages'
+CONSTRAINTS = Path(__file__).parents[1] / "constraints.txt"  # file with exact versions
+INSTALLER = "peer/installer"  # path of the installer in the wheel
 _ADDRESS = re.compile(
     r"https?://[A-Za-z0-9._~:/\[\]%-]{1,400}/software/manyhands_swarm-[0-9A-Za-z._+]{1,64}-py3-none-any\.whl#sha256=[0-9a-f]{64}"
 )
-IMAGE = "MANYHANDS_IMAGE"  # set in our images, where installed packages do not persist
+IMAGE = "MANYHANDS_IMAGE"  # set in our container images, where later installations do not last
 FOLDER = "manyhands"  # default folder of the environment
 
 
 def install_commands(address: str, folder: str = FOLDER) -> tuple[str, str]:
-    """Return two commands: download a wheel, then check its digest and run its installer.
+    """Return two commands: one downloads a wheel, the other checks its digest and runs its installer.
 
     The wheel is stored in the environment's folder, so that no other files remain.
     """
@@ -38,7 +38,7 @@ def install_commands(address: str, folder: str = FOLDER) -> tuple[str, str]:
 
 
 def image_command() -> str | None:
-    """Return the command that rebuilds this container's image from a checkout; None if not our image."""
+    """Return the command that builds this container's image again, or None outside of our images."""
     image = os.environ.get(IMAGE)
     if not image:
         return None
@@ -48,9 +48,9 @@ def image_command() -> str | None:
 
 
 def update_command(address: str) -> str | None:
-    """Return the command that installs a run's version; None if the address is not a wheel's.
+    """Return the command that installs the run's version, or None if the address is not a wheel's.
 
-    In a container it rebuilds the image. The installer does not modify the system's Python.
+    In a container, the command builds the image again. It never changes the system's Python.
     """
     if command := image_command():
         return command
@@ -59,7 +59,7 @@ def update_command(address: str) -> str | None:
 
 
 def how_to_add(extra: str) -> str:
-    """Return a clause for error messages on how to add an optional part to this installation."""
+    """Return a clause, for error messages, that tells how to add an optional part to this installation."""
     if os.environ.get(IMAGE):
         return f"build the image again with `{extra}` among its EXTRAS (`MANYHANDS_EXTRAS` of compose.yaml)"
     try:
@@ -70,7 +70,7 @@ def how_to_add(extra: str) -> str:
 
 
 def command_to_add(extra: str, direct_url_json: str | None) -> str:
-    """Return a clause on how to add an optional part, given the recorded origin (PEP 610)."""
+    """Return a clause that tells how to add an optional part; the origin is recorded as in PEP 610."""
     origin = json.loads(direct_url_json or "{}")
     address = str(origin.get("url", ""))
     place = Path(url2pathname(urlsplit(address).path))

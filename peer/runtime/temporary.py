@@ -14,7 +14,7 @@ from pathlib import Path
 
 from auth.errors import StorageError
 
-LONGEST_FOLDER = 48  # bytes; of macOS's limit of 104 for UNIX sockets, hivemind's name takes 36
+LONGEST_FOLDER = 48  # bytes; macOS limits a socket's path to 104, and hivemind's names take 36
 
 
 def make_short_folder() -> Path:
@@ -28,7 +28,7 @@ def make_short_folder() -> Path:
 
 @contextmanager
 def own_temporary_files() -> Iterator[None]:
-    """Store temporary files in a folder that is removed after the block; end children first."""
+    """Keep temporary files in a folder that is removed after the block, when all children must have ended."""
     folder, before = make_short_folder(), os.environ.get("TMPDIR")
     os.environ["TMPDIR"] = str(folder)
     tempfile.tempdir = None  # read TMPDIR again

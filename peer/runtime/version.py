@@ -20,12 +20,12 @@ from peer.config.run import RunConfig
 from peer.runtime.software import DISTRIBUTION, update_command
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMIT_FILE = "COMMIT"  # metadata file in wheels built by a coordinator
+COMMIT_FILE = "COMMIT"  # name of the metadata file in wheels that a coordinator builds
 SHOWN_COMMIT_CHARS = 8
 MAX_SHOWN_CHARS = 32
 
 
-@cache  # reading it takes longer than the rest of a reply to a peer
+@cache  # finding it takes longer than all else in a reply to a peer
 def software_version() -> str:
     """Return this program's version, such as 0.1.0+g95390707 if its commit is known."""
     try:
@@ -37,12 +37,12 @@ def software_version() -> str:
 
 
 def own_commit() -> str:
-    """Return the commit of this program; "" if unknown."""
+    """Return the commit of this program, or "" if it is unknown."""
     return commit_of(distribution(DISTRIBUTION).read_text, ROOT)
 
 
 def commit_of(read: Callable[[str], str | None], root: Path) -> str:
-    """Return the commit of a checkout from Git, or of an installation from its metadata; "" if unknown."""
+    """Return the commit, of a checkout from Git, of an installation from its metadata; "" if unknown."""
     if (root / ".git").exists():
         with suppress(OSError, subprocess.CalledProcessError):
             command = ("git", "-C", str(root), "rev-parse", "HEAD")
@@ -53,10 +53,10 @@ def commit_of(read: Callable[[str], str | None], root: Path) -> str:
 
 
 def update_notice(theirs: str, ours: str, address: str) -> str | None:
-    """Return a notice if the coordinator's version is newer than ours; None if not, or if malformed.
+    """Return a notice if the coordinator's version is newer than ours, or None if it is not or malformed.
 
-    Commits are shown but not compared. `address`: the download address, with digest, that the
-    coordinator sends; it is untrusted, and may be empty or malformed.
+    Commits are shown but not compared. `address` is the wheel's address, with its digest, as the
+    coordinator sends it; it is untrusted, and may be empty or malformed.
     """
     try:
         newer = len(theirs) <= MAX_SHOWN_CHARS and Version(Version(theirs).public) > Version(Version(ours).public)
@@ -70,7 +70,7 @@ def update_notice(theirs: str, ours: str, address: str) -> str | None:
 
 
 def require_understood(run_config_json: str, theirs: str, address: str) -> None:
-    """Raise `VersionError` for settings of a newer version, `ConfigError` for other invalid ones.
+    """Raise `VersionError` if the run has settings of a newer version, `ConfigError` if invalid ones.
 
     A peer that ignored an unknown setting would train differently from the others.
     """
