@@ -35,7 +35,7 @@ DATABASE_FILES = ("manyhands.db", "manyhands.db-wal", "manyhands.db-shm", "manyh
 def back_up(
     directory: RunDirectory, target: Path, now: float, checkpoints: bool = True, confirmed: bool = False
 ) -> Backup:
-    """Back up a run to a new folder `target`, atomically; the run may be running meanwhile.
+    """Back up a run to a new folder `target`, atomically; the run may be served meanwhile.
 
     Raises `ConfigError` if `target` exists or is inside the run. Raises `ShrunkenRunError` if the
     run holds far less than its last backup or its checkpoints imply, unless `confirmed`.

@@ -20,7 +20,7 @@ from peer.models.packing import unpacked
 from peer.models.replaced_tokens import ReplacedTokens, detection_loss, shuffled
 
 PROBE_SAMPLES = 8
-PROBE_DEVICE = 2**32 - 1  # a number that no device has, because a device's number decides its samples
+PROBE_DEVICE = 2**32 - 1  # no device has this number, so none reads its samples in the probe's order
 
 
 def make_probes(config: RunConfig, tokenizer_dir: Path) -> Mapping[int, Batch]:

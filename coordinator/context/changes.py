@@ -97,7 +97,7 @@ async def _listen_for_ever(engine: Engine, bell: Bell) -> None:
                 failing = False
                 async for notification in connection.notifies():
                     _hear(notification.payload, bell)
-        except psycopg.Error as error:  # reconnect after any failure
+        except psycopg.Error as error:  # reconnect after any error
             if not failing:
                 logger.warning("the database no longer tells what changes, looking every second: %s", error)
             failing = True

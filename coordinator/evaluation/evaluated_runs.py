@@ -161,7 +161,7 @@ class RemoteRun:
     def waiting(self) -> list[PendingEvaluation]:
         """Return the run's tasks that have no result yet, newest published checkpoint first.
 
-        Stored reports are sent before, and a task with a stored report counts as done.
+        Stored reports are sent first; a task with a stored report counts as done.
         """
         self.deliver()
         rows = self._ask("checkpoints", _Checkpoints).checkpoints

@@ -1,4 +1,4 @@
-"""The evaluator, which runs the run's tasks on each published checkpoint, on a machine of any kind.
+"""The evaluator, which evaluates tasks on each published checkpoint, on any machine, outside the swarm.
 
 It accesses the run by directory or by web address (`evaluated_runs`), and starts with the newest
 checkpoint that lacks a result. Each task runs in a separate process, so this module does not import

@@ -63,7 +63,7 @@ def preset_of(name: str) -> BenchmarkPreset:
 
 
 def files_of(folder: Path) -> dict[str, str]:
-    """Find a file for each split, such as `dev.csv.gz`; raises `ConfigError` if `test` is missing."""
+    """Find each split's file, such as `dev.csv.gz`; raises `ConfigError` if two match or `test` is missing."""
     found = {}
     for split, names in SPLITS.items():
         for name in names:

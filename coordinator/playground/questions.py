@@ -86,7 +86,7 @@ class QuestionRow:
 
 
 def question_id(manifest_sha256: str, text: str) -> str:
-    """Return the hash of a sentence and its checkpoint, so that only those who know it can find the answer."""
+    """Return a hash of sentence and checkpoint; only those who know the sentence can find the answer by it."""
     return hashlib.sha256(f"manyhands-question-v1\n{manifest_sha256}\n{text}".encode()).hexdigest()
 
 

@@ -44,7 +44,7 @@ def newest_at(database: Database, places: Collection[str]) -> list[PublicationRo
 
 
 def pending_publication(database: Database, place: str) -> tuple[CheckpointRow, PublicationRow | None] | None:
-    """Return the newest publishable checkpoint and its earlier attempts, or None if it is published.
+    """Return the newest publishable checkpoint and its attempts, or None if it is published or there is none.
 
     Older unpublished checkpoints are skipped: an old checkpoint must not follow a newer one.
     """

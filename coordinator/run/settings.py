@@ -108,7 +108,7 @@ class Settings(Section):
     providers: Annotated[dict[ProviderName, Provider], BeforeValidator(with_known)] = Field(default_factory=dict)
     """Identity providers with which volunteers may log in, each under a short name of lower-case letters and digits,
     such as `hf`."""
-    sinks: Sinks = Sinks()  # where the run's curves are written, too
+    sinks: Sinks = Sinks()  # further destinations of the run's curves
     publications: Annotated[tuple[PlaceSettings, ...], Field(max_length=16, strict=False)] = ()
     """Places to publish checkpoints to."""
     webhooks: Webhooks = Field(default_factory=dict)

@@ -22,7 +22,7 @@ class StepFollower:
     _seen_at: dict[int, float] = field(default_factory=dict)
 
     def take(self, rows: Sequence[StepRow], peers: int, now: float) -> list[str]:
-        """Return a line for each step in `rows`, the steps after `last`, whose reports are complete by now."""
+        """Return a line for each step in `rows` (the steps after `last`) that is complete or overdue."""
         lines = []
         for row in rows:
             seen_at = self._seen_at.setdefault(row.step, now)

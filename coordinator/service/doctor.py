@@ -231,7 +231,7 @@ def check_sentences(directory: RunDirectory) -> CheckResult:
     """Check that documents contain several sentences, whose order the objective learns."""
     try:
         single = single_sentences(directory.config, order_sample(directory.config))
-    except (ConfigError, UnreachableError) as error:  # the coordinator can do without the sources
+    except (ConfigError, UnreachableError) as error:  # the coordinator itself need not read the sources
         return skipped(str(error))
     if single is None:
         return skipped("The run's objective and sources need no look at their sentences.")

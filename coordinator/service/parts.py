@@ -34,7 +34,7 @@ from peer.runtime.processes import (
 
 logger = logging.getLogger(__name__)
 FAILED = 1  # exit code after an unexpected error
-NICENESS = 10  # of auxiliary parts, which get about a tenth of a shared core
+NICENESS = 10  # niceness of auxiliary parts, which leaves them a tenth of a shared core
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,7 @@ def _part_main(part: Part, directory: Path, parent_pid: int, messages: Connectio
     except ManyhandsError as error:
         messages.send(error)
         exit_now(error.exit_code)
-    except Exception:  # nothing else would log it
+    except Exception:  # logged here, because nothing else would
         logger.exception("the %s failed", part.name)
         exit_now(FAILED)
 

@@ -101,7 +101,7 @@ async def _until_either(stop: asyncio.Event, serving: asyncio.Task[None]) -> Non
 async def rare_full_collections(every_s: float = FULL_EVERY_S) -> AsyncIterator[None]:
     """During the block, collect the oldest generation of garbage only every `every_s` seconds.
 
-    Objects that exist before are never examined; younger generations are collected as usual.
+    Objects that exist when it begins are not examined; younger generations are collected as usual.
     """
     thresholds = gc.get_threshold()
     gc.collect()

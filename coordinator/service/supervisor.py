@@ -38,7 +38,7 @@ STOP_GRACE_S = 45.0  # long enough for writing a large model's last checkpoint
 AUXILIARY_GRACE_S = 10.0
 LONGEST_STOP_S = STOP_GRACE_S + AUXILIARY_GRACE_S  # a process that stops the supervisor must wait longer
 STEADY_S = 60.0  # a failure after this uptime is counted as the first one again
-MAX_FAILURES = 6  # after so many failures in a row, give up on a part that was never ready
+MAX_FAILURES = 6  # after this many failures in a row, give up on a part that was never ready
 REBIRTH_S = 1.0  # delay before restarting an auxiliary part that ended to free memory
 LONGEST_PAUSE_S = 30.0  # longest restart delay; short, because volunteers are waiting
 LONGEST_AUXILIARY_PAUSE_S = 300.0
@@ -150,7 +150,7 @@ class _Watched:
         self._start_at = clock()
         self._failures = 0  # failures in a row
         self._starts = 0
-        self._was_ready = False  # at least once since the supervisor started
+        self._was_ready = False  # whether it was ready at least once
 
     def tend(self) -> bool:
         """Start the part if due, or detect its end; return whether it has just become ready."""

@@ -34,7 +34,7 @@ _MODEL: Any = transformers.AutoModel
 FRESH_SEED = 2**32 - 17  # minus the fine-tuning seed, it seeds random weights; no run has such a seed
 PADDING = {"labels": IGNORED, "attention_mask": 0, "token_type_ids": 0}
 MOST_REASON_CHARS = 200
-ABILITIES = {  # head class of transformers -> what a model with this head can do
+ABILITIES = {  # head class of transformers -> ability of a model with such a head
     "AutoModelForMaskedLM": "fill masks",
     "AutoModelForTokenClassification": "tag words",
     "AutoModelForSequenceClassification": "label texts",
@@ -209,7 +209,7 @@ def frame_of(tokenizer: PreTrainedTokenizerBase) -> Frame:
 
 
 def padded(examples: Sequence[Mapping[str, Any]], pad: int) -> dict[str, Tensor]:
-    """Return lists as padded tensors (batch, longest), numbers as tensors (batch,), and `attention_mask`."""
+    """Collate lists to padded tensors (batch, longest), numbers to tensors (batch,); add `attention_mask`."""
     columns = {name: [torch.tensor(each[name], dtype=torch.long) for each in examples] for name in examples[0]}
     columns["attention_mask"] = [torch.ones_like(ids) for ids in columns["input_ids"]]
     return {

@@ -156,7 +156,7 @@ def best_threshold(doubts: Sequence[float], answered: Sequence[float], empty: Se
 
 
 def token_span(offsets: Sequence[tuple[int, int] | None], begin: int, end: int) -> tuple[int, int] | None:
-    """Return the first and last token of characters `begin` to `end`, or None if the window cuts them off."""
+    """Return the first and last token of characters `begin` to `end`, or None if the window lacks some."""
     inside = [place for place, span in enumerate(offsets) if span is not None and span[0] < end and span[1] > begin]
     spans = [offsets[place] for place in inside]
     if not spans or spans[0] is None or spans[-1] is None or spans[0][0] > begin or spans[-1][1] < end:
