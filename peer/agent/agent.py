@@ -78,7 +78,7 @@ from peer.runtime.processes import beat
 from peer.runtime.version import require_understood, software_version, update_notice
 
 FAREWELL_S = 4.0
-LONGEST_STOP_S = STOP_GRACE_S + KILLED_S + FAREWELL_S  # whoever stops the agent must wait this long before killing it
+LONGEST_STOP_S = STOP_GRACE_S + KILLED_S + FAREWELL_S  # time to wait before killing an agent that is to stop
 USED_EVERY_S = 30.0
 WAITING_FOR_KEEPER = (
     "Waiting for the run's keeper, which nobody can reach yet: this machine is admitted, and begins by itself "
@@ -131,7 +131,7 @@ class Agent:
         self._suspicions = WaitingSuspicions()
         self._presence = OwnPresence(options.role)
         self._log = EventLog(options.data_dir / FOLDER, "agent", clock)
-        # Helpers that do for a worker what needs the coordinator.
+        # Helpers that reach the coordinator on behalf of a worker.
         self._client: ControlClient  # set once the device has joined
         self._keeper = KeeperSearch(lambda: self._client.swarm_addresses(), self._tell)
         self._line = LineWatch(self._measure_line, self._tell)
@@ -267,7 +267,7 @@ class Agent:
             if options.role == "trainer":  # only trainers open data sources
                 check_reach(RunConfig.from_json(reply.run_config_json), options.allowed)
             await client.fetch_files(reply, options.tokenizer_dir, self._account.fetching)
-        except BaseException:  # also if cancelled: the caller has no client to close
+        except BaseException:  # also on cancellation, because the caller cannot close the client
             await client.close()
             raise
         self._client = client

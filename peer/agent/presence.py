@@ -1,4 +1,4 @@
-"""This peer's presence, which the coordinator shows between reports, and the relays it offers or uses.
+"""This peer's presence, sent to the coordinator between reports, and the relays it offers or uses.
 
 A peer offers to relay if it is directly reachable and its volunteer limits no traffic. Of the
 relays listed by the coordinator, a peer uses those that answer: libp2p waits minutes for others.

@@ -18,7 +18,7 @@ class StayWork(GuestEvent):
 
     averaged: int = 0
     lost: Mapping[str, int] = field(default_factory=dict)  # cause (`LostCause`) -> samples
-    confirmed_before: int | None = None  # confirmed samples of all time, when first received in this stay
+    confirmed_before: int | None = None  # the member's confirmed samples when this stay began; None: unknown
     confirmed_now: int = 0
     at_end: bool = False
 

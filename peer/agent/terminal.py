@@ -28,7 +28,7 @@ from peer.runtime.repeats import MOST_WARNINGS, Repeats, counted
 REFRESHES_PER_SECOND = 4
 UNTOLD = ("receipt",)  # fields left out of JSON events, because they are long and tell a reader nothing
 PROGRESS_LINE_EVERY_S = 30.0
-MOST_CAUSE_CHARS = 200  # notices that begin with the same 200 characters have the same cause
+MOST_CAUSE_CHARS = 200  # notices that are equal up to this length have the same cause
 _VARIABLE = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`|\b\w*\d\w*")  # parts that differ between notices of the same kind
 STANDS_BY = "waiting for a faster line"
 HELD = "paused by the operator"
@@ -233,7 +233,7 @@ class Display(Protocol):
 
 
 class LineDisplay:
-    """A display of lines of text or JSON. Progress is printed twice a minute, a repeated notice once."""
+    """A display of lines of text or JSON; progress is printed twice a minute, a repeated notice once."""
 
     def __init__(self, stream: TextIO, as_json: bool, clock: Callable[[], float]) -> None:
         self._stream, self._as_json, self._clock = stream, as_json, clock

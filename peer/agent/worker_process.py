@@ -46,7 +46,7 @@ TrialMain = ChildMain[TrialPlan]
 
 
 def default_worker_main(plan: WorkerPlan, pipe: Connection, parent_pid: int) -> None:
-    """Run a worker that trains; tests replace this function by others."""
+    """Run the worker that trains; the default of `worker_main`, which tests replace."""
     name_process("worker")
     cache_within(Path(plan.data_dir), os.environ)
     from peer.training.worker import run_worker  # imports torch and hivemind
@@ -78,7 +78,7 @@ class Watchdog:
         return self._clock() - self._heard_at
 
     def hear(self, message: WorkerMessage, awaits_agent: bool = False) -> None:
-        """Note a worker's message; `awaits_agent`: the worker waits for the agent's download."""
+        """Reset the silence if a message is a sign of life; `awaits_agent`: the agent is downloading."""
         self._ready = self._ready or isinstance(message, Ready)
         if isinstance(message, Transferred):
             alive = awaits_agent or ((message.awaits_state or not self._ready) and message != self._bytes)
@@ -166,7 +166,7 @@ class ChildProcess(Generic[Plan, Message]):
                 event = None
             try:
                 loop.call_soon_threadsafe(self._events.put_nowait, event)
-            except RuntimeError:  # the loop has closed: nobody needs events
+            except RuntimeError:  # the event loop is closed, so the event is not needed
                 return
             if event is None:
                 return
@@ -176,7 +176,7 @@ WorkerProcess = ChildProcess[WorkerPlan, WorkerMessage]
 
 
 def default_trial_main(plan: TrialPlan, pipe: Connection, parent_pid: int) -> None:
-    """Run the test of a device; this module's tests replace the function by others."""
+    """Run the test of a device; the default of `main` in `choose_device`, which tests replace."""
     name_process("trial of the device")
     from peer.backends.device_trial import run_trial  # imports torch
 

@@ -209,7 +209,7 @@ class Workers:
         return replace(plan, initial_peers=self._keeper_at.addresses, place=place, clock_offset_s=self._clock_offset_s)
 
     async def _unreached(self, error: SwarmError) -> ManyhandsError:
-        """Return the error to show; it is diagnosed only at the third attempt, because that is slow."""
+        """Return the error to show; only attempt `EXPLAINED_AT` is diagnosed, because that is slow."""
         self._missed += 1
         if self._missed != EXPLAINED_AT:
             return error

@@ -173,7 +173,7 @@ def on_one_clock(events: Sequence[NodeEvent]) -> tuple[list[NodeEvent], list[Clo
 
 
 def around(events: Sequence[NodeEvent], step: int) -> list[NodeEvent]:
-    """Return the events from when the first node completed the step before `step` until all completed it."""
+    """Return the events from the first node's completion of `step` - 1 to the last node's of `step`."""
     taken = [(_step_after(event.event), event.at) for event in events]
     begun = [at for after, at in taken if after == step - 1]
     ended = [at for after, at in taken if after == step]

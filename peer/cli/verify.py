@@ -119,7 +119,7 @@ def certificate_in(source: str) -> str | None:
 
 
 def authority_key(named: str, get: Get = fetch) -> str:
-    """Return the authority's key (hex); `named` is that key or the address of a run's page that shows it."""
+    """Return the key (hex) that is `named`, or that the run's page at `named` shows; raises `ConfigError`."""
     if _KEY.fullmatch(named.lower()):
         return named.lower()
     if urlsplit(named).scheme not in ("http", "https"):

@@ -102,7 +102,7 @@ class ControlClient:
             check_run(link, greeting)
             check_clock(greeting, now=clock())
             client.clock_offset_s = greeting.server_time - steady_time()
-        except BaseException:  # also if cancelled: the caller has no client to close
+        except BaseException:  # also on cancellation, because the caller cannot close the client
             await client.close()
             raise
         return client
@@ -150,23 +150,23 @@ class ControlClient:
         return await self._call(self._stub.Challenge, request)
 
     async def describe(self) -> control_pb2.DescribeReply:
-        """Fetch the run's description, and this machine's address as the coordinator sees it."""
+        """Fetch the run's description, and this machine's address as seen there; needs no account."""
         return await self._call(self._stub.Describe, control_pb2.DescribeRequest())
 
     async def swarm_addresses(self) -> tuple[str, ...]:
-        """Fetch the keeper's multiaddresses, as far as the coordinator knows them."""
+        """Fetch the keeper's multiaddresses that the coordinator knows; needs no account."""
         return tuple((await self.describe()).swarm_addresses)
 
     async def dial_back(self, port: int, udp_port: int = 0) -> bytes:
         """Ask the coordinator to connect to a TCP port and to send a datagram to a UDP port.
 
-        Returns the secret that it will send there. If a port is 0, that transport is not tried.
+        Returns the secret that it will send there. A port 0 is not tried. Needs no account.
         """
         reply = await self._call(self._stub.DialBack, control_pb2.DialBackRequest(port=port, udp_port=udp_port))
         return bytes(reply.word)
 
     def open_probe(self, timeout_s: float) -> Any:
-        """Open the stream that measures bandwidth (a StreamStreamCall)."""
+        """Open the stream that measures bandwidth (a StreamStreamCall); needs no account."""
         return self._stub.Probe(timeout=timeout_s)
 
     async def admit(

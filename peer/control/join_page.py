@@ -24,7 +24,7 @@ _CODE = re.compile(r"[0-9A-Za-z -]{10,64}")
 
 
 def read_link(text: str) -> tuple[JoinLink, str]:
-    """Return the join link that the text is or whose page it names, and the page's invite code or "".
+    """Return the join link in the text or on the page that it names, and the page's invite code or "".
 
     Raises `LinkError` if the text is neither, and `UnreachableError` if the site does not answer.
     """

@@ -1,8 +1,8 @@
 """Reachability and bandwidth of this machine, determined before joining.
 
 The coordinator connects to the address that it observes, by TCP and by a UDP datagram, at the ports
-where this peer will listen. It sends a random word, announced in its reply, to distinguish its
-connections from unrelated ones. Bandwidth to the coordinator is measured in both directions.
+where this peer will listen. It sends a random word, which its reply also contains, so that its
+connections can be told from others. Bandwidth to the coordinator is measured in both directions.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ class _Knocks:
             word = await asyncio.wait_for(reader.readexactly(WORD_BYTES), READ_TIMEOUT_S)
             self.ears.hear(self.endpoint, word)
         except (asyncio.TimeoutError, asyncio.IncompleteReadError, OSError):
-            pass  # a stranger's connection, not the coordinator's
+            pass  # a connection that is not the coordinator's
         finally:
             writer.close()
 

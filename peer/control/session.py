@@ -66,7 +66,7 @@ class SessionTiming:
 
 @dataclass(frozen=True)
 class SessionSides:
-    """What a session needs from the agent: messages to send, credentials, and a callback for events."""
+    """The agent's side of a session: messages to send, credentials, and a callback for events."""
 
     outbox: Outbox
     suspicions: WaitingSuspicions
@@ -163,7 +163,7 @@ def retry_delay_s(failures: int, first_s: float, most_s: float, rng: random.Rand
 
 
 def failed_rounds(failures: int, addresses: int) -> int:
-    """Return how often all addresses have failed; 0 unless all were just tried, as the next may answer."""
+    """Return how many times all addresses have failed in turn, or 0 if the next one is still to be tried."""
     return 0 if failures % addresses else failures // addresses
 
 
@@ -327,7 +327,7 @@ class SessionStream:
 
     async def _send_reports(self) -> None:
         window = self._timing.window_reports
-        if self._ahead_until is not None:  # a single report shows whether the keeper is there
+        if self._ahead_until is not None:  # a single report shows whether the keeper has caught up
             window = int(asyncio.get_running_loop().time() >= self._ahead_until)
         entries = self._outbox.pending(max(0, window - len(self._unacked)), after=self._sent_up_to)
         if entries:

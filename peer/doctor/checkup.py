@@ -103,7 +103,7 @@ def conclude(context: Context) -> Conclusion:
 
 
 async def explain(error: UnreachableError | SwarmError, context: Context) -> ManyhandsError:
-    """Run the stages that may explain a failed join; return an error like `error` that names the cause."""
+    """Run the stages that may explain a failed join; return an error of the same class with the cause."""
     stages = WHY_NO_SWARM if isinstance(error, SwarmError) else WHY_UNREACHABLE
     async with context.resources:
         findings = [finding async for finding in run_stages(stages, context)]

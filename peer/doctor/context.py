@@ -1,4 +1,4 @@
-"""What the stages of the volunteer's doctor share: the options, and the findings of earlier stages.
+"""The context that the volunteer's doctor passes to its stages: options, and findings of earlier stages.
 
 A coordinator describes its run without an account. Like all network input, it is validated.
 """

@@ -31,7 +31,7 @@ MIB, GIB = 1 << 20, 1 << 30
 LEAST_DISK_BYTES, GOOD_DISK_BYTES = 200 * MIB, GIB  # needed without, and with, a dataset's cache
 LEAST_MEMORY_BYTES, GOOD_MEMORY_BYTES = GIB, 3 * GIB  # needed for libraries only, and with a small model
 BUSY_SHARE = 0.5  # if other programs keep more of the cores busy, training is slow
-MODEL_COPIES = 6  # copies of the gradients that a peer holds, but the helper does not
+MODEL_COPIES = 6  # averages in flight and buffers of a peer, which the helper lacks
 VALUE_BYTES = 4
 LOOK, COMPUTE = "peer.doctor.training_helper:look", "peer.doctor.training_helper:compute"
 

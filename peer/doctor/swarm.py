@@ -25,7 +25,7 @@ _PORT = re.compile(r"/(?:tcp|udp)/(\d+)")
 
 
 class NetworkPosition(str, Enum):
-    """Where a machine is in the network, judged by the coordinator's attempt to connect to it."""
+    """A machine's position in the network, judged by the coordinator's attempt to connect to it."""
 
     OPEN = "open"  # public address, at which connections arrive
     FIREWALL = "firewall"  # public address, at which connections are blocked

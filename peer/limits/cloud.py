@@ -84,7 +84,7 @@ class Cloud:
 
     @classmethod
     def find(cls, setting: str, dmi: Path = DMI) -> Cloud:
-        """Return the cloud that `setting` or, if it is "", the firmware names; raises `ConfigError`."""
+        """Return the cloud that `setting`, else the firmware, names; raises `ConfigError` if malformed."""
         if not setting:
             return cls(name_of_cloud(dmi))
         if setting == "none":
@@ -97,7 +97,7 @@ class Cloud:
         return cls(name, Metadata(address))
 
     def takes_back(self) -> str:
-        """Return why to leave if the cloud is about to take this machine back, else ""."""
+        """Return the reason to leave if the cloud is about to take this machine back, or "" if it is not."""
         if not self.name:
             return ""
         title, asks = CLOUDS[self.name]

@@ -100,7 +100,7 @@ class Activity:
         self._programs = OtherPrograms(os.cpu_count() or 1)
 
     def in_use(self) -> bool | None:
-        """Return whether a person or a program uses the machine; None if no program does, a person perhaps."""
+        """Return whether the machine is in use, or None if no program uses it and a person may."""
         programs, person = self._programs.busy(self._cpu_times()), person_present(self._read)
         return programs or person
 
@@ -139,7 +139,7 @@ class CpuTimes:
     """The processor time used until a moment, in seconds."""
 
     at: float  # seconds on a monotonic clock
-    machine_s: float  # used by all processes on all cores
+    machine_s: float  # time used by all processes on all cores
     own_s: dict[int, float]  # process id -> time used by each of our own processes
 
 

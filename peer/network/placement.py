@@ -8,8 +8,8 @@ from typing import Literal
 
 from peer.network.endpoints import TRANSPORTS, Endpoint, IPAddress, Version, read_endpoint
 
-# direct: other peers can connect to this peer. relayed: they can only through a relay, or not at
-# all if the relay refuses. client: this peer opens connections but accepts none.
+# direct: other peers can connect to this peer. relayed: they can only through a relay (the keeper),
+# or not at all if it refuses. client: this peer opens connections but accepts none.
 Reach = Literal["direct", "relayed", "client"]
 ANY_PORT = ("/ip4/0.0.0.0/tcp/0",)
 UNMEASURED = 1.25e6  # bytes per second assumed if the bandwidth could not be measured (10 Mbit/s)

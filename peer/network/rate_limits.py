@@ -41,7 +41,7 @@ async def wait_as_told(request: aiohttp.ClientRequest, handler: aiohttp.ClientHa
 
 
 def seconds_to_wait(retry_after: str, clock: Callable[[], float] = time.time) -> float | None:
-    """Return the seconds to wait by a `Retry-After` header (number or date), or None if it is malformed."""
+    """Return the delay in seconds that a `Retry-After` header states, or None if it is malformed."""
     if retry_after.strip().isdecimal() and len(retry_after) < 12:
         return float(retry_after)
     try:

@@ -60,7 +60,7 @@ def find_files(source: Source) -> list[FileLocation]:
 
 
 def storage_options(source: Source) -> dict[str, Any]:
-    """Return fsspec's options for a source: no login of this machine, and only hosts it may name."""
+    """Return fsspec's options for a source, without this machine's credentials; web hosts must be public."""
     options = {**_without_login(source), **source.storage_options}
     web = [path for path in source.paths if path.startswith(("http://", "https://"))]
     if not web:

@@ -63,11 +63,11 @@ class Traffic:
 
     up: Throttle = field(default_factory=Throttle)
     down: Throttle = field(default_factory=Throttle)
-    states: Throttle = field(default_factory=Throttle)  # further limit for sending states
+    states: Throttle = field(default_factory=Throttle)  # additional limit for states and missed averages
 
     @classmethod
     def of_donor(cls, line: float | None, clock: Callable[[], float] = time.monotonic) -> Traffic:
-        """Return the traffic of a peer that sends states, with a bandwidth of `line` bytes/s or unknown."""
+        """Return the traffic of a donor of states, whose bandwidth is `line` in bytes/s (None: unknown)."""
         return cls(states=Throttle(None if line is None else STATES_SHARE * line, clock))
 
     def passed(self) -> tuple[float, float]:

@@ -62,7 +62,7 @@ def metadata_of(error: ManyhandsError) -> tuple[tuple[str, str], ...]:
 
 
 def error_from_rpc(error: grpc.aio.AioRpcError) -> ManyhandsError:
-    """Return the error for a failed call: the one the coordinator raised, or one for gRPC's status."""
+    """Return the error that the coordinator raised or, without one, an error that fits gRPC's status."""
     details = told(error.details() or "")
     known = {family.code: family for family in _families(ManyhandsError)}
     named = known.get(_named_code(error.trailing_metadata() or ()))

@@ -114,7 +114,7 @@ class StepReport:
     mlm_loss: Annotated[float | None, _LOSS]
     sop_loss: Annotated[float | None, _LOSS]
     group_size: Annotated[int, Bound(10_000)]  # peers that averaged together, including the keeper
-    # Weight of the whole group; None if this peer reduced no part and does not know it.
+    # Weight of the whole group, which a peer that reduced no part does not know (None).
     group_samples: Annotated[int | None, _NUMBER]
     averaging_s: Annotated[float, _DURATION]
     samples_per_second: Annotated[float, Bound(MAX_SAMPLES_PER_SECOND)]
@@ -167,7 +167,7 @@ class Transferred:
 
     sent_bytes: int
     received_bytes: int
-    awaits_state: bool = False  # whether it waits for another peer's state, whose bytes are included
+    awaits_state: bool = False  # whether the worker waits for another peer's state, whose bytes are included
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ class CheckpointFetched:
 
 @dataclass(frozen=True)
 class LineInDoubt:
-    """A worker's request to measure the bandwidth again, because rounds take too long or it is outdated."""
+    """A worker's request to measure bandwidth again: rounds take too long, or the measurement is old."""
 
 
 @dataclass(frozen=True)

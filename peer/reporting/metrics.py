@@ -59,5 +59,5 @@ class RoundCounts:
 
 
 def census_of(peers: Iterable[tuple[str, bool]]) -> Census:
-    """Count peers by (role, directly reachable)."""
+    """Count peers by the role that their tokens state, and by whether they are directly reachable."""
     return tuple((role, reachable, count) for (role, reachable), count in sorted(Counter(peers).items()))

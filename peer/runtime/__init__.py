@@ -1,4 +1,4 @@
-"""What every process needs: child processes, console output, log limits, redaction, versions, devices.
+"""Tools for every process: child processes, console output, log limits, redaction, versions, devices.
 
 Every program imports from this package, and nothing in it imports torch.
 """

@@ -15,8 +15,8 @@ from typing import Literal
 from auth.errors import ConfigError
 
 CompileMode = Literal["auto", "on", "off"]
-LEAST_STEPS = 200  # layers are compiled only if at least this many steps remain
-LEAST_HOURS = 1.0  # and if the stay is at least this long, as compiling takes minutes
+LEAST_STEPS = 200  # minimum number of remaining steps for compiling layers
+LEAST_HOURS = 1.0  # minimum stay for compiling layers, which takes a minute or two
 LEAST_GAIN = 0.05  # compiled layers must save this fraction of a microbatch's time
 Precision = Literal["fp32", "bf16", "fp16"]
 Wanted = Literal["auto", "fp32", "bf16", "fp16"]
@@ -47,7 +47,7 @@ def may_have_accelerator(devices: Path = Path("/dev"), platform: str = sys.platf
 def pick_device(name: str, gpus: int, tpu: bool, mps: bool = False) -> str:
     """Return the device selected by `--device`: `cpu`, `cuda:0,1`, `mps`, `tpu` or `jax`.
 
-    `cuda` selects all GPUs, `jax` JAX's default device, and `auto` the first of TPU, GPUs, Apple's
+    `cuda` selects all GPUs, `jax` any of JAX's devices, and `auto` the first of TPU, GPUs, Apple's
     GPU and CPU. Raises `ConfigError` if the selected device is missing.
     """
     if check_device_name(name) == "auto":
@@ -76,7 +76,7 @@ def gpu_numbers(name: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Stay:
-    """How long this device is expected to train."""
+    """The time for which this device is expected to train."""
 
     steps_left: int  # remaining global steps of the run
     hours: float | None  # None: unlimited
@@ -87,7 +87,7 @@ class Trial:
     """The measurements of compiled layers, in seconds per microbatch."""
 
     plain_s: float
-    compile_s: float  # time to compile, once
+    compile_s: float  # one-time cost of compiling
     compiled_s: float
 
     @property

@@ -15,7 +15,7 @@ from traceback import format_exception, format_exception_only
 WINDOW_S = 60.0
 TRACE_S = 3600.0  # minimum interval between stack traces of one cause
 MOST_WARNINGS = 5  # number of warnings that pass per cause and window
-MOST_NEWS = 30  # the same at level INFO, such as for the steps of a fast run
+MOST_NEWS = 30  # number of INFO messages that pass, such as steps of a fast run
 MOST_CAUSES = 10_000  # maximum number of causes to remember
 MAX_MESSAGE_CHARS = 4000
 MAX_TRACE_CHARS = 8000
@@ -40,7 +40,7 @@ class Repeats:
         self._windows: dict[Hashable, _Window] = {}
 
     def take(self, cause: Hashable) -> int | None:
-        """Return how many events of this cause were left out before this one, or None if it must be, too."""
+        """Return how many events of this cause were left out so far, or None to leave out this one, too."""
         now, window = self._clock(), self._windows.get(cause)
         if window is None or now >= window.until:
             if len(self._windows) >= MOST_CAUSES:

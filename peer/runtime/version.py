@@ -42,7 +42,7 @@ def own_commit() -> str:
 
 
 def commit_of(read: Callable[[str], str | None], root: Path) -> str:
-    """Return the commit, of a checkout from Git, of an installation from its metadata; "" if unknown."""
+    """Return the program's commit, from Git in a checkout, else from its metadata; "" if it is unknown."""
     if (root / ".git").exists():
         with suppress(OSError, subprocess.CalledProcessError):
             command = ("git", "-C", str(root), "rev-parse", "HEAD")
@@ -70,7 +70,7 @@ def update_notice(theirs: str, ours: str, address: str) -> str | None:
 
 
 def require_understood(run_config_json: str, theirs: str, address: str) -> None:
-    """Raise `VersionError` if the run has settings of a newer version, `ConfigError` if invalid ones.
+    """Raise `VersionError` if settings are of a newer version, `ConfigError` if others are invalid.
 
     A peer that ignored an unknown setting would train differently from the others.
     """
