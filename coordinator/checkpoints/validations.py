@@ -103,7 +103,7 @@ def await_work(directory: RunDirectory, stop: threading.Event) -> bool:
 
 
 def record_validation(database: Database, row: ValidationRow) -> bool:
-    """Store an evaluation, replacing the checkpoint's earlier one; return False if its step has been undone."""
+    """Store an evaluation, replacing an earlier one of its step; return False if the step has been undone."""
 
     def enter(session: Session) -> bool:
         beside_others(session, Lock.ERA)

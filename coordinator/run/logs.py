@@ -132,7 +132,7 @@ class JsonLines(logging.Formatter):
 def log_to_stderr(process: str, style: LogStyle = LogStyle()) -> None:
     """Log to standard error without repetitions, and only warnings of Alembic and httpx2.
 
-    They would log each table, and each address that is requested, even a webhook's secret one.
+    At level INFO these would log each table, and each requested address, even a webhook's secret one.
     """
     handler = logging.StreamHandler()
     handler.addFilter(shorten_database_failure)

@@ -169,7 +169,7 @@ class _Watched:
         return newly_ready
 
     def _bury(self, now: float) -> None:
-        """Clean up after an ended process, and schedule its restart or raise its error to give up."""
+        """Clean up after an ended process, and schedule its restart, or raise an error to give up."""
         exit_code, name = self.process.end(), self.process.part.name
         auxiliary = self.process.part.auxiliary
         self._running, self._was_ready = False, self._was_ready or self.process.ready

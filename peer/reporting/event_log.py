@@ -95,7 +95,7 @@ class ProcessStarted(AnyEvent):
 
 
 class ProcessEnded(AnyEvent):
-    """A process of the node has ended for this cause."""
+    """A process of the node has ended; `cause` says why."""
 
     kind: Literal["ended"] = "ended"
     cause: _Words
