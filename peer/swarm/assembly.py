@@ -36,7 +36,7 @@ SHUTDOWN_S = 2.0
 
 @dataclass(frozen=True)
 class Assembly:
-    """Factory for one peer's tracker and averagers and their common parts; starts none of them."""
+    """A factory for one peer's tracker and averagers, with the parts they share; it starts none of them."""
 
     config: RunConfig
     access: SwarmAccess

@@ -89,8 +89,8 @@ def encode_average(
 ) -> Average:
     """Encode a step's average gradient losslessly.
 
-    `factors` maps a tensor's index to its PowerSGD factors, sent instead if their product equals
-    it. `compression`: the round's setting, which determines the averages' encoding.
+    `factors` maps a tensor's index to its PowerSGD factors, which replace the tensor if their
+    product equals it. `compression`: the round's setting, which determines the encoding.
     """
     code = average_code_of(compression)
     parts: list[torch.Tensor] = []
@@ -107,7 +107,7 @@ def encode_average(
 
 
 def whole_average(parts: Iterable[torch.Tensor], shapes: Iterable[torch.Size]) -> list[torch.Tensor] | None:
-    """Assemble the average's tensors, of these shapes, from received finite parts; None if they do not fit."""
+    """Assemble tensors with the given shapes from received, finite parts; return None if these do not fit."""
     found, rest = list[torch.Tensor](), iter(parts)
     for shape in shapes:
         part = next(rest, None)
@@ -121,7 +121,7 @@ def whole_average(parts: Iterable[torch.Tensor], shapes: Iterable[torch.Size]) -
 
 
 def _matrix_of(left: torch.Tensor, right: torch.Tensor, shape: torch.Size) -> torch.Tensor | None:
-    """Multiply two factors into a tensor of this shape; None if they do not fit or are not finite."""
+    """Multiply two factors into a tensor of the given shape; return None if they do not fit or overflow."""
     rank = len(left) if left.dim() else 0
     sides = torch.Size((rank, shape[0])), torch.Size((rank, math.prod(shape[1:])))
     if (left.shape, right.shape) != sides or not shrinks(shape, rank):
@@ -131,7 +131,7 @@ def _matrix_of(left: torch.Tensor, right: torch.Tensor, shape: torch.Size) -> to
 
 
 def _exact(tensor: torch.Tensor, key: int, code: CompressionBase) -> runtime_pb2.Tensor:
-    """Encode float32 values with `code` if that is lossless (as for received averages), else in 32 bits."""
+    """Encode float32 values with `code` if that is lossless (as for received averages), else in 32 bits each."""
     info = CompressionInfo.from_tensor(tensor, key=key)
     encoded = code.compress(tensor, info)
     return encoded if torch.equal(decode(encoded, code), tensor) else NoCompression().compress(tensor, info)

@@ -26,14 +26,14 @@ from statistics import median
 from peer.reduction.attestation import NOTHING_ATTESTED, AttestedWeight
 from peer.swarm.records import MAX_CREDITS, KnownPeer
 
-GROWTH = 2.0  # growth over recent contributions that is credited at once
+GROWTH = 2.0  # factor over a device's recent contributions that is credited at once
 HEADROOM = 2.0  # factor over a claim cap, because reducers may know older records
 REMEMBERED_STEPS = 8
 DOUBTED_SHARE = 0.01  # share of a batch credited in excess even after false claims
-HONEST_SHARE = 0.9  # share of a claim; a peer may have dropped a microbatch since its record
+HONEST_SHARE = 0.9  # share of a claim that must arrive; a peer may have dropped a microbatch since its record
 FALSE_ROUNDS = 2
-LOST_ROUNDS = 2  # rounds without a contribution, towards one step
-LOST_IN_ALL = 2 * LOST_ROUNDS  # rounds in succession, towards any steps
+LOST_ROUNDS = 2  # rounds of one step that a peer may miss before its claim is not counted in this step
+LOST_IN_ALL = 2 * LOST_ROUNDS  # rounds in a row, of any steps, that a peer may miss before it is never counted
 WEIGHT_MARGIN = 4.0  # factor over a peer's usual maximum, because its microbatch may be large
 
 
@@ -52,7 +52,7 @@ class Allowances:
     usual_s: float = 0.0  # usual duration of a step in seconds; 0: unknown
     credits: Mapping[str, int] = field(default_factory=dict)  # peer ID -> recent samples per step
     missing: Mapping[str, int] = field(default_factory=dict)  # peer ID -> claimed but missing samples
-    doubted: Mapping[str, int] = field(default_factory=dict)  # peer ID -> most credited samples
+    doubted: Mapping[str, int] = field(default_factory=dict)  # peer ID -> most samples to credit
     refused: frozenset[str] = frozenset()  # peer IDs whose parts were rejected in the last round
 
     def of(self, peer_ids: Sequence[str]) -> float:
@@ -148,7 +148,7 @@ class FalseClaims:
         self._cut: dict[str, int] = {}  # peer ID -> samples counted in the last round, where the weight was cut
         self.refused: frozenset[str] = frozenset()  # peer IDs whose samples are not counted
         self._false: dict[str, set[float]] = {}  # peer ID -> times of records that all attestations contradict
-        self._seen_false: dict[str, set[float]] = {}  # peer ID -> the same, by this peer's own reduction
+        self._seen_false: dict[str, set[float]] = {}  # peer ID -> times of records that its own parts contradict
         self._lost: Counter[str] = Counter()  # peer ID -> rounds of this step without a contribution
         self._lost_in_all: Counter[str] = Counter()  # peer ID -> rounds since its last contribution
         self._refusals: Counter[str] = Counter()  # peer ID -> rounds in which its parts were rejected
@@ -182,11 +182,12 @@ class FalseClaims:
         allowances: Allowances,
         short: bool,
     ) -> None:
-        """Compare trainers' claims with their samples; a trainer missing from `attested` is retried once.
+        """Compare the trainers' claims with the samples that they brought to the round.
 
-        A cut weight is no false claim, but the batch must still fill. Credited samples follow from
-        all attestations. An accusation needs `weights`, the parts that this peer reduced itself,
-        because one lying reducer could attest less than it received.
+        A trainer missing from `attested` may miss one more round before its claim is not counted.
+        A cut weight is no false claim, but the batch must still fill. Credit follows from all
+        attestations; an accusation needs `weights`, the samples in the parts that this peer reduced
+        itself, because one lying reducer could attest less than it received.
         """
         for peer_id, weight in attested.items():
             self._cut.pop(peer_id, None)
@@ -204,7 +205,7 @@ class FalseClaims:
                 self.doubted[peer_id] = int(weight.taken)
 
     def _fell_short(self, peer: KnownPeer, own: float, weight: AttestedWeight, believed: float) -> None:
-        """Record one trainer's missing samples; `own`: its weight in the parts that this peer reduced."""
+        """Record one trainer's missing samples; `own`: its weight in the parts that this peer itself reduced."""
         peer_id = peer.peer_id
         if not weight.taken:
             self._lost[peer_id] += 1

@@ -16,10 +16,10 @@ from peer.averaging.absences import unawaited
 from peer.averaging.matchmaking import keeperless_group_size, required_group_size
 from peer.swarm.view import SwarmView
 
-HELD_SHARE = 0.1  # share of a usual step
-PARTED_SHARE = 0.25  # share of a usual step
+HELD_SHARE = 0.1  # longest wait for a batch's last samples, as a share of a usual step
+PARTED_SHARE = 0.25  # longest computation between two checks of the swarm, as a share of a usual step
 HELD_LOOKS = 3
-WAITED_SHARE = 0.25  # share of a usual step
+WAITED_SHARE = 0.25  # shortest wait of a full batch for absent peers, as a share of a usual step
 REFUSED_PAUSE_S = 2.0  # pause after a donor had no state to give
 MOST_PAUSE_S = 300.0  # longest pause, well below the timeout of a silent worker
 
@@ -46,8 +46,8 @@ class Situation:
     is_too_slow: bool = False  # the connection cannot send this peer's gradients within a round
     is_undone: bool = False  # the run has returned to a checkpoint since this peer took its state
     has_drifted: bool = False  # the keeper has another state after the same step
-    can_follow: bool = True  # the average after `step` may still be available
-    may_download: bool = True  # no recent download has failed to lead to a step
+    can_follow: bool = True  # the average that leads from `step` to the next step may still be available
+    may_download: bool = True  # the pause after the last download is over
     is_leaving: bool = False
     is_held: bool = False  # the operator has paused or ended the run
     is_full: bool = False  # the global batch of the step after `step` is full
@@ -66,7 +66,7 @@ def decide(now: Situation) -> tuple[Move, str]:
 
 
 def _towards_the_state(now: Situation) -> tuple[Move, str] | None:
-    """Return the move of a peer whose state differs from the swarm's; None if it does not."""
+    """Return what a peer should do if its state differs from the swarm's, or None if it matches."""
     state = Move.DOWNLOAD if now.may_download else Move.WAIT
     if now.is_undone:
         return state, "the run has returned to a checkpoint"
@@ -122,7 +122,7 @@ def longest_hold_s(usual_s: float, look_s: float, missing: int, faster_rate: flo
 class Demands:
     """The sizes that one peer requires of its group, itself included."""
 
-    required: int  # smallest group that begins
+    required: int  # smallest group that may begin to average
     keeperless: int  # smallest group that may average without the keeper
     expected: int  # size at which the group stops waiting for others; 0: unknown
 
@@ -156,9 +156,9 @@ def demands_on_group(
 def may_average_alone(view: SwarmView, samples: int, target: int, keeper_may_be_late: bool) -> bool:
     """Return whether a peer that sees no other at its step may use its own mean gradient.
 
-    It needs a whole batch: otherwise the others have just moved on, or this peer is the keeper. A
-    keeper that may only be late would be left behind. One peer alone is no majority if others are
-    at another step.
+    It needs a whole batch: without one, the others have just moved on, or this peer is the keeper.
+    While the keeper may only be late, this peer must wait, or it would leave the keeper behind.
+    While others are at another step, it must wait because one peer is no majority.
     """
     return samples >= target and not keeper_may_be_late and view.live <= 1
 
@@ -185,7 +185,7 @@ class DownloadPause:
         return self._clock() >= self._until
 
     def begin(self, seconds: float | None) -> None:
-        """Begin the pause after a download of this duration; None: no donor had a state to give."""
+        """Begin the pause after a download that took `seconds`, or None if no donor had a state to give."""
         if seconds is None:
             self._until = self._clock() + REFUSED_PAUSE_S
             return

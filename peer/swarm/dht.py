@@ -58,9 +58,9 @@ logger = logging.getLogger(__name__)
 DAEMON_START_TIMEOUT_S = 60.0
 RELAY_TIMEOUT_S, RELAY_POLL_S = 8.0, 0.2
 NODE_LOOK_S = 1.0
-ADDRESSES_S, ADDRESSES_RENEWED_S = 600.0, 200.0  # lifetime of published addresses, and their renewal
+ADDRESSES_S, ADDRESSES_RENEWED_S = 600.0, 200.0  # lifetime and renewal interval of published addresses
 ADDRESSES_RETRIED_S = 30.0  # delay of the next attempt after an error, which is logged
-SILENT_LOOKS = 60  # seconds without an answer, which usually takes milliseconds
+SILENT_LOOKS = 60  # checks, one a second, without an answer from the daemon, which usually takes milliseconds
 REPLICAS = 4  # nodes that store an entry
 THRIFT = {  # options of hivemind's DHT node
     "bucket_size": 8,
@@ -110,7 +110,7 @@ class Node(DHT):
         await super()._store(*arguments, beam_size=REPLICAS, **options)
 
     async def _look(self, key: DHTKey) -> None:
-        """Fetch changes; on failure the local copy can still be read."""
+        """Fetch a key's changes from other nodes; if that fails, the local copy can still be read."""
         try:
             await look(self._node, key)
         except Exception:
@@ -336,7 +336,7 @@ class NodeWatch:
 
 
 def await_outcome(future: Any, why_lost: Callable[[], SwarmError | None]) -> Any:
-    """Wait for the result of a hivemind process. Raises that process's error, or the one of `why_lost`.
+    """Wait for the result of a hivemind process. Raises that process's error, or the error from `why_lost`.
 
     hivemind itself waits forever for a process that was killed, or that depends on a killed one.
     """
@@ -389,7 +389,7 @@ def peer_ids_of(addresses: Iterable[str]) -> tuple[PeerID, ...]:
 async def greet(_dht: DHT, node: DHTNode, peer_ids: Sequence[PeerID], addresses: Sequence[str]) -> None:
     """Ping these peers, so that they and this node enter each other's routing tables.
 
-    The p2p daemon knows the addresses from the time of joining; newer ones are in `addresses`.
+    The p2p daemon knows the peers' addresses from the time of joining; `addresses` has newer ones.
     """
     await asyncio.gather(*(_connect(node, address) for address in addresses))
     await asyncio.gather(*(node.protocol.call_ping(peer_id) for peer_id in peer_ids))

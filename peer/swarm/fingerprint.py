@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 import torch
 
 Sketch = tuple[float, ...]
-SKETCH_SIZE = 32  # projections of the parameters; further tensors are added to the first ones
+SKETCH_SIZE = 32  # projections of the parameters; a model with more tensors adds several into one
 MOMENTS_SIZE = 8  # projections of each kind of tensor in the optimizer's state
 MAX_MOMENTS = 4  # kinds of tensors in the optimizer's state
 MAX_SKETCH_SIZE = SKETCH_SIZE + MAX_MOMENTS * MOMENTS_SIZE
@@ -53,7 +53,7 @@ def drifted(own: Sketch, other: Sketch) -> bool:
     """Return whether two sketches belong to clearly different states; False if either is missing."""
     if not own or not other:
         return False
-    if own == other:  # nearly always
+    if own == other:  # nearly always the case
         return not math.isfinite(math.hypot(*own))
     blocks = [0, *range(SKETCH_SIZE, MAX_SKETCH_SIZE, MOMENTS_SIZE), MAX_SKETCH_SIZE]
     return len(own) != len(other) or any(

@@ -25,7 +25,7 @@ from peer.swarm.fingerprint import MAX_SKETCH_SIZE, Sketch
 
 MAX_STEP = 2**40
 MAX_ERA = 2**31
-MAX_CREDITS = 64  # devices with a large enough share of a step to be listed
+MAX_CREDITS = 64  # most devices whose credit the beacon lists
 _Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 SketchValue = Annotated[float, Field(ge=-1e15, le=1e15, allow_inf_nan=False)]
 MAX_RATE = 1e7  # samples per second
@@ -42,7 +42,7 @@ class Course(BaseModel):
     credits: Annotated[
         dict[Annotated[str, Field(max_length=128)], Annotated[int, Field(ge=0, le=2**31)]],
         Field(max_length=MAX_CREDITS),
-    ]  # peer ID -> samples recently contributed to one step, if that is many
+    ]  # peer ID -> most samples recently contributed to a step; lists only devices with many
     steering: Steering = Steering()
 
 
@@ -66,7 +66,7 @@ class BeaconWatch:
         self.newest: Beacon | None = None
 
     def look(self, beacon: Beacon | None, now: float) -> Beacon | None:
-        """Update with the beacon just read, if any; return the valid beacon at `now` (local time), or None."""
+        """Take in the beacon just read, if any; return the newest one, or None if it is not valid at `now`."""
         newest = self.newest
         if beacon is not None and (newest is None or _order(beacon) >= _order(newest)):
             if newest is None or beacon.time != newest.time:
@@ -82,8 +82,8 @@ def _order(beacon: Beacon) -> tuple[int, int, float]:
 def nearest_step(agreed: int, seen: Beacon | None, held: Beacon | None) -> int:
     """Return the swarm's step: the majority's step, but at least the beacon's and at most one step beyond it.
 
-    `seen` is the beacon now in the DHT, possibly of a keeper that has left. Only `held`, which is
-    still renewed, limits the swarm from above.
+    `seen` is the beacon now in the DHT, possibly from a keeper that has left. Only `held`, a beacon
+    that the keeper still renews, limits the swarm's step from above.
     """
     step = agreed if seen is None else max(agreed, seen.step)
     return step if held is None else min(max(step, held.step), held.step + 1)
@@ -100,8 +100,8 @@ class PeerRecord(BaseModel):
     time: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     training: bool  # takes part in averaging: a trainer that accumulates, the keeper, or an auxiliary peer
     client_mode: bool
-    era: Annotated[int, Field(ge=0, le=MAX_ERA)] = 0  # returns to a checkpoint before this state
-    slow_line: Annotated[float, Field(gt=0, le=MAX_BANDWIDTH)] | None = None  # bytes/s; None: fast enough
+    era: Annotated[int, Field(ge=0, le=MAX_ERA)] = 0  # number of times that the run returned to a checkpoint before
+    slow_line: Annotated[float, Field(gt=0, le=MAX_BANDWIDTH)] | None = None  # bytes/s of a peer on standby
     sketch: Annotated[tuple[SketchValue, ...], Field(max_length=MAX_SKETCH_SIZE, strict=False)] = ()
     course: Course | None = None  # set by the keeper only: makes the record the step's beacon
 

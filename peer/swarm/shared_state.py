@@ -27,7 +27,7 @@ from peer.swarm.view import MEETING_S
 logger = logging.getLogger(__name__)
 CONFIRMATION_WAIT_S = 3.0
 DISAGREEMENT_S = 20.0  # the keeper's wait for a majority to confirm a state
-FORGOTTEN_S = 600.0  # time after which an earlier wait is reset
+FORGOTTEN_S = 600.0  # time without an unconfirmed state after which this wait begins anew
 NEVER = (float("-inf"), float("-inf"))
 LOOK_S = 0.1
 
@@ -208,11 +208,11 @@ class SharedState:
         return self.step + (self._tracker.swarm_step > self.step)
 
     def _doubt(self, donor: str, step: int, sketch: Sketch) -> str | None:
-        """Return the reason to reject a donor's state of this step and sketch; None to accept it.
+        """Return the reason to reject a donor's state after `step`, or None to accept it.
 
-        Peers compare the sketch with the beacon's. The keeper requires a majority of members. If
-        none is found for a while, it accepts the most common state, which the other members then
-        adopt.
+        Peers compare its sketch with the beacon's. The keeper requires that a majority of members
+        report the same sketch. If no majority is found for `DISAGREEMENT_S`, it accepts the most
+        common state, which the other members then adopt.
         """
         course = self._tracker.course
         known = self._await_sketch(step) if self._is_keeper else course.sketch_at(step)

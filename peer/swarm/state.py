@@ -51,14 +51,14 @@ from peer.swarm.records import MAX_ERA, MAX_STEP
 
 logger = logging.getLogger(__name__)
 AT_ONCE = 4
-FOLLOWERS_AT_ONCE = 16  # each takes a quarter of a state per step, without a copy
+FOLLOWERS_AT_ONCE = 16  # downloads of averages, which are a quarter of a state's size and need no copy
 OF_ONE_MEMBER = 2  # downloads per member, however many devices it has
 STALLED_S = 30.0  # time without progress after which a download loses its slot
-BROKEN_OFF_S = 120.0  # long enough for a checkpoint to be written and requested
+BROKEN_OFF_S = 120.0  # rejection after an interrupted download: time to write and request a checkpoint
 STATE_OVERHEAD_BYTES = 1 << 20
 LOOK_S = 0.5  # interval between checks of a download's progress
 HUNG_S = 600.0  # longest time without a request or received data in the averager's process
-QUICK_S, QUICK_DONORS = 1800.0, 3  # time limit and number of first attempts
+QUICK_S, QUICK_DONORS = 1800.0, 3  # time limit of the first attempts, and their number
 STATE_CODE = RoleAdaptiveCompression(optimizer=ROOTS)  # see `moment_roles`
 _LACKS = frozenset(lack.value for lack in Lack)
 Doubt = Callable[[str, int, Sketch], str | None]  # (donor, step, sketch) -> reason to reject
@@ -79,7 +79,7 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
         """Set up the averager; `interrupted` is set when this peer must stop waiting for others."""
         self.access, self._traffic, self._interrupted, self._events = access, traffic, interrupted, events
         self.state_lock = threading.RLock()  # held while a global step changes the state
-        self.era = 0  # returns to a checkpoint before this state
+        self.era = 0  # number of times that the run had returned to a checkpoint before this state
         self.is_downloading = False  # whether this process waits for a download of a state or an average
         self._clock = time.monotonic
         writes_checkpoints = "keeper" not in access.donor_roles  # only the keeper writes checkpoints
@@ -430,7 +430,7 @@ class Donations:
         self._broken_off: dict[str, float] = {}  # device -> time of the interruption
 
     def begin(self, member: str, device: str) -> Donation | None:
-        """Begin a download for a member's device; None if no slot is free."""
+        """Begin a download for a member's device; return None if no slot is free or the device is rejected."""
         now = self._clock()
         for each in list(self._under_way):
             if now - each.moved_at >= STALLED_S or each.device == device:  # a device has at most one download

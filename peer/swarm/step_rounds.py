@@ -30,7 +30,7 @@ from peer.swarm.tracker import StepTracker
 
 logger = logging.getLogger(__name__)
 RETRY_S = 0.1
-UNAWAITED_GROUPS = 4  # groups that do not wait for a peer that missed two
+UNAWAITED_GROUPS = 4  # number of groups that do not wait for a peer after it has missed two
 
 
 class StepRounds:
@@ -48,7 +48,7 @@ class StepRounds:
         interrupted: threading.Event,
         events: EventLog = NOWHERE,
     ) -> None:
-        """Set up the rounds; `leads`: others can connect here; `interrupted`: stop waiting for others."""
+        """Set up the rounds; `leads`: others can connect to this peer; `interrupted` ends all waiting."""
         self._trains = trains
         self._gradients, self._tracker, self._line = gradients, tracker, line
         self._timeout_s, self._leads, self._interrupted = averaging.averaging_timeout_s, leads, interrupted
@@ -58,7 +58,7 @@ class StepRounds:
         self.counts = RoundCounts(time.monotonic)
         self.attempts = 0  # failed rounds of the current step
         self._met_nobody = False  # no group was found in the newest round
-        self.missing_auxiliaries: int | None = None  # given the newest group; None before the first
+        self.missing_auxiliaries: int | None = None  # number that the newest group lacked; None before it
         self.lines = NOBODY  # connections of the newest group
         self._scheduled: StepControl | None = None  # a round that was scheduled ahead of time
         self._due_view = tracker.view  # view in which the batch was full
@@ -87,7 +87,7 @@ class StepRounds:
 
     @property
     def is_full(self) -> bool:
-        """Whether the global batch is full by the records, or this peer's group already averages."""
+        """Whether the global batch is full according to the records, or this peer's group already averages."""
         tracker = self._tracker
         begun = self._gradients.gathering.begun_after == tracker.step == tracker.swarm_step
         return tracker.ready_to_update_epoch or (begun and tracker.view.averaging > 1)
@@ -100,7 +100,7 @@ class StepRounds:
 
     @property
     def line_is_too_slow(self) -> bool:
-        """Whether this trainer's connection is so slow for its gradients that it would fail the whole round."""
+        """Whether this trainer cannot send its gradients in time, so that the whole round would fail."""
         return self._trains and not passes_in_time(self.round_bytes, self._line.rate, self._timeout_s)
 
     @property
@@ -131,7 +131,7 @@ class StepRounds:
         self._gradients.bandwidth = self._line.rate
 
     def average_when_due(self) -> AveragedGroup | None:
-        """Average, with retries after failures; None if this peer should resume computing, or leave.
+        """Average, with retries after failures; return None if this peer should resume computing, or leave.
 
         Further samples are useless while the batch is full, so retries follow at once. If no group
         was found, this peer computes: absent peers, such as the keeper, may wait for more samples.
@@ -152,7 +152,7 @@ class StepRounds:
             self._due_since = math.inf
 
     def average(self) -> AveragedGroup | None:
-        """Average gradients with all peers at this step; None if that fails, which changes nothing."""
+        """Average gradients with all peers at this step; return None if that fails, which changes nothing."""
         tracker, gradients = self._tracker, self._gradients
         self._met_nobody = False
         self.take_up_code()
@@ -258,7 +258,7 @@ class StepRounds:
         return patience_s(self._timeout_s, self._tracker.course.allowances.usual_s)
 
     def _follow_gathering(self, waited_s: float | None) -> None:
-        """Adapt the matchmaking time to the wait for this group; None: no group was found."""
+        """Adapt the matchmaking time to the seconds waited for a group, or None if no group was found."""
         if waited_s is None:
             self._window.failed()
         else:
@@ -277,11 +277,11 @@ class StepRounds:
             control.cancel()
 
     def _await_group(self, control: StepControl) -> AveragedGroup:
-        """Wait for the round's result. Raises `TimeoutError` if the batch is no longer full.
+        """Wait for the round's result. Raises `TimeoutError` when waiting has become useless.
 
-        That happens when a peer leaves. Also raised at the deadline, and if the round failed only
-        here: the others have taken the step. A running round is awaited, because others still
-        receive from this peer.
+        That is at the deadline, if the batch is no longer full because a peer has left, or if the
+        round failed for this peer only and the others took the step. A round that is already
+        running is awaited, because others still receive from this peer.
         """
         tracker = self._tracker
         deadline = time.monotonic() + self._timeout_s

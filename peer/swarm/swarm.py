@@ -141,11 +141,11 @@ class Swarm:
         self._background = futures.ThreadPoolExecutor(1, "averaging")
         self._overlapping: Round | None = None
         self._last_samples = 0  # samples in this peer's newest microbatch
-        self._held = -1, 0.0  # step in which this peer waited for the last samples, and seconds
+        self._held = -1, 0.0  # last step in which this peer waited for the last samples, and for how long (s)
         self._held_after = -1  # step after which this peer waited for the last samples in vain
-        self._has_late_samples = False  # accumulated samples are one step late, the maximum
+        self._has_late_samples = False  # the accumulated samples are already one step late, the most allowed
         self._silent_looks = 0  # successive unanswered requests for a missed average
-        self._unfollowed = -1  # step whose following average is unavailable
+        self._unfollowed = -1  # step from which no average leads further, because it is unavailable
         self._pause = DownloadPause(time.monotonic)
         self.state.restore(0)
         self._tracker.publish()
@@ -276,7 +276,7 @@ class Swarm:
 
     @property
     def has_ended(self) -> bool:
-        """Whether this peer's state is the run's last one, or the swarm's is while this peer stands by."""
+        """Whether this peer's state is the run's last; for a peer on standby, whether the swarm's state is."""
         step = self._tracker.swarm_step if self._stands_by else self.step
         return self._tracker.course.steering.has_ended(step)
 
@@ -314,11 +314,11 @@ class Swarm:
         self._tracker.begin_training()
 
     def advance(self, collect: Callable[[], None] = lambda: None) -> StepOutcome | None:
-        """Take the next global step if its batch is full; None while it is not.
+        """Take the next global step if its batch is full; return None while it is not.
 
-        `collect` adds gradients accumulated elsewhere to `.grad`. An outcome that is not `averaged`
-        has lost `lost_samples`; with 0 they remain valid. With delayed steps, the batch is averaged
-        in the background, and the first call after that takes the step.
+        `collect` adds gradients accumulated outside `.grad` to it. If the outcome is not `averaged`,
+        `lost_samples` were discarded; if that is 0, all accumulated samples remain valid. With
+        delayed steps the batch is averaged in the background, and the first call afterwards steps.
         """
         if self._overlapping is not None:
             return self._conclude(self._overlapping, collect)
@@ -368,7 +368,7 @@ class Swarm:
         self._held = step, held_before_s + time.monotonic() - began
 
     def _stand_by(self) -> StepOutcome | None:
-        """Wait for a faster connection; return the outcome on the first call, then None."""
+        """Wait for a faster connection; the first call returns the lost samples' outcome, later ones None."""
         self._line.doubt()
         self._tracker.stand_by(self._line.rate)
         if self._stands_by:
@@ -429,7 +429,7 @@ class Swarm:
         return bool(has_share) or self._has_enough
 
     def finish(self, collect: Callable[[], None]) -> StepOutcome | None:
-        """Interrupt a background round before leaving; return its outcome, None if it produced no step."""
+        """Interrupt a background round before leaving; return its outcome, or None if it produced no step."""
         self.interrupt()
         if self._overlapping is None:
             return None
@@ -441,7 +441,7 @@ class Swarm:
         return self._rounds.average_when_due(), time.perf_counter() - began
 
     def _conclude(self, overlapping: Round, collect: Callable[[], None]) -> StepOutcome | None:
-        """Take the step of a background round; None while it runs, or if it failed and changed nothing."""
+        """Take the step of a background round; return None while it runs, or if it failed, changing nothing."""
         while (self._is_ahead or self._rounds.line_is_too_slow) and not (
             overlapping.done() or self._interrupted.is_set()
         ):
@@ -482,7 +482,7 @@ class Swarm:
         )
 
     def _follow(self, collect: Callable[[], None]) -> StepOutcome | None:
-        """Take the first missed step from its average; None if the average is not available now.
+        """Take the first missed step from its average; return None if the average is not available now.
 
         Accumulated samples are lost, unless the run accepts samples that are one step late.
         """
@@ -600,7 +600,7 @@ class Swarm:
 
     @property
     def slow_lines(self) -> tuple[float, ...]:
-        """Bytes per second of the connections for which trainers stand by, one per member, as reported."""
+        """The reported bandwidths of the trainers on standby, in bytes per second; one per member."""
         return self._tracker.view.slow_lines
 
     @property

@@ -59,7 +59,7 @@ class StepTracker(ProgressTracker):
     ) -> None:
         self.local_progress: LocalTrainingProgress
         self.own_id = dht.peer_id.to_base58()
-        self.era = 0  # returns to a checkpoint before this peer's state
+        self.era = 0  # number of times that the run had returned to a checkpoint before this peer's state
         self.course = SwarmCourse(
             own_id=self.own_id,
             is_keeper=role == "keeper",
@@ -137,7 +137,7 @@ class StepTracker(ProgressTracker):
         return self._sketch[1]
 
     def carry_over(self, samples: int) -> None:
-        """Count samples, computed before this step began, towards the step; call while updates are paused."""
+        """Count samples computed before this step began towards this step; call while updates are paused."""
         self.local_progress = self._get_local_progress(self.local_progress.epoch, samples)
         self.should_report_progress.set()
 
@@ -155,11 +155,11 @@ class StepTracker(ProgressTracker):
         *,
         short: bool,
     ) -> None:
-        """Process a round's samples towards the next step (peer ID -> samples).
+        """Process the samples of a round towards the next step; the mappings are by peer ID.
 
-        `weights`: declared by the senders, in the parts reduced here; `counted`: the averaged
-        portion; `attested`: both, according to all reducers. `short`: too few samples. Otherwise
-        the step follows, and the keeper credits the senders with their counted samples.
+        `weights`: the samples declared by the senders of the parts that this peer reduced;
+        `counted`: the samples averaged in these parts; `attested`: both, according to all reducers.
+        `short`: too few samples, so no step follows. Else the keeper credits the counted samples.
         """
         step = self.local_progress.epoch
         if counted and not short and self._role == "keeper":
@@ -204,9 +204,9 @@ class StepTracker(ProgressTracker):
             self.should_report_progress.set()
 
     def stand_by(self, slow_line: float | None) -> None:
-        """Announce that this peer stands by, with its bandwidth in bytes per second, and is not awaited.
+        """Announce that this peer is on standby, so that others need not wait for it.
 
-        None: this peer no longer stands by.
+        `slow_line`: its bandwidth in bytes per second, or None to withdraw the announcement.
         """
         if slow_line != self._slow_line or (slow_line is not None and self._training):
             self._slow_line = slow_line
@@ -357,7 +357,7 @@ class StepTracker(ProgressTracker):
         return checked_token(self._access.credentials, jwt, self._access.clock())
 
     def shutdown(self, timeout: float | None = None) -> None:
-        """Stop tracking, and publish that this peer is not to be awaited."""
+        """Stop tracking, and publish that others need not wait for this peer."""
         for event in self.shutdown_triggered, self.should_report_progress, self.global_state_updated:
             event.set()
         if self.is_alive():

@@ -49,7 +49,7 @@ class SwarmView:
     averaging: int  # peers at `step` that join the next averaging, including keeper and auxiliary peers
     rate: float  # credited samples per second of all trainers
     keepers: int
-    keeper_sketch: Sketch  # sketch of the beacon for `step`; else empty
+    keeper_sketch: Sketch  # the beacon's sketch if the beacon is at `step`; else empty
     live: int = 0  # active peers at any step, including keeper and auxiliary peers
     newest_step: int = 0  # newest step of any active peer
     arriving: int = 0  # peers one step behind, probably about to take the step
@@ -80,7 +80,7 @@ class SwarmView:
         return max(0, target - self.samples) / self.rate if self.rate > 0 else math.inf
 
     def faster_rate(self, own_id: str) -> float:
-        """Return the total rate of the trainers at this step that are faster than this one."""
+        """Return the total rate of the trainers at this step that are faster than the peer `own_id`."""
         own = max(((pace.rate, pace.peer_id) for pace in self.paces if pace.peer_id == own_id), default=(0.0, own_id))
         return sum(pace.rate for pace in self.paces if (pace.rate, pace.peer_id) > own)
 
@@ -95,8 +95,8 @@ def view_swarm(
 ) -> SwarmView:
     """Build the view of the swarm at `step` from the records, within the allowances.
 
-    `lately`: these and other recent records. `slow_lines`: bytes per second of trainers that stand
-    by.
+    `lately`: the latest record of every peer seen recently, including `peers`. `slow_lines`: bytes
+    per second of the trainers on standby.
     """
     active, live = taking_part(peers), taking_part(lately)
     trainers = training(active)
@@ -131,7 +131,7 @@ def training(peers: Iterable[KnownPeer]) -> list[KnownPeer]:
 
 
 def slow_lines_of(peers: Iterable[KnownPeer]) -> tuple[float, ...]:
-    """Return the bytes per second of trainers that stand by, in any era; one value per member, its fastest."""
+    """Return the bandwidth of each member's fastest trainer on standby, in bytes per second, in any era."""
     fastest: dict[str, float] = {}
     for peer in peers:
         rate = peer.record.slow_line
@@ -180,7 +180,7 @@ class SwarmCourse:
         self._is_keeper = is_keeper
         self._watch = BeaconWatch(silent_after_s)
         self._silent_after_s = silent_after_s
-        self._last_seen: dict[str, tuple[float, KnownPeer]] = {}  # time and record of its last appearance
+        self._last_seen: dict[str, tuple[float, KnownPeer]] = {}  # peer ID -> time of its last record, and the record
         self._first_step_s = first_step_s  # assumed duration of a step until one is known
         self._least_share = least_share
         self._suspicions = suspicions
@@ -210,7 +210,7 @@ class SwarmCourse:
             peers, lately = ([peer for peer in seen if peer.record.era == self.era] for seen in (peers, lately))
         trainers = training(peers)
         self._peers = {peer.peer_id: peer for peer in peers}
-        # the keeper issues the beacon and follows the majority
+        # the keeper issues the beacon, so it does not wait for one but follows the majority
         step = nearest_step(agreed_step(steps_by_member(trainers)), beacon, None if self._is_keeper else held)
         if step != self._step_began[0] or self._met_at is None:  # the first step may take days
             self._begin_step(step, beacon, now)
@@ -252,9 +252,10 @@ class SwarmCourse:
     def round_ended(
         self, step: int, weights: Mapping[str, float], attested: Mapping[str, AttestedWeight], short: bool
     ) -> None:
-        """Check claims against a round's samples towards `step + 1`; `short`: too few samples.
+        """Check the trainers' claims against their samples in a round towards `step + 1`.
 
-        `weights`: of the senders, in the parts reduced here; `attested`: according to all reducers.
+        `weights`: peer ID -> samples in the parts that this peer reduced; `attested`: the same
+        according to all reducers. `short`: the round had too few samples for a step.
         """
         known = list(self._peers.values())  # a copy, because the tracker's thread may read again meanwhile
         here = [peer for peer in known if peer.role == "trainer" and peer.record.step == step]
@@ -266,7 +267,7 @@ class SwarmCourse:
         self._look_for_inflated_weights(training(known), step, weights)
 
     def _look_for_inflated_weights(self, trainers: list[KnownPeer], step: int, weights: Mapping[str, float]) -> None:
-        """Suspect trainers whose weight exceeds what a peer accumulates; others may have outdated records."""
+        """Suspect trainers with impossible weights; the limits are generous, since records may be outdated."""
         caps, most = self.allowances.weight_caps(trainers), MOST_BATCHES * self.allowances.target
         for peer in trainers:
             named, claimed = weights.get(peer.peer_id, 0.0), peer.record.samples
@@ -274,7 +275,7 @@ class SwarmCourse:
                 self.suspect(peer.peer_id, "weight", step, f"claims {claimed} samples and names the weight {named:g}")
 
     def parts_refused(self, step: int, reasons: Mapping[str, str]) -> None:
-        """Suspect and stop counting senders (peer ID -> reason) that were banned from a round."""
+        """Suspect senders that were banned from a round, and stop counting them; `reasons`: by peer ID."""
         self._claims.parts_refused(reasons)
         for peer_id, reason in reasons.items():
             self.suspect(peer_id, "parts", step, reason)
@@ -286,7 +287,7 @@ class SwarmCourse:
     def judge_donor(self, donor: str, step: int, sketch: Sketch) -> None:
         """Suspect the donor of a wrong state if its own record contradicts that state.
 
-        The record of an honest peer that was cut off shows the steps it took without the others.
+        An honest peer that was cut off may give a wrong state too, but its record shows the same one.
         """
         record = self._peers[donor].record if donor in self._peers else None
         if record is not None and record.step == step and drifted(sketch, record.sketch):
@@ -310,7 +311,7 @@ class SwarmCourse:
         return self._met_at is not None and now - self._met_at >= MEETING_S
 
     def age_s(self, step: int, now: float) -> float:
-        """Return the seconds since the swarm began this step; 0 if it is elsewhere or nobody trained."""
+        """Return the seconds since the swarm began this step; 0 if it is at another or nobody has trained."""
         begun, began = self._step_began
         return max(0.0, now - began) if begun == step and self._met_at is not None else 0.0
 
