@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 MOST_REMEMBERED = 512  # maximum number of remembered peers
-REMEMBERED_ROUNDS = 16  # rounds (at least) after which absences are forgotten
+REMEMBERED_ROUNDS = 16  # smallest number of rounds after which a peer's absences are forgotten
 MOST_DOUBLINGS = 20
 LINE_LOST = 0.5  # share of the awaited peers; if more are absent, this peer's own connection was down
 
@@ -66,14 +66,14 @@ class Absences:
 
 
 def absent_of(absent: Collection[str], awaited: Collection[str]) -> set[str]:
-    """Return the absent peers; none if most awaited peers were absent, because this peer was cut off.
+    """Return the absent peers, or an empty set if most were absent: then this peer itself was cut off.
 
-    `awaited` includes the peer itself if it could be missed too.
+    `awaited`: the peers that others waited for; it includes this peer if it could be missed too.
     """
     return set() if len(absent) > LINE_LOST * len(awaited) else set(absent)
 
 
 def unawaited(out: Collection[str], others: Collection[str]) -> set[str]:
-    """Return the other peers not to wait for: the excluded ones; none if they are a majority."""
+    """Return which of the others not to wait for: the excluded ones, or nobody if these are a majority."""
     left_out = set(out) & set(others)
     return set() if len(left_out) > LINE_LOST * len(others) else left_out

@@ -66,7 +66,7 @@ class Attesting:
 
 
 class FalseAverage(AllreduceException):
-    """The error for an average that no honest reducer returns."""
+    """Raised for an average that no honest reducer returns."""
 
 
 class ExactAllReduce(AllReduceRunner):
@@ -100,7 +100,7 @@ class ExactAllReduce(AllReduceRunner):
         self.tensor_part_reducer: PartReducer = _own_reducer(self.tensor_part_reducer, guard.combine, indices)
         self._note, self._guard = note, guard
         self._set_up_guard(tensors)
-        self._limits, self._accused = limits, accused  # limits per tensor; exempt reducers
+        self._limits, self._accused = limits, accused  # limit of each tensor; reducers that are already accused
         self._sizes: dict[str, float] = {}  # reducer (peer ID) -> its largest average in multiples of the limit
         self._attesting = attesting
         self.evidence = Evidence(
@@ -137,7 +137,7 @@ class ExactAllReduce(AllReduceRunner):
 
     @property
     def missing_values(self) -> int:
-        """The number of values that did not come back averaged."""
+        """The number of values whose averages did not arrive."""
         return int(self.tensor_part_container.failed_size)
 
     @property
@@ -150,7 +150,7 @@ class ExactAllReduce(AllReduceRunner):
     def silent(self) -> set[str]:
         """The awaited senders (peer IDs) that stopped before the end; empty if this peer reduced nothing.
 
-        Senders without samples that have opened their stream are exempt: nobody waits for them.
+        It excludes senders without samples that have opened their stream, as nobody waits for them.
         """
         weightless = {self.sender_peer_ids[index] for index in self.tensor_part_reducer.weightless}
         return {peer.to_base58() for peer in self.banned_senders - self._unawaited - weightless} - self._guard.refused
@@ -193,7 +193,7 @@ class ExactAllReduce(AllReduceRunner):
 
     @property
     def attested_by_peer(self) -> dict[str, AttestedWeight]:
-        """The weight of each sender (peer ID) attested by all reducers, except those that cut most members."""
+        """Each sender's weight (by peer ID) as attested by all reducers, except those that cut most members."""
         accounts = self.accounts
         left_out = accounts.cutting_most()
         heard = [attestation for reducer, attestation in accounts.attestations.items() if reducer not in left_out]
@@ -272,7 +272,7 @@ class ExactAllReduce(AllReduceRunner):
         return signed
 
     async def _committed_parts(self, peer_index: int) -> AsyncIterator[averaging_pb2.AveragingData]:
-        """Yield the digests of all parts for one reducer, then the parts; without weight there are none."""
+        """Yield the digests of all parts for one reducer, then the parts; there are none without samples."""
         weight, digests, held = self.weight, list[bytes](), list[averaging_pb2.AveragingData]()
         if weight:
             held = [message async for message in self._generate_input_for_peer(peer_index)]
@@ -354,7 +354,7 @@ class ExactAllReduce(AllReduceRunner):
     def _averaged_part(
         self, reducer: PeerID, message: averaging_pb2.AveragingData
     ) -> tuple[torch.Tensor | None, averaging_pb2.AveragingData]:
-        """Return a message's average (None for an attestation) and the message.
+        """Return a message's average, or None if it is an attestation; and the message itself.
 
         Raises `FalseAverage` if the average is not finite, `AllreduceException` for other messages.
         """
@@ -376,7 +376,7 @@ class ExactAllReduce(AllReduceRunner):
     def require_plausible(self, own: Sequence[torch.Tensor]) -> None:
         """Raise `FalseAverage` and report a reducer, once, if its averages are too large for this round.
 
-        `own`: this peer's own gradient, which grows with the gradients and averages of other peers.
+        `own`: this peer's own gradient. It is a measure because all peers' gradients grow together.
         """
         if max(self._sizes.values(), default=0.0) <= 1:
             return
@@ -507,7 +507,7 @@ class ExactAllReduce(AllReduceRunner):
         require_weight(weight, before)
 
     def _check_part(self, part_index: int, part: torch.Tensor) -> None:
-        """Raise `RefusedPart` unless the part has the expected shape; others could be broadcast silently."""
+        """Raise `RefusedPart` unless the part's shape is as expected; torch would broadcast others silently."""
         shapes = self.tensor_part_reducer.part_shapes
         if part_index >= len(shapes) or part.shape != shapes[part_index] or part.dtype != torch.float32:
             raise RefusedPart(f"sent part {part_index} ({part.dtype}, {tuple(part.shape)}), which was not asked for")
@@ -534,7 +534,7 @@ def _received_part(
 
 
 async def take_averages(runner: ExactAllReduce, tensors: Sequence[torch.Tensor]) -> None:
-    """Run the round and store its averages. Raises `AllreduceException` if any is invalid or without samples.
+    """Run the round and store its averages. Raises `AllreduceException` if one is invalid or has no samples.
 
     After an error nothing has changed, because a retry must begin from this peer's own values.
     """

@@ -1,4 +1,4 @@
-"""The gradient averager: hivemind's averager with exact rounds (`peer.averaging.all_reduce`), members only."""
+"""hivemind's gradient averager, open to members only, with exact rounds (`peer.averaging.all_reduce`)."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ from peer.runtime.processes import name_fork
 logger = logging.getLogger(__name__)
 GROUP_POLL_S = 0.2
 UNAWAITED_ROUNDS = 4  # rounds without waiting for a sender that was silent twice
-MISSED_ROUNDS = 16  # rounds without a share for a reducer that was missed
+MISSED_ROUNDS = 16  # rounds in which a reducer gets no share after it failed to return all averages
 UNDERCOUNTED_ROUNDS = 2  # successive rounds after which an undercounting reducer is treated as missed
-SENDERS_SHARE, REDUCERS_SHARE = 1 / 3, 2 / 3  # fractions of a round's limit for the next part
+SENDERS_SHARE, REDUCERS_SHARE = 1 / 3, 2 / 3  # fractions of a round's limit to wait for the next part
 LATE_SHARE = 0.9  # fraction of a round's limit after which an awaited sender is late
 SETTLE_S = 0.5  # delay after a round for its tasks to end and hivemind to release its errors
 
@@ -83,11 +83,11 @@ class AveragedGroup:
     """The group and the samples of one successful averaging round."""
 
     size: int  # peers in the group
-    samples: int  # the senders' total weight; if a sender was lost, its minimum over the parts
+    samples: int  # the senders' total weight, in the part with the least if a sender was lost
     averaged_bytes: int  # bytes received from others for reduction
     weights: Mapping[str, float] = field(default_factory=dict)  # peer ID -> its samples in this peer's reduction
     counted: Mapping[str, float] = field(default_factory=dict)  # the same, after cuts of excessive weights
-    attested: Mapping[str, AttestedWeight] = field(default_factory=dict)  # peer ID -> its weight, by all reducers
+    attested: Mapping[str, AttestedWeight] = field(default_factory=dict)  # peer ID -> weight attested by all reducers
     seconds: float = 0.0  # time from the group's formation to the last average
     traffic: RoundTraffic | None = None  # measured traffic of this peer's connection
     lines: GroupLines = NOBODY  # declared bandwidths and roles
@@ -176,7 +176,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         self._missed = Absences(free=0, first_rounds=MISSED_ROUNDS)  # reducers that did not return all averages
         self._silent = Absences(free=1, first_rounds=UNAWAITED_ROUNDS)  # senders that did not send all parts
         self._low = Absences(free=0, first_rounds=MISSED_ROUNDS)  # reducers that undercounted repeatedly
-        self._undercounted: dict[bytes, dict[str, int]] = {}  # half -> reducer (peer ID) -> successive rounds
+        self._undercounted: dict[bytes, dict[str, int]] = {}  # half -> reducer -> successive undercounted rounds
         self._screen = AverageScreen()
         self._control: StepControl | None = None  # the round being scheduled or run
         self._lines = NOBODY  # connections of the current group
@@ -212,7 +212,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         return round(self.size_in(self.averaging).own)
 
     def change(self, averaging: Averaging) -> bool:
-        """Use the gradient encoding of these settings from the next round on; return whether it differs.
+        """Use these settings' gradient encoding from the next round on; return whether it is another one.
 
         Call it while no round runs, before the next gradients are loaded. A change of PowerSGD's
         rank drops the remainders of earlier steps.
@@ -276,15 +276,15 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
 
     @property
     def factors(self) -> Mapping[int, Factors]:
-        """The factors of the last averaged matrices by tensor index; empty if they are averaged whole."""
+        """The PowerSGD factors of the last averaged matrices, by tensor index; empty without PowerSGD."""
         return self._code.factors
 
     def keep_remainders(self, file: RemainderFile, era: int, step: int) -> None:
-        """Save the unsent remainders at this step for the next session."""
+        """Save the unsent remainders, which belong to the state after `step`, for the next session."""
         file.keep(self._origin(era, step), self._code.remainders)
 
     def resume_remainders(self, file: RemainderFile, era: int, step: int) -> None:
-        """Load the remainders of an earlier session with the same encoding, for this step."""
+        """Load the remainders that an earlier session with the same encoding saved, for use after `step`."""
         self._code.resume(file.take(self._origin(era, step), self._code.remainder_shapes(self._shapes)))
 
     def _origin(self, era: int, step: int) -> RemainderOrigin:
@@ -305,7 +305,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
             sums = self._held or list(self._grad_accumulators())
             self._code.settle(averaged, sums, averaged=bool(self._averaged.value))
         newer = [parameter.grad for parameter in self.parameters]
-        for parameter, spare in zip(self.parameters, self._held, strict=False):  # empty: the step uses all gradients
+        for parameter, spare in zip(self.parameters, self._held, strict=False):  # none held: the step uses all
             parameter.grad = spare
         yield
         if not self.holds:
@@ -361,9 +361,9 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
                 forget_frames(step.exception())
 
     async def _aggregate_with_group(self, group_info: GroupInfo, **kwargs: Any) -> AveragedGroup:
-        """Average with this group until the step is cancelled, which hivemind checks only in matchmaking.
+        """Average with this group, but stop if the step is cancelled: hivemind checks that in matchmaking only.
 
-        The other members' round then fails, so the samples are in no step but the retry's.
+        The other members' round then fails too, so these samples enter a step only by a retry.
         """
         assert self._control is not None  # only a step looks for a group
         self._beginnings.forget()
@@ -409,7 +409,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         self._control._data_for_gather = self._declared
 
     def _refused(self, gathered: bytes, peer: PeerID) -> str:
-        """Return why other peers would reject a declaration; empty if they accept it."""
+        """Return why other peers would reject a declaration, or "" if they accept it."""
         token = self.directory.token_of(peer)
         try:
             if token is not None:
@@ -423,7 +423,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         return read_declaration(gathered, token.public_key, self.access.run, self._position, self.averaging.code)
 
     def _read_lines(self, group_info: GroupInfo, tokens: Sequence[AccessToken | None]) -> GroupLines:
-        """Read the group's declarations. On an invalid one, raise `MatchmakingException`."""
+        """Read the group's declarations. Raises `MatchmakingException` if one is invalid."""
         known = [token for token in tokens if token is not None]
         if len(known) < len(tokens):
             raise MatchmakingException("a peer of the group holds no valid token any more")
@@ -449,7 +449,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         self._declare()
 
     def _undercounting_again(self, runner: ExactAllReduce, half: bytes) -> set[str]:
-        """Return reducers that undercounted in successive rounds; honest ones may do so once."""
+        """Return the reducers that undercounted in successive rounds; an honest one may do so once."""
         accounts, before = runner.accounts, self._undercounted.get(half, {})
         rounds = {peer: before.get(peer, 0) + 1 for peer in accounts.undercounting(self.gathering.target)}
         again = {peer for peer, count in rounds.items() if count >= UNDERCOUNTED_ROUNDS}
@@ -459,7 +459,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         return again
 
     def _note_absent(self, group_info: GroupInfo, runner: ExactAllReduce, half: bytes) -> None:
-        """Record the peers that failed; if most did, blame this peer's connection or the leader."""
+        """Record the peers that failed; if most did, the cause is this peer's connection or the leader."""
         assert self._control is not None
         assert self._leaders is not None
         if self._control.done():  # cancelled before the others' parts arrived

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from peer.averaging.declarations import MAX_BANDWIDTH
 
 LEAST_BYTES = 2**20  # in each direction; smaller transfers may fit into buffers and prove nothing
-RISE = 0.5  # fraction of the difference, per round that exceeded the estimate
+RISE = 0.5  # fraction of the difference by which a faster round raises the estimate
 SLOW_TIMES, SLOW_S = 2.0, 5.0  # a round is slow above `SLOW_TIMES` of the promised time plus `SLOW_S`
 DOUBTFUL_ROUNDS = 2  # successive slow rounds that cause doubt
 SOONEST_S, LATEST_S = 180.0, 6 * 3600.0  # bounds of the interval between measurements
@@ -41,12 +41,12 @@ class RoundTraffic:
 
     @property
     def is_slow(self) -> bool:
-        """Whether at least one of the declared rates must be wrong."""
+        """Whether the round took so long that at least one of the declared rates must be wrong."""
         return self.promised_s > 0 and self.seconds > SLOW_TIMES * self.promised_s + SLOW_S
 
 
 class LineEstimate:
-    """An estimate of one peer's bandwidth in bytes per second; None (unlimited) never changes."""
+    """An estimate of one peer's bandwidth in bytes per second; a rate of None (unlimited) never changes."""
 
     def __init__(self, rate: float | None, clock: Callable[[], float], rng: random.Random) -> None:
         self.rate = rate

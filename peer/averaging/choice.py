@@ -22,7 +22,7 @@ from peer.reduction.sizes import RoundBytes
 
 SUFFICIENT = 0.9  # fraction of time for training that suffices
 TOO_LITTLE = 0.8  # fraction of time for training below which a live run changes its mode
-AMPLE = 0.95  # fraction above which it returns to a mode with a lower loss
+AMPLE = 0.95  # fraction of time for training above which a live run returns to a mode with a lower loss
 WORTH_SHUTTING_OUT = 1.5  # factor of training speed that justifies the exclusion of slow connections
 LEAST_GAIN = 1.1  # smallest improvement for which a live run changes its mode without another reason
 SLOWER = ON_THE_LINE * (1 + BOTH_WAYS)  # real duration of a round relative to the estimate
@@ -59,20 +59,20 @@ class RoundPace:
         return SLOWER * size.own * relative_time(taking_part) if any(taking_part.reduces) else 0.0
 
     def round_and_batch_s(self, way: AveragingWay) -> tuple[float, float]:
-        """Return the durations of a round and of a batch, for the peers that a mode admits."""
+        """Return the seconds of a round and of a batch if the peers that a mode admits take part."""
         speed = self.speed(way)
         is_known = speed > 0 and math.isfinite(self.batch_s)
         return self.round_s(way), self.batch_s * self.present_speed / speed if is_known else self.batch_s
 
     def utilisation(self, way: AveragingWay) -> float:
-        """Return the fraction of time that a mode leaves for training, for the peers that it admits."""
+        """Return the fraction of their time that a mode leaves to the peers that it admits for training."""
         round_s, batch_s = self.round_and_batch_s(way)
         if self.averaging.delay:
             return min(1.0, batch_s / round_s) if round_s else 1.0
         return batch_s / (batch_s + round_s) if math.isfinite(batch_s) else 1.0
 
     def contribution(self, way: AveragingWay) -> float:
-        """Return the total training speed in a mode, without the peers that stand by."""
+        """Return the total training speed in a mode, without the peers on standby."""
         return self.speed(way) * self.utilisation(way)
 
     def speed(self, way: AveragingWay) -> float:
@@ -118,9 +118,9 @@ class AveragingChoice:
 def choose(pace: RoundPace, ways: Sequence[AveragingWay], *, may_shut_out: bool = True) -> AveragingChoice:
     """Return the first of `ways` that leaves enough time for training, or else the most productive one.
 
-    It must admit as many volunteers as the latter. Present peers are excluded only if
-    `may_shut_out` and the others train much faster without them. If no mode admits any volunteer,
-    the one with the fewest bytes is returned.
+    The first must admit as many volunteers as the most productive one. A mode may exclude present
+    peers only with `may_shut_out`, and if the others train much faster without them. If no mode
+    admits any volunteer, return the one with the fewest bytes.
     """
     now = way_of(pace.averaging)
     best = max([way for way in ways if not pace.shuts_out(way)] or ways, key=pace.contribution)  # the first of equals
@@ -144,14 +144,14 @@ def choose(pace: RoundPace, ways: Sequence[AveragingWay], *, may_shut_out: bool 
 def reconsider(
     paces: Sequence[RoundPace], ways: Sequence[AveragingWay], now: AveragingWay, *, may_return: bool = True
 ) -> AveragingChoice | None:
-    """Return the mode to which a live run should change; None to keep the present one.
+    """Return the mode to which a live run should change, or None to keep the present one.
 
-    `paces`: the newest groups, the last one current. A run changes its mode to admit volunteers
+    `paces`: those of the newest groups, the present one last. A run changes its mode to admit volunteers
     whose contribution exceeds the cost of their slow connections. It also changes if training time
     is too short and another mode improves it clearly. It returns to a lower loss only if that
     leaves ample time in all these groups, to avoid a change with every peer that joins or leaves. A
     slow peer is excluded only if the others train much faster without it in each of these groups.
-    `may_return`: a mode with a lower loss is permitted now.
+    `may_return`: whether a change to a mode with a lower loss is permitted now.
     """
     pace = paces[-1]
     if not any(map(pace.volunteers, ways)):

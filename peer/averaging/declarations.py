@@ -46,7 +46,7 @@ class Declaration(Statement):
     powersgd_rank: _Count
     rate: Annotated[float, Field(ge=0, le=MAX_BANDWIDTH)] | None = None  # the peer's bytes per second
     takes_connections: bool = True
-    reduces: bool = True  # False: not all peers can connect to it directly
+    reduces: bool = True  # False if not all peers can connect to this peer directly
     patience_s: Annotated[float, Field(gt=0, le=MAX_S)]  # time limit for the round, from earlier rounds
     accused: list[_PeerId] = Field(default_factory=list, max_length=MOST_ACCUSED)  # reducers caught cheating
     missed: list[_PeerId] = Field(default_factory=list, max_length=MOST_MISSED)  # reducers without an answer
@@ -61,9 +61,9 @@ class Declaration(Statement):
 def read_declaration(
     gathered: bytes, public_key: str, run: str, position: tuple[int, int], code: tuple[Compression, int]
 ) -> Declaration:
-    """Read a declaration for the step after `position` (era, step) with this code, signed by this key.
+    """Read a declaration for the step after `position` (era, step).
 
-    Raises `ValueError` for anything else. All peers reach the same result.
+    Raises `ValueError` unless it fits `run`, `position` and `code` and is signed with `public_key`.
     """
     try:
         body, signature = _parts(gathered)

@@ -19,7 +19,7 @@ import torch
 from peer.averaging.gradient_codes import GradientCode
 from peer.reduction.top_k import SparseValues
 
-DECAY = 0.95  # factor per step, because the parameters change
+DECAY = 0.95  # factor of a remainder per step, because the parameters change
 
 
 class ErrorFeedback(GradientCode):
@@ -27,7 +27,7 @@ class ErrorFeedback(GradientCode):
 
     def __init__(self, decay: float = DECAY) -> None:
         self._decay = decay
-        self._lost: list[torch.Tensor] = []  # empty before the first round, and on a peer without samples
+        self._lost: list[torch.Tensor] = []  # remainders; empty before the first round, and without samples
         self._sent: list[SparseValues] = []  # sparse values of the last `load`
         self._samples = 0  # samples behind the gradients of the last `load`
 
@@ -37,11 +37,11 @@ class ErrorFeedback(GradientCode):
         return dict(enumerate(self._lost))
 
     def remainder_shapes(self, shapes: Sequence[torch.Size]) -> dict[int, torch.Size]:
-        """Return the shapes of the remainders for tensors of these shapes."""
+        """Return the shapes of the remainders, by tensor index, if the gradients have these shapes."""
         return dict(enumerate(shapes))
 
     def resume(self, remainders: Mapping[int, torch.Tensor]) -> None:
-        """Load the remainders of an earlier session, of all tensors; empty: begin without."""
+        """Load an earlier session's remainders of all tensors; if the mapping is empty, begin with none."""
         self._lost = [remainders[index] for index in sorted(remainders)]
 
     @torch.no_grad()
@@ -80,7 +80,7 @@ class ErrorFeedback(GradientCode):
         for lost, gradient, sent in zip(self._lost, sums, self._sent, strict=True):
             lost.mul_(self._decay).add_(gradient).sub_(sent.dense().view_as(lost), alpha=self._samples)
             if not bool(torch.isfinite(lost).all()):
-                lost.zero_()  # it would spoil every later round
+                lost.zero_()  # an infinite remainder would spoil every later round
 
     def forget(self) -> None:
         """Drop the remainders after a change of state, or if other peers may have counted them."""

@@ -18,7 +18,7 @@ class Reduce(Protocol):
     """An exact, in-place averaging round of the group; raises an error unless all values come back."""
 
     async def __call__(self, values: Sequence[torch.Tensor], half: bytes = b"") -> None:
-        """Average these tensors; `half` names a round before the last."""
+        """Average these tensors; `half` names the round if it is not the group's last one."""
         ...
 
 
@@ -41,12 +41,12 @@ class GradientCode:
         return {}
 
     def remainder_shapes(self, shapes: Sequence[torch.Size]) -> dict[int, torch.Size]:
-        """Return the shapes of the remainders for tensors of these shapes."""
+        """Return the shapes of the remainders, by tensor index, if the gradients have these shapes."""
         del shapes
         return {}
 
     def resume(self, remainders: Mapping[int, torch.Tensor]) -> None:
-        """Load the remainders of an earlier session, of all tensors; empty: begin without."""
+        """Load an earlier session's remainders of all tensors; if the mapping is empty, begin with none."""
 
     def load(self, tensors: Sequence[torch.Tensor], samples: int) -> None:
         """Replace mean gradients over `samples` samples by the values to average."""

@@ -35,17 +35,17 @@ from peer.averaging.shares import TRUSTED_ROLES
 from peer.config.training import Compression
 
 logger = logging.getLogger(__name__)
-AVOIDED_S = 60.0  # longer than a few rounds, and short for a leader whose follower was just revoked
+AVOIDED_S = 60.0  # exclusion of a leader: a few rounds, but not too long if a follower was just revoked
 MOST_AVOIDED = 1000
 FRUITLESS_GROUPS = 2  # failed groups after which a leader is skipped for a time
 MOST_PASSED_OVER_S = 600.0
 LOOK_S = 0.3  # interval between lookups of leaders
 BEGIN_POLL_S = 0.05
-MOST_REQUEST_S = 3.0  # timeout of a peer's answer, to end mutual waiting within a window
+MOST_REQUEST_S = 3.0  # timeout of a peer's answer, which ends mutual waiting within the matchmaking time
 NEVER = 2**30  # a group size that is never reached
 FULL_GROUP_ATTEMPTS = 3  # rounds that wait for all peers, before a majority suffices
 COMPRESSIONS: tuple[Compression, ...] = get_args(Compression)
-LEAST_WINDOW_S = 3.0  # a DHT record and an answer from a distant peer take up to a second each
+LEAST_WINDOW_S = 3.0  # shortest matchmaking: a DHT record and a distant peer's answer take up to a second each
 
 
 class Gathering:
@@ -62,7 +62,7 @@ class Gathering:
 
     @property
     def required(self) -> int:
-        """The smallest number of peers with which a group begins."""
+        """The smallest number of peers with which a group may begin to average."""
         return int(self._required.value)
 
     @required.setter
@@ -118,9 +118,9 @@ class Gathering:
 
     @property
     def begun_after(self) -> int:
-        """The global step after which the found group already averages (see `Beginnings`); -1: none.
+        """The global step after which this peer's group already averages (see `Beginnings`); -1 if none does.
 
-        Reset to -1 when this peer's round runs, when the group gives up, and by each search.
+        Reset to -1 when this peer's round runs, when the group gives up, and when a search begins.
         """
         return int(self._begun_after.value)
 
@@ -141,7 +141,7 @@ class Gathering:
         """Apply the trainer's requirements to the search for this step's group, until cancelled."""
         while True:
             self.apply(matchmaking)
-            if step.triggered:  # until then, new trainers can still join
+            if step.triggered:  # the gradients are ready; until then, new trainers can still join
                 await begin_if_complete(matchmaking, step, self.expected)
             await asyncio.sleep(BEGIN_POLL_S)
 
@@ -169,7 +169,7 @@ class Beginnings:
         self._sent: dict[PeerID, bytes] = {}  # sender -> group to which it sends
 
     def sought_after(self, step: int) -> None:
-        """Set the global step of the groups that are now looked for."""
+        """Set the global step after which the groups now looked for average."""
         self._step = step
 
     def forget(self) -> int:
@@ -198,7 +198,7 @@ class Beginnings:
                 await stream.aclose()
 
     def hung_up(self, peer: PeerID) -> None:
-        """Record the end of a peer's stream; before this peer has begun, that peer gave up the group."""
+        """Record the end of a peer's stream: if this peer has not begun yet, the other gave up the group."""
         self._sent.pop(peer, None)
         self._judge()
 
@@ -231,10 +231,10 @@ class Leaders:
         self._looked_at = float("-inf")
 
     def choose_for(self, matchmaking: Matchmaking) -> None:
-        """Restrict this search to leaders selected here, looked up at intervals. Call it once per search.
+        """Restrict this search to trusted leaders, looked up at intervals. Call it once per search.
 
         hivemind looks again at once when no leader was found. It never asks a leader whose search
-        ends later than its own, but looks for no other while it knows one.
+        ends later than its own, but while it knows such a leader, it looks for no other.
         """
         keys, request = matchmaking.group_key_manager, matchmaking._request_join_group
         declared = keys.get_averagers
@@ -272,7 +272,7 @@ class Leaders:
         return {peer for peer in admitted if self._avoided.get(peer, now) <= now}
 
     def _fruitful(self, leaders: set[PeerID]) -> set[PeerID]:
-        """Return the leaders whose groups succeed; all leaders if there are none."""
+        """Return the leaders whose groups succeed, or all of `leaders` if there is none."""
         now = self._clock()
         self._passed_over = {peer: until for peer, until in self._passed_over.items() if until > now}
         return leaders - self._passed_over.keys() or leaders
@@ -287,7 +287,7 @@ class Leaders:
             self._fruitless.clear()
 
     def group_ended(self, group: GroupInfo, came_about: bool) -> None:
-        """Record whether a group succeeded as far as its leader is responsible."""
+        """Record whether a group came about, for which its leader is responsible."""
         leader = self._leader_of(group)
         if leader is None:
             return
@@ -303,7 +303,7 @@ class Leaders:
             self._avoid(leader, f"a group in which {reason}")
 
     def _leader_of(self, group: GroupInfo) -> PeerID | None:
-        """Return the leader that this peer followed to this group; None if this peer led it."""
+        """Return the leader that this peer followed to this group, or None if this peer led it."""
         followed = self._followed
         return followed[0] if followed is not None and followed[1] == group.gathered else None
 
@@ -338,7 +338,7 @@ def keeperless_group_size(live: int, has_keeper: bool, is_taken: bool) -> int:
 
 
 def require_declarations(matchmaking: Matchmaking, refused: Callable[[bytes, PeerID], str]) -> None:
-    """Make this leader reject followers with an invalid declaration; `refused` returns the reason or ""."""
+    """Make this leader reject a follower if `refused` returns a reason, not "", for its declaration."""
     check = matchmaking._check_reasons_to_reject
 
     def reasons(request: JoinRequest, context: P2PContext) -> MessageFromLeader | None:

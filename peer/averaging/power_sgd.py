@@ -22,7 +22,7 @@ from peer.averaging.gradient_codes import Factors, GradientCode, Reduce
 from peer.reduction.sizes import shrinks
 
 FIRST = b".images"  # suffix of the group ID for the first half of a round
-DEPENDENT = 1e-6  # relative norm below which the rest of a direction is rounding noise
+DEPENDENT = 1e-6  # relative norm below which what remains of a direction is rounding noise
 CACHED_VALUES = 2**16  # float32 values that fit into a processor's cache
 
 
@@ -100,16 +100,16 @@ class LowRank(GradientCode):
         return self._lost
 
     def remainder_shapes(self, shapes: Sequence[torch.Size]) -> dict[int, torch.Size]:
-        """Return the shapes of the remainders, as matrices, for tensors of these shapes."""
+        """Return the shapes of the remainders, as matrices by tensor index, if the gradients have these shapes."""
         return {index: torch.Size((shapes[index][0], right.shape[1])) for index, right in self._rights.items()}
 
     def resume(self, remainders: Mapping[int, torch.Tensor]) -> None:
-        """Load the remainders of an earlier session, of all tensors; empty: begin without."""
+        """Load an earlier session's remainders of all tensors; if the mapping is empty, begin with none."""
         self._lost = dict(remainders)
 
     @torch.no_grad()
     def load(self, tensors: Sequence[torch.Tensor], samples: int) -> None:
-        """Add the remainders to mean gradients over `samples` samples; without samples they are kept.
+        """Add the remainders to mean gradients over `samples` samples; if that is 0, keep them for later.
 
         Remainders are sums, like gradients, so a change of the peer's share of the batch does not
         scale them.
@@ -167,9 +167,9 @@ class LowRank(GradientCode):
     def settle(self, tensors: Sequence[torch.Tensor], sums: Sequence[torch.Tensor], *, averaged: bool) -> None:
         """Replace the factors by the averaged matrices for a step, and update this peer's remainders.
 
-        A remainder is the part of the peer's own values outside the common directions. The
-        difference from the average would never be paid back if another peer left. A lone peer has
-        none.
+        A remainder is the part of the peer's own values outside the common directions. If it were
+        the difference from the average, it would never be sent once another peer had left. A peer
+        that was alone uses its whole gradient and has no remainder.
         """
         self._factors = {}
         if not averaged:

@@ -37,7 +37,7 @@ class RemainderOrigin:
 
 
 class RemainderFile:
-    """The file of one device, used by one process at a time."""
+    """The file with one device's remainders, used by one process at a time."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._aside = path, path.with_name(f".{path.name}")
@@ -58,9 +58,9 @@ class RemainderFile:
             self._delete(self._aside)
 
     def take(self, origin: RemainderOrigin, shapes: Mapping[int, torch.Size]) -> dict[int, torch.Tensor]:
-        """Read and delete the file; return its remainders, decayed to the present state.
+        """Read and delete the file; return its remainders, decayed for the steps since they were saved.
 
-        Returns none unless run, era and encoding match and all tensors have these shapes.
+        The result is empty unless the run, era and encoding match and all tensors have `shapes`.
         """
         try:
             with safe_open(self._path, "pt") as file:
@@ -89,7 +89,7 @@ class RemainderFile:
 
 
 def _fit(found: Remainders, shapes: Mapping[int, torch.Size]) -> bool:
-    """Return whether all tensors have these shapes and finite values."""
+    """Return whether the tensors have the given shapes and finite values."""
     if {index: tensor.shape for index, tensor in found.items()} != dict(shapes):
         return False
     return all(tensor.dtype == torch.float32 and bool(torch.isfinite(tensor).all()) for tensor in found.values())

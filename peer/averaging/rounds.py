@@ -16,10 +16,10 @@ from functools import cache
 from typing import Any
 
 REMEMBERED = 20  # number of remembered rounds
-LEAST_KNOWN = 5  # rounds before which the run's own limit applies
+LEAST_KNOWN = 5  # number of rounds before which the run's own limit applies
 SPREADS = 8  # deviations above the median that are tolerated
-TIMES_MEDIAN = 3  # minimum in medians, because equal rounds have no spread
-LEAST_S = 15.0  # a busy processor may delay a sender by seconds; each has a third of this limit
+TIMES_MEDIAN = 3  # smallest deadline in multiples of the median, because equal rounds have no spread
+LEAST_S = 15.0  # shortest deadline: a sender has a third of it, and a busy processor may delay it by seconds
 SPREAD_OF_DEVIATION = 1.4826  # a normal distribution's standard deviation over its median deviation
 
 
@@ -47,7 +47,7 @@ class RoundDeadline:
         return min(self._most_s, expected * 2.0 ** min(self._failures, 32))
 
     def bounded(self, seconds: float) -> float:
-        """Return the group's agreed seconds, limited to the bounds of this run."""
+        """Return the time limit on which the group agreed, kept within this run's bounds."""
         return min(self._most_s, max(self._least_s, seconds))
 
     def succeeded(self, seconds: float) -> None:

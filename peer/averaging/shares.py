@@ -59,8 +59,8 @@ def believed(claim: float | None) -> float | None:
 def largest_share(reducers: int) -> float:
     """Return the largest fraction of all values for an untrusted device, given the number of reducers.
 
-    At least two equal shares, so that half of the reducers could do everything; no limit for one or
-    two.
+    The limit is at least two equal shares, so that half of the reducers could reduce everything.
+    One or two reducers have no limit.
     """
     return min(1.0, max(LARGEST_SHARE, 2 / reducers))
 
@@ -92,7 +92,7 @@ def reduction_shares(
 
 
 def part_size(values: int, compression: Compression, group_size: int) -> int:
-    """Return the size in bytes of the parts in which senders of a group this large send `values`.
+    """Return the size in bytes of the parts in which senders split `values` in a group of this size.
 
     The last part of each reducer is returned when nothing else is in transit. Parts are therefore
     small compared with a reducer's share, but large enough to limit the overhead. They consist of
@@ -109,7 +109,7 @@ def round_time(
 ) -> float:
     """Return the seconds that the slowest connection needs for a round; 0.0 if no rate is known.
 
-    `values_bytes`: one sender's bytes; `averages_of_own`: bytes of an average for each of them.
+    `values_bytes`: one sender's bytes; `averages_of_own`: bytes of an average per byte sent.
     """
     total, others = sum(shares), (len(shares) - 1) * averages_of_own - 1
     times = [
@@ -123,8 +123,8 @@ def round_time(
 def round_limit(agreed_s: float, promised_s: float) -> float:
     """Return a round's time limit: the agreed one, but at least twice the time its connections need.
 
-    `promised_s`: from the declared rates (`round_time`). The agreed limit follows the members' last
-    rounds, which a peer with a slower connection may have missed.
+    `promised_s`: that time, from the declared rates (`round_time`). The agreed limit follows the
+    members' last rounds, in which a peer with a slower connection may not have taken part.
     """
     return max(agreed_s, TIMES_PROMISED * promised_s)
 
@@ -180,7 +180,7 @@ def _fractions(rates: Sequence[float], limits: Sequence[float], averages_of_own:
 
 
 def _filled_up(rates: Sequence[float], others: float, rest: float) -> list[float]:
-    """Divide the fraction `rest` among these rates, the fastest first.
+    """Divide the fraction `rest` of the values among peers with these rates, the fastest first.
 
     With the k fastest reducing, all end at T = (others * rest + k) / (sum of their rates). The k-th
     gets a share if it could send its own values in less than T.
@@ -195,7 +195,7 @@ def _filled_up(rates: Sequence[float], others: float, rest: float) -> list[float
 
 
 def _whole_shares(values: int, fractions: Sequence[float]) -> tuple[int, ...]:
-    """Divide `values` into whole numbers in these proportions; the largest gets the rounding difference."""
+    """Divide `values` into whole numbers in these proportions; the largest share absorbs the rounding."""
     shares = [int(values * fraction) for fraction in fractions]
     shares[max(range(len(fractions)), key=lambda index: fractions[index])] += values - sum(shares)
     return tuple(shares)
@@ -208,7 +208,7 @@ class GroupLines:
     rates: tuple[float | None, ...]
     reduces: tuple[bool, ...]  # whether each peer may reduce
     trusted: tuple[bool, ...]
-    second_reducers: tuple[PeerID, ...]  # auditors of other reducers; peers with direct connections
+    second_reducers: tuple[PeerID, ...]  # peers with direct connections, which audit other reducers
     patience_s: float = math.inf  # limit for the whole round
     averages_of_own: float = 1.0  # bytes of an average per byte of a sender's values
 
@@ -219,9 +219,9 @@ NOBODY = GroupLines((), (), (), ())
 def group_lines(peers: Sequence[PeerID], tokens: Sequence[AccessToken], said: Sequence[Declaration]) -> GroupLines:
     """Return the connections of a group, in its order, from its declarations and tokens.
 
-    A peer reduces nothing if more than half of the other members have caught or missed it. The same
-    applies if the keeper, which every round needs, has missed it. The keeper itself always has a
-    share.
+    A peer reduces nothing if more than half of the other members have caught it cheating or got no
+    averages from it, or if the keeper, which every round needs, got none. The keeper itself always
+    has a share.
     """
     members, trusted = [token.member for token in tokens], [token.role in TRUSTED_ROLES for token in tokens]
     return GroupLines(
@@ -253,8 +253,8 @@ def reducing_peers(
 def agreed_patience(members: Sequence[str], patience_s: Sequence[float]) -> float:
     """Return a round's time limit: the median over members, each with its longest patience.
 
-    With different limits, a reducer that still waits for a silent sender would itself be missed by
-    others.
+    With different limits, others would give up a reducer while it still waits for a silent sender,
+    and treat the reducer as missing.
     """
     longest: dict[str, float] = {}
     for member, seconds in zip(members, patience_s, strict=True):

@@ -1,6 +1,6 @@
-"""Averaging modes: compression formats with a PowerSGD rank, ordered by their cost in loss.
+"""Averaging modes: each is a compression format with a PowerSGD rank; ordered by the loss they cost.
 
-The order was measured (docs/operators/network.md, "Many workers in one process").
+For the measurements, see docs/operators/network.md, "Many workers in one process".
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ def ways_of(averaging: Averaging, *, before_run: bool = False) -> tuple[Averagin
 
 
 def way_of(averaging: Averaging) -> AveragingWay:
-    """Return the mode of these settings."""
+    """Return the mode that these settings select."""
     return AveragingWay(averaging.wire_format, averaging.powersgd_rank)
 
 
 def fewest_bytes(averaging: Averaging, model: torch.nn.Module) -> int:
-    """Return the bytes of a peer's gradients in the smallest mode to which the run may change.
+    """Return the fewest bytes that a peer's gradients take in any mode to which the run may change.
 
-    Only a run with `compression: auto` changes its mode by itself.
+    Only a run with `compression: auto` changes its mode; any other run has one mode.
     """
     ways = ways_of(averaging) if averaging.compression == "auto" else ()
     own = [averaging.with_code((way.compression, way.powersgd_rank)) for way in ways]
