@@ -123,7 +123,7 @@ class Attestation(Statement):
         return AttestedRound(self.run, self.era, self.step, bytes.fromhex(self.group), bytes.fromhex(self.layout))
 
     def totals(self, parts: int) -> list[float]:
-        """Return the total weight of all senders in each of the parts, which every entry must cover."""
+        """Return the senders' total weight in each of `parts` parts, all of which every entry must cover."""
         totals = [0.0] * parts
         for sender in self.senders:
             counted = chain.from_iterable(repeat(weight, count) for count, weight in sender.counted)
@@ -188,10 +188,10 @@ class SignedAttestation:
 class AttestedWeight(NamedTuple):
     """The samples of one sender in a round, according to its reducers' attestations."""
 
-    named: float  # maximum over reducers of the received weight
-    brought: float  # minimum over reducers; 0 if one received none
-    counted: float  # minimum over parts, among reducers that received a weight
-    by_most: float  # counted by more than half of the reducers, at least
+    named: float  # largest weight that any reducer received
+    brought: float  # smallest weight that any reducer received; 0 if one received none
+    counted: float  # smallest weight counted in any part, among the reducers that received a weight
+    by_most: float  # weight that more than half of the reducers counted at least
 
     @property
     def taken(self) -> float:

@@ -39,8 +39,8 @@ from peer.reduction.screening import LEAST_SENDERS, MARGIN as LARGE
 from peer.reduction.top_k import TOP_K
 
 TOLERANCE = 1e-3  # fraction of a part's norm, because processors round sums differently
-ON_EDGE = 1e-3  # fraction of half a step; closer sums may be rounded either way
-MOST_DIFFERING = 4  # attestations requested from one peer
+ON_EDGE = 1e-3  # fraction of half a rounding step; a sum this close to the edge may be rounded either way
+MOST_DIFFERING = 4  # most attestations requested from one peer
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Evidence:
     def sent(self, drawn: Drawn) -> tuple[runtime_pb2.Tensor, list[bytes]] | None:
         """Return this peer's input of a part, and the digests of all its inputs to that reducer.
 
-        None if there is no such part, or no input because the peer has no weight.
+        Return None if there is no such part, or if this peer sent no input because it has no samples.
         """
         if drawn.reducer < len(self._sent) and drawn.part < len(self._sent[drawn.reducer]):
             return self._sent[drawn.reducer][drawn.part], self._inputs[drawn.reducer]
@@ -142,7 +142,7 @@ class Evidence:
 
 
 def draw(parts: Sequence[int], own: int, rng: random.Random) -> Drawn | None:
-    """Draw one of the other peers' parts uniformly at random; None if they reduce nothing."""
+    """Draw one of the other peers' parts uniformly at random, or return None if they reduce nothing."""
     others = [0 if index == own else count for index, count in enumerate(parts)]
     if not any(others):
         return None
@@ -189,7 +189,7 @@ class Audit:
             self._inputs[self.peers.index(own)] = decode(mine[0], TOP_K)
 
     def hear(self, peer: PeerID, digests: Sequence[bytes]) -> Wanted | None:
-        """Process a peer's digests of its attestations, once; return the evidence to request from it."""
+        """Process a peer's first digests of attestations; return the evidence to request, or None if invalid."""
         index = self._index_of(peer)
         if index is None or index in self._asked or len(digests) != len(self.peers):
             return None
@@ -215,7 +215,7 @@ class Audit:
         digests: Sequence[bytes],
         attestations: Sequence[bytes] = (),
     ) -> None:
-        """Process the evidence requested from a peer, once."""
+        """Process the evidence that was requested from a peer; only the first answer is used."""
         index = self._index_of(peer)
         if index is None or index in self._answered or index not in self._asked:
             return
@@ -318,8 +318,8 @@ def _may_be_limited(returned: ReturnedAverage, given: Sequence[WeightedPart], re
 def _are_large(given: Sequence[WeightedPart], reducer: int) -> list[bool]:
     """Return which of these inputs a reducer may have scaled down.
 
-    A reducer compares an input with the senders' median norm or more; of two senders, with the
-    other one or its own gradient. Others cannot know that gradient if the reducer is not a sender.
+    A reducer compares an input with at least the senders' median norm. With two senders, it uses
+    the other sender's norm or its own gradient's, which nobody knows if the reducer sent nothing.
     """
     total = sum(one.weight for one in given)
     norms = [float(one.part.norm()) for one in given]

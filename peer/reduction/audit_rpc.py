@@ -31,7 +31,7 @@ Stub = Any  # hivemind's stub of another peer's averager
 
 
 class AuditedRound:
-    """One round of this peer; other peers may finish it earlier."""
+    """A round in which this peer takes part; other peers may finish it earlier."""
 
     def __init__(self) -> None:
         self.ended: asyncio.Future[Audit] = asyncio.get_running_loop().create_future()
@@ -74,7 +74,7 @@ class Auditing:
     def begin(
         self, group_id: bytes, audit: Audit, second_reducers: Sequence[PeerID], stub: Callable[[PeerID], Stub]
     ) -> None:
-        """Audit a successful round in the background with these second reducers; cancel the oldest audits."""
+        """Audit a round in the background with these second reducers; at most `MOST_AUDITS` go on."""
         self._rounds[group_id].ended.set_result(audit)
         self._running = [task for task in self._running if not task.done()]
         for task in self._running[: -MOST_AUDITS + 1]:

@@ -28,7 +28,7 @@ from hivemind.averaging.partition import AllreduceException, BannedException, Te
 
 
 class RefusedPart(AllreduceException):
-    """The error for a part that no honest peer sends; the message completes a sentence about the sender."""
+    """Raised for a part that no honest peer sends; the message continues a sentence that names the sender."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class WeightedPart:
 
 @dataclass(frozen=True)
 class ReducedPart:
-    """The result of a part for all senders."""
+    """The average of one part, which all senders receive."""
 
     average: torch.Tensor
     counted: Mapping[int, float]  # sender -> weight of its part in the average
@@ -93,18 +93,18 @@ class PartReducer(TensorPartReducer):
         self._held: dict[int, WeightedPart] = {}  # sender -> its current part
         self._banned: set[int] = set()
         self._weightless: set[int] = set()  # senders that have no parts
-        self.counted: list[Mapping[int, float]] = []  # averaged part -> sender -> weight
+        self.counted: list[Mapping[int, float]] = []  # for each averaged part: sender -> its counted weight
         self.late: frozenset[int] = frozenset()  # senders whose part was missing when the round ended
         super().__init__(part_shapes, num_senders)
 
     @property
     def banned(self) -> frozenset[int]:
-        """The banned senders."""
+        """The indices of the banned senders."""
         return frozenset(self._banned)
 
     @property
     def weightless(self) -> frozenset[int]:
-        """The senders with weight 0."""
+        """The indices of the senders with weight 0."""
         return frozenset(self._weightless)
 
     def reset_accumulators(self) -> None:
@@ -186,8 +186,8 @@ def centered_clipping(
     """Average one part by centred clipping.
 
     `centre` is the part's last accepted average, and `usual` the usual norm of its averages. If
-    either is unknown, the centre is the elementwise median of senders. The usual norm is then the
-    median of their distances from it, each times the root of the sender's share.
+    either is unknown, the centre is the elementwise median of the senders' parts. The usual norm is
+    then the median of the parts' distances from it, each times the root of the sender's share.
     """
     weighing = [given for given in contributions if given.weight > 0]
     if not weighing:

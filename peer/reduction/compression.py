@@ -30,7 +30,7 @@ from peer.reduction.top_k import TOP_K, TopKCompression
 
 
 class BlockwiseCompression(CompressionBase):
-    """Compression to one byte per value, relative to the block's largest magnitude (127)."""
+    """Compression to one byte per value, in units of 1/127 of the largest magnitude in its block."""
 
     compression_type: int = runtime_pb2.CompressionType.BLOCKWISE_8BIT
     bits = 8  # bits per value, without the scale
@@ -154,7 +154,7 @@ def compression_of(name: Compression) -> CompressionBase:
 
 
 def average_code_of(name: Compression) -> CompressionBase:
-    """Return the compression of reducers' averages for a compression of senders."""
+    """Return the compression in which reducers return averages if senders use the compression `name`."""
     return HALF_BYTES if name == "topk-2bit" else compression_of(name)
 
 
@@ -180,9 +180,9 @@ def half_steps(values: torch.Tensor, compression_type: int) -> torch.Tensor:
 def decode(message: runtime_pb2.Tensor, *also: CompressionBase) -> torch.Tensor:
     """Decode the tensor in another peer's message.
 
-    Raises `ValueError` if the tensor is inconsistent. Only the dtypes and compressions common to
-    all peers and those in `also` are accepted: others could lose most of an average. Unlike
-    hivemind, it rejects NumPy dtypes that are a thousand times larger in memory than on the wire,
+    Raises `ValueError` if the tensor is inconsistent, or if its dtype or compression is neither
+    common to all peers nor in `also`, because it could lose most of an average. Unlike hivemind,
+    this function rejects NumPy dtypes that are a thousand times larger in memory than on the wire,
     and requests for an autograd graph.
     """
     readers = {**_READERS, **{code.compression_type: code for code in also}}

@@ -20,7 +20,7 @@ from typing import Literal
 MOST_ACCUSED = 8  # accusations by one peer at a time
 ACCUSED_S = 3600.0  # duration of an accusation in seconds
 MAX_ID_CHARS = 100
-MOST_WAITING = 32  # far below a pipe's capacity
+MOST_WAITING = 32  # most findings in the pipe, far below its capacity
 MOST_DETAIL_CHARS = 200
 FindingKind = Literal["reduction", "shown", "average", "parts", "gradient"]  # also in `reporting.suspicions`
 
@@ -72,7 +72,7 @@ class Accusations:
         self._caught_at[peer_id] = self._clock()
 
     def current(self) -> list[str]:
-        """Return the accused peer IDs, at most `MOST_ACCUSED` of the latest."""
+        """Return the IDs of the most recently accused peers, at most `MOST_ACCUSED` of them."""
         now = self._clock()
         self._caught_at = {peer: at for peer, at in self._caught_at.items() if now - at < ACCUSED_S}
         return list(self._caught_at)[-MOST_ACCUSED:]
@@ -83,8 +83,8 @@ def outvoted(
 ) -> list[bool]:
     """Return for each peer whether a majority of the other members votes against it.
 
-    Always False for a trusted peer. `members`: each peer's member, which has one vote, but none on
-    its own devices. `against`: each peer's set of peers to exclude from reducing.
+    It is False for every trusted peer. `members`: the member that owns each peer; a member has one
+    vote, but none about its own devices. `against`: the peers that each peer wants to exclude.
     """
     out = []
     for peer, member, is_trusted in zip(peers, members, trusted, strict=True):

@@ -43,8 +43,8 @@ from peer.reduction.standing import RoundGram, Standings, largest_weight_share, 
 
 logger = logging.getLogger(__name__)
 JUMP = 1000.0  # factor over the largest norm of recent averages
-LEAST_ROWS = 16  # tensor rows; if others have gradients in most rows, an honest sender has some
-UNHEARD_ROUNDS = 4  # rounds without a sender after most of its values were too large
+LEAST_ROWS = 16  # tensor rows among which an honest sender has some gradient if others have it in most
+UNHEARD_ROUNDS = 4  # rounds in which a sender is ignored after most of its values were too large
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class ReductionGuard:
 
 
 class RoundGuard:
-    """The checks of one reducer in one round."""
+    """One reducer's checks in one round, or in one half of a round with PowerSGD."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class RoundGuard:
         return self._counted.get(sender, 0.0)
 
     def credited(self, sender: int) -> float:
-        """Return the weight to credit: 0 if most values are gross, or all are zero."""
+        """Return the weight to credit to a sender; 0 if most of its values are gross, or all are zero."""
         return 0.0 if self._is_gross(sender) or self._brought_nothing(sender) else self.counted(sender)
 
     def refuse(self, sender: int, reason: str) -> None:
@@ -211,10 +211,10 @@ class RoundGuard:
     ) -> None:
         """Count each sender's excessive values, even if the sender is ignored in this round.
 
-        A sender is reported once most of its values here are gross, but only relative to earlier
-        rounds, because honest first gradients differ as much. Single tensors of an honest gradient
-        may be gross. Once most samples are learnt, one mistake makes the gradients of pooler and
-        sentence-order head a hundred times as large.
+        A sender is reported once most of its values in this reducer's parts are gross. Reports need
+        earlier rounds to compare with, because first gradients of honest peers differ as much.
+        Single tensors of an honest gradient may be gross: once most samples are learnt, one mistake
+        makes the gradients of pooler and sentence-order head a hundred times as large.
         """
         total = sum(given.weight for given in weighing)
         for given in weighing:
@@ -360,7 +360,7 @@ class AverageScreen:
         self._norms.clear()
 
     def limits(self, half: bytes, tensors: int) -> list[float]:
-        """Return the largest allowed norm of any part of each tensor's average."""
+        """Return, for each tensor, the largest allowed norm of any part of its average."""
         rounds = self._norms.get(half, ())
         if len(rounds) < LEAST_ROUNDS:
             return [JUMP * self._largest or math.inf] * tensors

@@ -31,8 +31,8 @@ LEAST_ROUNDS = 4  # rounds before a norm is considered usual
 SPREADS = 6.0  # deviations above the median that are tolerated
 SPREAD_OF_DEVIATION = 1.4826  # a normal distribution's standard deviation over its median deviation
 LEAST_FACTOR, MOST_FACTOR = 4.0, 32.0  # bounds of the usual limit in multiples of the median
-MARGIN = 4.0  # factor over this round's reference below which contributions are always allowed
-MOST_MARGIN = 1000.0  # factor over the reference above which contributions never are
+MARGIN = 4.0  # multiple of this round's reference norm up to which a contribution is always allowed
+MOST_MARGIN = 1000.0  # multiple of the reference norm above which a contribution is never allowed
 GROSS = 10.0  # factor over the limit above which a part is ignored
 LEAST_SENDERS = 3  # senders required for a median
 
@@ -56,10 +56,10 @@ class Yardsticks:
     def limit(self, place: PartPlace, norms: Sequence[float]) -> float:
         """Return the largest allowed norm of a sender's contribution to this part.
 
-        Infinite if no norm is known. `norms`: norms of the parts of all senders with a weight.
+        It is infinite if no norm is known. `norms`: those of the parts of all senders with samples.
         """
         if self.usual is None and len(norms) < LEAST_SENDERS:
-            return math.inf  # one of two senders may be hundreds of times the other: undecidable
+            return math.inf  # of two honest senders, one may have hundreds of times the other's norm
         usual = self.usual[place.tensor] if self.usual is not None else 0.0
         typical = median(norms) / math.sqrt(place.share) if len(norms) >= LEAST_SENDERS else 0.0
         reference = max(self.own[place.tensor], typical)

@@ -15,7 +15,7 @@ from peer.config.training import Averaging, Compression
 if TYPE_CHECKING:
     import torch
 
-BLOCK = 128  # values with a common scale
+BLOCK = 128  # number of values that share a scale
 SCALE_BYTES = 4
 ROUNDED_BYTES = 2 + SCALE_BYTES / BLOCK  # bytes per value of an optimizer's statistic
 LEAST_SAVING = 2  # factor by which a matrix must shrink to be averaged as factors

@@ -33,7 +33,7 @@ LEAST_VALUES = 1024  # values of the gradient required for a conclusion
 MOST_VALUES = 1024  # values examined per part
 MOST_NEIGHBOURS = 16  # members compared with each member, because all pairs of 300 would take seconds
 REMEMBERED = 32  # number of remembered rounds
-FORGOTTEN_AFTER = 64  # rounds without a member until it is forgotten
+FORGOTTEN_AFTER = 64  # forget a member after it has missed this many rounds
 MOST_EXCESS = math.log(64.0)  # limit per round, so that an honest mistake is soon forgotten
 LEAST_EXCESS = -math.log(4.0)  # limit per round, so that small noise by chance excuses few other rounds
 SPAN = 16  # most rounds over which noise is averaged
@@ -41,10 +41,10 @@ LEAST_TOLERANCE = 2.0  # factor over the shown samples above which a claim is re
 SPREAD = 0.7  # least standard deviation of an honest member's excess in a round
 SPREADS = 3.5  # tolerated number of standard deviations
 LEAST_ROUNDS_AGAINST = 3
-SIGNIFICANT = 5.0  # required distance below zero in standard errors
+SIGNIFICANT = 5.0  # standard errors by which a mean cosine must be below zero
 LEAST_DEVIATION = 0.02  # smallest assumed standard deviation of cosines
 SCARCE = 8.0  # extra tolerance, divided by the degrees of freedom
-AGREEING = 1 / 16  # least agreement of most others, relative to the size of the judged cosine
+AGREEING = 1 / 16  # least median cosine of all members, as a fraction of the judged cosine's magnitude
 GROWTH = 2.0  # factor over the recently shown samples above which a member's share is limited
 SHOWING = 4  # most rounds in the median of shown samples, because noise may be small by chance in one
 LARGEST_SHARE = 1 / 4  # fraction of all weight for a member that has not shown enough samples
@@ -235,8 +235,8 @@ def pointing_away(cosines: Mapping[str, Sequence[float]], deviation: float) -> s
     """Return the members whose gradients point away from the others' significantly.
 
     `cosines`: each member's cosines, in order; the last few rounds or all may be significant.
-    `deviation`: standard deviation of one round's cosine. Returns none if the others disagree with
-    each other (as after they have learnt their own samples), or if half of all would be affected.
+    `deviation`: standard deviation of one round's cosine. The result is empty if the others disagree
+    (as they do after learning their own samples), or if half of the members would be in it.
     """
     away: set[str] = set()
     for rounds in range(LEAST_ROUNDS_AGAINST, REMEMBERED + 1):
@@ -269,7 +269,7 @@ class Standings:
 
     def __init__(self) -> None:
         self._seen: dict[str, deque[Observation]] = {}
-        self._missed: dict[str, int] = {}  # rounds since the last observation
+        self._missed: dict[str, int] = {}  # member -> rounds since its last observation
         self._away: set[str] = set()
 
     def add(self, observed: Mapping[str, Observation]) -> list[str]:
@@ -297,7 +297,7 @@ class Standings:
         return 1.0 / shown_excess([(seen.excess, seen.spread) for seen in self._seen.get(member, ())])
 
     def _judge_directions(self, observed: Mapping[str, Observation]) -> list[str]:
-        """Update the members that point away, and return new ones; a positive mean cosine readmits."""
+        """Update the members that point away; return the new ones. A positive mean cosine readmits a member."""
         cosines = {member: [seen.cosine for seen in self._seen[member]] for member in observed}
         before = self._away
         staying = {
@@ -310,7 +310,7 @@ class Standings:
 
 
 def largest_weight_share(members: int) -> float:
-    """Return an unknown member's largest share of weight: a quarter, or two equal shares if more."""
+    """Return an unknown member's largest share of weight: a quarter, or two equal shares if that is more."""
     return min(1.0, max(LARGEST_SHARE, 2 / members))
 
 

@@ -30,7 +30,7 @@ _SCALE = np.dtype("<f4")
 
 @dataclass(frozen=True)
 class SparseValues:
-    """The values of a tensor that are sent."""
+    """The values of a tensor that a peer sends, and their places."""
 
     count: int  # number of values in the tensor
     places: torch.Tensor  # (sent,) int64: indices in the flat tensor, ascending

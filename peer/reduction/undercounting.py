@@ -23,8 +23,8 @@ from statistics import median_high
 
 from peer.reduction.attestation import Attestation
 
-FULL = 0.999  # fraction of a weight that is treated as all of it
-LEAST_CUT = 2  # members; of two senders, either could be right
+FULL = 0.999  # fraction of a weight that is treated as the whole weight
+LEAST_CUT = 2  # fewest members that an accused reducer cuts; of two senders, either could be right
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Accounts:
             yield sender, line.least_counted, min(line.weight, others)
 
     def _usual(self, *, beside_named: bool = False) -> list[float]:
-        """Return each sender's weight as counted by most other members' reducers; 0 without any.
+        """Return each sender's weight as counted by most other members' reducers, or 0 if there are none.
 
         A member has one vote, its highest count. With `beside_named` and a single reducing member,
         the weight that the sender declared is a second vote.
