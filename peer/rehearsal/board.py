@@ -10,7 +10,7 @@ import simpy
 from peer.rehearsal.troubles import Troubles
 from peer.swarm.records import KnownPeer
 
-# Bytes in each direction per read, and per other peer in it, including reports and keep-alives.
+# Bytes in each direction per read, and per other peer whose record is read; with reports and keep-alives.
 # Measured in real swarms of 2 to 8 peers that only compute (`benchmarks/swarm/rehearsal.py` at
 # commit f9c99822).
 LOOK_BYTES, PEER_BYTES = 9_000, 1_500
@@ -33,17 +33,17 @@ class Board:
         self._records: dict[str, deque[_Stored]] = {}  # the visible record and newer ones
 
     def publish(self, peer: KnownPeer) -> None:
-        """Publish a peer's record."""
+        """Publish a peer's record; other devices see it after a delay."""
         seen_at = self._env.now + DHT_S + self._troubles.delay_s(peer.peer_id)
         records = self._records.setdefault(peer.peer_id, deque())
         records.append(_Stored(seen_at, peer, self._troubles.beyond(peer.peer_id)))
 
     def seen(self, by: str = "") -> list[KnownPeer]:
-        """Return the records visible to this device; without a partition, those visible to all devices."""
+        """Return the records visible to the device `by`; if it is empty, partitions hide nothing."""
         return [peer for peer_id in list(self._records) if (peer := self.seen_of(peer_id, by)) is not None]
 
     def seen_of(self, peer_id: str, by: str = "") -> KnownPeer | None:
-        """Return one peer's record as visible to this device."""
+        """Return one peer's newest record that the device `by` can see, or None if it can see none."""
         now, records, found = self._env.now, self._records.get(peer_id, deque()), None
         while len(records) > 1 and records[1].seen_at <= now and not (records[0].hidden or records[1].hidden):
             records.popleft()

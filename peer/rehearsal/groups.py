@@ -41,7 +41,7 @@ FORM_S = 0.3  # time from a complete group to the first part: the leader's answe
 FINISH_S = 1.0  # time from the last part to the step: attestations, the last averages, the optimizer
 ROUND_BYTES = 170_000  # bytes per peer and direction besides the parts
 JOIN_EXCHANGES, FORM_EXCHANGES = 3, 3  # number of round trips within these times
-LAST_PARTS = 0.1  # fraction of a round; lost reducers may already have returned some averages
+LAST_PARTS = 0.1  # rest of a round in which a lost reducer may have returned its averages to some peers already
 Position = tuple[int, int]  # era and step
 
 
@@ -82,7 +82,7 @@ class MetGroup:
 
 @dataclass(frozen=True)
 class FailedRound:
-    """A round without all values."""
+    """A round that failed because some values are missing."""
 
     missed: frozenset[str]  # reducers that did not return all averages
     reducers: frozenset[str]  # all reducers; empty if the group was given up before its round
@@ -95,7 +95,7 @@ class Seeker:
     name: str
     member: str
     role: str
-    leads: bool  # others can connect to it
+    leads: bool  # other peers can connect to this one
     words: Declaration
     demands: Demands
     course: SwarmCourse  # source of the weight caps in this peer's reduction
@@ -221,7 +221,7 @@ class Groups:
                 self._consider(group)
 
     def _leader(self, seekers: Sequence[Seeker]) -> Seeker | None:
-        """Return the reachable peer whose search began first; the others follow it."""
+        """Return the reachable peer whose search began first, which the others follow; None without one."""
         return min(
             (seeker for seeker in seekers if seeker.leads and not self._troubles.is_cut_off(seeker.name)),
             key=lambda each: (each.scheduled_at, each.name),

@@ -31,7 +31,7 @@ class Transfer:
     """Bytes that are transferred together; `done` succeeds when all have arrived."""
 
     bytes_by: Mapping[Direction, float]
-    load_by: Mapping[Direction, float]  # bytes that the time used would have allowed
+    load_by: Mapping[Direction, float]  # capacity used in bytes, which may exceed the bytes sent
     done: simpy.Event
     left: float = 1.0  # remaining fraction of all bytes
     speed: float = 0.0  # fraction transferred per second
@@ -88,7 +88,7 @@ class Lines:
             self._moved[name, way] = self._moved.get((name, way), 0.0) + size
 
     def _loads(self, bytes_by: Mapping[Direction, float]) -> dict[Direction, float]:
-        """Return a transfer's loads: above its bytes where the other direction is busy for as long."""
+        """Return the capacity that a transfer uses: above its bytes where the other direction is busy too."""
         busy_s = {way: size / self._rates[way] for way, size in bytes_by.items() if self._rates[way] > 0}
         loads = {}
         for (name, way), size in bytes_by.items():
@@ -105,7 +105,6 @@ class Lines:
             self._share()
 
     def _advance(self) -> None:
-        """Advance all transfers to the current time."""
         elapsed, self._changed_at = self._env.now - self._changed_at, self._env.now
         if elapsed <= 0:
             return

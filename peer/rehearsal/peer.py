@@ -34,7 +34,7 @@ STATE_BYTES, CHECKPOINT_BYTES = 8, 12  # bytes per value
 LOOK_S = 10.0  # interval of checks during a download; shorter than a donor's timeout for a slot
 MOMENT_S = 0.05  # the product's polling interval
 SURVIVORS_WAIT_S, SURVIVORS_TOLD_S, SURVIVORS_STATE_S = 10.0, 60.0, 60.0  # same as in `coordinator.keeper.keeper`
-SLOW_POLL_S = 10.0  # polling interval of a peer that stands by
+SLOW_POLL_S = 10.0  # polling interval of a peer on standby
 POLL_S = 0.5  # replaces shorter intervals of the product: nothing changes in between
 
 
@@ -58,7 +58,7 @@ class RehearsedPeer:
         self.name, self.member = device.name, device.member or device.name
         env, averaging = world.env, world.config.averaging
         self._env, self._averaging = env, averaging
-        self.step, self.era, self.state = 0, 0, 0  # number that represents the state
+        self.step, self.era, self.state = 0, 0, 0  # the state is represented by a number
         self.history = AverageHistory()
         self._resumes = False
         self._silent_looks = 0
@@ -68,7 +68,7 @@ class RehearsedPeer:
         self.is_leaving = False
         self.left = env.event()
         self.has_state = role == "keeper"
-        self.began_at: float | None = None  # time at which it first had the run's state
+        self.began_at: float | None = None  # time at which this peer first had the run's state
         self._overlapping: simpy.Process | None = None
         self.tracker = VirtualTracker(world, self, eyes)
         self.rounds = VirtualRounds(world, self, device, self.tracker, self.left)

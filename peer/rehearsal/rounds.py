@@ -67,7 +67,7 @@ class VirtualRounds:
 
     @property
     def line_is_too_slow(self) -> bool:
-        """Whether this trainer's connection is so slow for its gradients that it would fail the whole round."""
+        """Whether this trainer cannot send its gradients in time, so that the whole round would fail."""
         is_slow = not passes_in_time(self._world.gradient_bytes, self._line.rate, self._timeout_s)
         return self._peer.role == "trainer" and is_slow
 
@@ -84,7 +84,7 @@ class VirtualRounds:
             self._seeker = None
 
     def average_when_due(self) -> Process:
-        """Average, with retries after failures; None if this peer should resume computing, or leave."""
+        """Average, with retries after failures; return None if this peer should resume computing, or leave."""
         tracker = self._tracker
         self._due_since = self._env.now
         try:
@@ -102,7 +102,7 @@ class VirtualRounds:
         return None
 
     def _average(self) -> Process:
-        """Average with all peers at this step; None if that fails."""
+        """Average with all peers at this step; return None if that fails."""
         tracker, self._met_nobody = self._tracker, False
         if tracker.view.averaging <= 1:
             return self._own_average()
@@ -129,7 +129,7 @@ class VirtualRounds:
         return MetGroup.alone(self._world.groups.next_number(), self._peer.name, samples, self._env.now)
 
     def _await_group(self, began: float) -> Process:
-        """Wait for a complete round; None if this peer gives up."""
+        """Wait for a complete round; return its group, or None if this peer gives up."""
         tracker, groups, failed_rounds = self._tracker, self._world.groups, 0
         seeker = self._seeker or self._seek()
         groups.begin(seeker, float(self._peer.due_samples))
@@ -212,7 +212,7 @@ class VirtualRounds:
         self._world.tell(self._peer.name, "round failed", self._peer.step, ",".join(sorted(result.missed)))
 
     def _follow_gathering(self, waited_s: float | None) -> None:
-        """Adapt the matchmaking time to the wait for this group; None: no group was found."""
+        """Adapt the matchmaking time to the seconds waited for a group, or None if no group was found."""
         if waited_s is None:
             self._window.failed()
         else:

@@ -62,7 +62,7 @@ class RehearsedRun:
 
     @property
     def counted_share(self) -> float:
-        """The fraction of the samples, in steps or lost, that ended in steps."""
+        """The fraction of all samples, whether in steps or lost, that ended in steps."""
         counted = sum(each.work.counted for each in self.devices)
         judged = counted + sum(each.work.lost.total() for each in self.devices)
         return counted / judged if judged else 0.0
@@ -78,8 +78,8 @@ def rehearse(
 ) -> RehearsedRun:
     """Run a scenario in virtual time, with this seed for all random draws.
 
-    `shares_eyes`: whether trainers share one evaluation of the records, much faster in a large
-    swarm; by default above `OWN_EYES` devices. `watch` is called for each step taken or undone.
+    `shares_eyes`: whether trainers share one evaluation of the records, which is faster; None: only
+    with more than `OWN_EYES` devices. `watch` is called for each step taken or undone.
     """
     env = simpy.Environment()
     world = World(env, config, scenario, seed, watch)
@@ -116,7 +116,6 @@ def rehearse(
 
 
 def _visit(world: World, device: Rehearsed, visit: Visit, work: Work, common: Eyes | None) -> Process:
-    """Run one session of a device."""
     yield world.env.timeout(visit.begin_s)
     eyes = common or Eyes(world, device.name, is_keeper=False)
     peer = RehearsedPeer(world, device, "trainer" if device.samples_per_second else "auxiliary", work, eyes)

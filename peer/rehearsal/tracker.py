@@ -43,7 +43,7 @@ class Eyes:
     """
 
     def __init__(self, world: World, own_id: str, *, is_keeper: bool) -> None:
-        """Set up the view; `own_id`: the peer; empty if shared by all."""
+        """Set up the evaluation for the peer `own_id`, or for all trainers if that is empty."""
         expiration_s = world.config.averaging.statistics_expiration_s
         self.course = SwarmCourse(
             own_id=own_id,
@@ -70,7 +70,7 @@ class Eyes:
         return self.course.look(records if own is None else [*records, own], self._world.target, now)
 
     def round_ended(self, step: int, group: MetGroup, *, short: bool) -> None:
-        """Process a round, once."""
+        """Process a round; shared eyes process it only for the first of its peers."""
         if group.ended_at not in self._heard or not self.is_shared:
             self._heard.add(group.ended_at)
             weights = group.weights if self._own_id in group.reducers or self.is_shared else {}
@@ -96,7 +96,7 @@ class VirtualTracker:
 
     @property
     def course(self) -> SwarmCourse:
-        """The course of the swarm, as remembered by this peer."""
+        """The swarm's course over time, as this peer remembers it."""
         return self._eyes.course
 
     @property
@@ -136,7 +136,7 @@ class VirtualTracker:
         return max(0, self._world.target - self.progress.samples)
 
     def remaining_s(self, matters_below_s: float = math.inf) -> float:
-        """Return the seconds until the batch is full, or `matters_below_s` if certainly no fewer."""
+        """Return the seconds until the batch is full, or `matters_below_s` if it surely takes that long."""
         view = self.view
         if view.step != self._peer.step:
             return math.inf

@@ -62,7 +62,7 @@ class Troubles:
         return any(each.lie in lies for each in self._of(name))
 
     def named_by(self, name: str, samples: int, *lies: str) -> int:
-        """Return the number of samples that a device claims."""
+        """Return the number of samples that a device claims, which is too high while it tells one of `lies`."""
         return samples * LIES_TIMES if self.lies(name, *lies) else samples
 
     def held(self, name: str, process: Process) -> Process:

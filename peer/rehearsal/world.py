@@ -48,19 +48,19 @@ class RehearsedStep:
     samples: int  # number of averaged samples
     round_s: float
     waited_s: float  # time spent waiting for the group
-    missing_auxiliaries: int | None  # according to the first peer
+    missing_auxiliaries: int | None  # according to the first peer; None: unknown
     batches: dict[tuple[str, ...], int]  # group -> number of peers that took the step from its average
 
 
 @dataclass(frozen=True)
 class TakenStep:
-    """A step of one peer: its report, and the round for which it signs a receipt."""
+    """A step taken by one peer: its report, and the round for which it signs a receipt."""
 
     name: str
     role: str
     era: int
     step: int
-    state: int  # number of the state after the step
+    state: int  # number that represents the state after the step
     samples: int  # this peer's samples in the step
     group: MetGroup
     at_s: float
@@ -75,7 +75,7 @@ class UndoneSteps:
 
 
 class Taking(Protocol):
-    """A participating peer, as seen by its components."""
+    """The attributes of a participating peer that its own components read."""
 
     @property
     def name(self) -> str: ...
@@ -157,7 +157,7 @@ class World:
         return self._here.get(peer.name) is peer
 
     def declared_rate(self, device: Rehearsed) -> float | None:
-        """Return the bandwidth that a device first declares, in bytes per second; None: undeclared."""
+        """Return the bandwidth that a device first declares (bytes per second), or None if it declares none."""
         if device.name != KEEPER:
             return device.line.slower_rate
         return None if self.scenario.line_mbit is None else self.scenario.line_mbit * BYTES_PER_S_OF_MBIT
@@ -230,7 +230,7 @@ class World:
         self.tell(peer.name, "step", step, samples, group.samples, len(who))
 
     def suspicions_of(self, name: str) -> Suspicions:
-        """Return the suspicions of a peer, which the world counts."""
+        """Return the collector of one peer's suspicions, which this world counts."""
         return Suspicions(partial(self._suspect, name), lambda: self.env.now)
 
     def _suspect(self, by: str, suspicion: Suspicion) -> None:

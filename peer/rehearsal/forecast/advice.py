@@ -18,7 +18,7 @@ from peer.rehearsal.scenario import Scenario
 
 LEAST_GAIN = 1.05  # factor below which a change is not recommended
 LOCAL = "local steps"
-MUCH_BETTER = 1.1  # factor required of a change that alters the training more
+MUCH_BETTER = 1.1  # factor by which a change that alters the training more must be better
 LARGER_BATCHES = (2, 4)
 LOCAL_STEPS = 8
 LONGER_TIMEOUT, SHORTER_MATCHMAKING = 3, 1 / 3
@@ -60,7 +60,7 @@ class TriedOutcome:
 
     @property
     def gains(self) -> tuple[float, ...]:
-        """The ratio of samples in steps after and before the change, per seed, with equal volunteers."""
+        """For each seed, samples in steps with the change divided by those without, for the same volunteers."""
         pairs = zip(self.before.runs, self.after.runs, strict=True)
         return tuple(samples_per_hour(after) / max(1.0, samples_per_hour(before)) for before, after in pairs)
 
@@ -163,7 +163,7 @@ def changes_to_try(config: RunConfig) -> list[TriedChange]:
 
 
 def _smaller_ways(averaging: Averaging) -> tuple[AveragingWay, ...]:
-    """Return the measured modes with fewer bytes than the run's own; empty if it chooses by itself."""
+    """Return the measured modes that send fewer bytes than the run's own; none if the run chooses its mode."""
     ways, own = ways_of(averaging, before_run=True), way_of(averaging)
     if averaging.compression == "none" and not averaging.powersgd_rank:
         return ways
@@ -223,7 +223,7 @@ def advise(
 
 
 def _best_of_each_dial(outcomes: list[TriedOutcome], least_gain: float) -> list[TriedOutcome]:
-    """Return the best change of each dial; a later one, which goes further, must gain much more."""
+    """Return the best change for each dial; a later change, which goes further, must gain much more."""
     best: dict[str, TriedOutcome] = {}
     for outcome in outcomes:
         dial = outcome.change.dial

@@ -18,7 +18,7 @@ def with_chosen_way(
 ) -> tuple[RunConfig, AveragingChoice | None]:
     """Return the run with the mode it would choose in the first seed's swarm, and that choice.
 
-    A run with an explicit mode, or without trainers, is returned unchanged.
+    A run with an explicit mode, or without trainers, is returned unchanged, with None as the choice.
     """
     scenario = scenario_of(config, 1)
     present = _in_the_middle(scenario)

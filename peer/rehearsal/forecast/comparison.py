@@ -28,7 +28,7 @@ class PastComparison:
 
     @property
     def rehearsed_step_s(self) -> SeedQuantiles | None:
-        """The times between successive steps of all rehearsals; None if there are none."""
+        """The times between successive steps of all rehearsals; None if no rehearsal took two steps."""
         times = [later.at_s - sooner.at_s for run in self.report.runs for sooner, later in pairwise(run.steps)]
         return SeedQuantiles.of(times) if times else None
 
@@ -109,7 +109,7 @@ def _spread(spread: SeedQuantiles, unit: str) -> str:
 
 
 def _counted_share(run: RehearsedRun) -> float:
-    """Return the fraction of reported samples that count; a departing peer's are in no report."""
+    """Return the fraction of reported samples that count; samples lost by a departing peer are in no report."""
     counted = sum(each.work.counted for each in run.devices)
     lost = sum(each.work.lost.total() - each.work.lost[LostCause.LEFT.value] for each in run.devices)
     return counted / (counted + lost) if counted else 0.0

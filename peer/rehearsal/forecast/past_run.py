@@ -37,7 +37,7 @@ MOST_BYTES = 2**30
 LEAST_STEPS = 4  # enough for three times between steps
 UNKNOWN_MBIT = 100.0  # assumed for a connection without data, such as an auxiliary peer's
 LINE_LEVEL = 0.9  # quantile of a connection's lower bounds, to ignore single wrong times
-TAKEN_S = 1.0  # time from a step's first peer to its last
+TAKEN_S = 1.0  # assumed time from the first peer that takes a step to the last
 _Row = TypeVar("_Row", bound=BaseModel)
 _Count = Annotated[int, Field(ge=0, le=2**53)]
 _Seconds = Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False)]
@@ -88,7 +88,7 @@ class PastReport(_PastRow):
         return self.completed_at - self.elapsed_s
 
     def samples_per_second(self, *, delay: bool) -> float | None:
-        """Return the speed while computing; None if unknown."""
+        """Return the speed while computing, which with `delay` includes averaging; None if it is unknown."""
         busy_s = self.elapsed_s - (0.0 if delay else self.averaging_s)
         samples = self.samples + self.lost_samples
         return samples / busy_s if samples and busy_s > 0 else None
@@ -96,7 +96,7 @@ class PastReport(_PastRow):
 
 @dataclass(frozen=True)
 class RunHistory:
-    """The three tables in full."""
+    """A run's tables of steps, sessions and contributions, in full."""
 
     steps: Sequence[PastStep]
     sessions: Sequence[PastSession]
@@ -165,9 +165,10 @@ def _read(source: str, table: str, row: type[_Row]) -> list[_Row]:
 
 
 def stretch_of(history: RunHistory, hours: float, until: int | None = None) -> PastStretch:
-    """Return the last steps up to `until` with one era and one batch, within `hours`.
+    """Return the last steps, up to `until` if given, that have the same era and batch, within `hours`.
 
-    A stretch of all steps begins with the first session. Raises `ConfigError` for too few steps.
+    If these are all steps, the stretch begins with the first session. Raises `ConfigError` if there
+    are too few steps.
     """
     steps = sorted((each for each in history.steps if until is None or each.step <= until), key=lambda each: -each.step)
     kind = [(each.era, each.target_batch_size) for each in steps]
@@ -185,7 +186,7 @@ def stretch_of(history: RunHistory, hours: float, until: int | None = None) -> P
 
 
 def past_scenario(config: RunConfig, history: RunHistory, stretch: PastStretch, values: ModelValues) -> PastScenario:
-    """Build the scenario of a stretch of a run's history, with measured figures and numbers as names.
+    """Build the scenario of a stretch of a run's history, with its figures; devices have numbers as names.
 
     Raises `ConfigError` if nobody trained.
     """
@@ -274,7 +275,7 @@ def _times(steps: Iterable[PastStep]) -> list[float]:
 
 
 def _counted_share(reports: Iterable[PastReport]) -> float:
-    """Return the fraction of reported samples that count; samples without a receipt do."""
+    """Return the fraction of reported samples that count; samples without any receipt are taken to count."""
     counted = judged = 0
     for each in reports:
         counted += each.samples if each.counted is None else min(each.counted, each.samples)
@@ -339,7 +340,7 @@ def _whole_rounds(reports: Iterable[PastReport]) -> list[list[PastReport]]:
 
 
 def _line_bounds(rounds: Iterable[Sequence[PastReport]], size: RoundBytes) -> defaultdict[int | None, list[float]]:
-    """Return lower bounds of each device's bandwidth in bytes per second, one per round; None: keeper.
+    """Return each device's lower bounds of bandwidth (bytes per second), one per round; key None: the keeper.
 
     A rehearsed round begins when all are present, so it may take the group's shortest wait. Only
     peers with samples send values; each connection transfers the bytes of its busier direction.
@@ -360,7 +361,7 @@ def _line_bounds(rounds: Iterable[Sequence[PastReport]], size: RoundBytes) -> de
 
 
 def _busier_bytes(size: RoundBytes, share: float, sends: bool, senders: int, others: int) -> float:
-    """Return the bytes in the busier direction; `senders`: number of other peers with samples."""
+    """Return a round's bytes in a peer's busier direction; `senders`: number of other peers with samples."""
     up = size.sent * (1 - share) * sends + size.averages * others * share
     down = size.averages * (1 - share) + size.sent * senders * share
     return max(up, down)

@@ -32,13 +32,13 @@ from peer.rehearsal.population import population_tables
 
 LEAST_BATCH, MOST_BATCH = 256, 2**20
 LOCAL_BATCH = 256  # samples per local step, as measured in docs/operators/network.md
-LOCAL_LEARNING_RATE = 4e-4  # AdamW's, from the same measurement
-PROVEN_BATCH, PROVEN_RATE = 4096, 1.76e-3  # sahajBERT's, for LAMB
-BUSY_SHARE = 0.5  # fraction of the volunteers' time that ends in steps
+LOCAL_LEARNING_RATE = 4e-4  # learning rate of AdamW in the same measurement
+PROVEN_BATCH, PROVEN_RATE = 4096, 1.76e-3  # sahajBERT's batch and learning rate, with LAMB
+BUSY_SHARE = 0.5  # fraction of the volunteers' computing time that must end in steps
 LEAST_STEPS = 50  # minimum number of steps in the event
 SEARCH_HOURS = 1.0
 TIMES_SLOWEST, LEAST_TIMEOUT_S = 3, 60
-SAFE_SHARE = 0.9  # fraction of the slowest swarm's steps
+SAFE_SHARE = 0.9  # length of the schedule as a fraction of the slowest swarm's steps
 WARMUP_SHARE = 0.1
 CHECKPOINT_MINUTES = 10
 
@@ -127,7 +127,7 @@ def plan_run(
 
 
 def _content(language: str, size: str, is_exact: bool) -> dict[str, Any]:
-    """Return the keys that do not depend on rehearsals."""
+    """Return the run file's keys that do not depend on rehearsals."""
     its = SIZES[size]
     averaging = {"compression": "float16", "delay": False} if is_exact else {"compression": "auto", "delay": True}
     return {
@@ -145,7 +145,7 @@ def _content(language: str, size: str, is_exact: bool) -> dict[str, Any]:
 
 
 def _with_batch(content: Mapping[str, Any], batch: int) -> dict[str, Any]:
-    """Return the content with this batch, divided into local steps if it is above the recipe's."""
+    """Return the run file's content with this batch, divided into local steps if it exceeds the recipe's."""
     averaging: dict[str, Any] = {**content["averaging"], "target_batch_size": batch}
     if batch > PROVEN_BATCH:
         averaging["local_steps"] = batch // LOCAL_BATCH
@@ -165,7 +165,7 @@ def _choose_batch(
 ) -> tuple[int, str]:
     """Return the smallest power of two that keeps devices busy, or the largest with enough steps; and why.
 
-    The search starts with a batch for common steps, if such a batch may suffice.
+    The search starts with a batch without local steps, if such a batch may suffice.
     """
 
     def first(batch: int) -> int:
@@ -203,7 +203,7 @@ def _reasons(
     choice: AveragingChoice | None,
     content: Mapping[str, Any],
 ) -> dict[str, str]:
-    """Return the reason for each key; without a `choice`, for exact averages."""
+    """Return the reason for each key of the run file; a `choice` of None stands for exact averages."""
     if choice is None:
         compression = "Whole gradients, in 16 bits: `--exact`."
         delay = "Each step waits for its average: `--exact`. So the batch is at most sahajBERT's, without local steps."

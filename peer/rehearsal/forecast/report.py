@@ -242,7 +242,7 @@ def _step_s(run: RehearsedRun, _: RunConfig) -> float:
 
 
 def _missing_auxiliaries(run: RehearsedRun, _: RunConfig) -> float:
-    """Return the median over steps; infinite if unknown."""
+    """Return the median number of missing auxiliary peers over the steps; infinite if it is unknown."""
     known = [step.missing_auxiliaries for step in run.steps if step.missing_auxiliaries is not None]
     return median(known) if known else math.inf
 
@@ -351,7 +351,7 @@ def rows(report: RehearsalReport) -> list[Sequence[str]]:
 
 
 def classes(report: RehearsalReport) -> Mapping[str, tuple[int, int]]:
-    """Return the devices and samples in steps of each class (the devices' names without number)."""
+    """Return each class's number of devices and its samples in steps; a class is a name without its number."""
     found: dict[str, tuple[int, int]] = {}
     for run in report.runs:
         for each in run.devices:
