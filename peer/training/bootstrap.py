@@ -33,7 +33,7 @@ BEACON_WAIT_S = 5.0  # wait for the swarm's first beacon
 RETRY_S = 2.0
 NOTICE_EVERY = 15  # retries between notices to the user
 SEEK_AFTER_S = 60.0  # time without a visible keeper before each request for its addresses
-ASK_EVERY = 5  # number of retries, because the coordinator limits requests per IP address
+ASK_EVERY = 5  # tries per request for a checkpoint, because the coordinator limits requests per IP address
 
 
 class StateTaking:

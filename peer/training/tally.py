@@ -1,4 +1,4 @@
-"""Running totals of a peer's losses, lost samples and time since the last global step."""
+"""Running totals since the last global step: a peer's training losses, lost samples and time."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class Tally:
-    """Losses weighted by samples, lost samples and elapsed time since `began_at`."""
+    """A peer's training losses (weighted by samples), lost samples and elapsed time since `began_at`."""
 
     began_at: float  # time on the loop's clock
-    data_wait_s: float  # the stream's total wait at `began_at`
+    data_wait_s: float  # total time spent waiting for data until `began_at`
     lost: Counter[str] = field(default_factory=Counter)  # cause (a `peer.reporting.messages.LostCause`) -> samples
     lost_reason: str = ""
     _waiting_samples: int = 0  # accumulated samples, neither averaged nor lost yet
@@ -33,12 +33,12 @@ class Tally:
         self._waiting_samples += result.samples
 
     def settle(self, outcome: StepOutcome, now: float, data_wait_s: float) -> StepReport | None:
-        """Add the outcome of an attempt at a step; after a step, return its report and start over."""
+        """Add the outcome of an attempt at a step; if it was taken, return its report and start over."""
         self._waiting_samples -= outcome.samples + outcome.lost_samples
         if not outcome.averaged:  # this peer was behind and has caught up
             self.lose(outcome.lost_samples, outcome.lost_reason)
             if outcome.lost_samples:
-                self._results.clear()  # the losses belong to lost microbatches
+                self._results.clear()  # these training losses belong to discarded microbatches
             return None
         report = self.report(outcome, now, data_wait_s)
         self.began_at, self.data_wait_s = now, data_wait_s
@@ -53,12 +53,12 @@ class Tally:
         self.lost_reason = reason or self.lost_reason
 
     def leave(self) -> dict[str, int]:
-        """Return the unreported lost samples by cause, including those still waiting."""
+        """Return the lost samples that no report contains, by cause, including those not yet averaged."""
         self.lose(max(0, self._waiting_samples), LostCause.LEFT.value)
         return dict(self.lost)
 
     def report(self, outcome: StepOutcome, now: float, data_wait_s: float) -> StepReport:
-        """Build the report of a completed step; `now` and `data_wait_s` as in the constructor."""
+        """Build a completed step's report; `now`: the loop's clock; `data_wait_s`: wait for data in all."""
         results = self._results if outcome.samples > 0 else []
         elapsed_s = now - self.began_at
         self.lose(outcome.lost_samples, outcome.lost_reason)
@@ -99,7 +99,7 @@ class Tally:
 
 
 def claimable(loss: float | None) -> float | None:
-    """Limit a loss to the highest accepted value; a discriminator's loss has a weight of up to 50."""
+    """Limit a training loss to the highest value accepted in reports; a discriminator's weighs up to 50."""
     return None if loss is None else min(loss, CLAIM_BOUNDS["loss"].most)
 
 

@@ -265,8 +265,8 @@ class Worker:
     def _require_rates(self, swarm: Swarm, model: PreTrainedModel, usual: Averaging) -> None:
         """Raise `ConfigError` if a rate limit of the volunteer is too low for averaging.
 
-        The swarm's current gradient compression applies; without a beacon, the run file's
-        (`usual`). A keeper that chooses the compression may switch to the smallest one.
+        The swarm's current gradient compression applies, or the run file's (`usual`) if no beacon
+        is seen. A keeper that chooses the compression may switch to the smallest one.
         """
         if self._plan.upload_rate is None and self._plan.download_rate is None:
             return
