@@ -38,7 +38,7 @@ class PublishedClaim(_Published):
 class SignedWord(_Published):
     """A receipt: its signed bytes and the base64 signature."""
 
-    device: _Name  # pseudonym, which is the signing key
+    device: _Name  # pseudonym of the signing device, which is its public key
     body: Annotated[str, Field(max_length=MAX_RECEIPT_CHARS)]
     signature: Annotated[str, Field(max_length=1024)]
 
@@ -90,7 +90,7 @@ class PublishedAuthority(_Published):
 
 
 class Published(_Published):
-    """The data saved by `manyhands verify --save`: pages, and a leaderboard before and after."""
+    """The data saved by `manyhands verify --save`: pages of receipts, and the leaderboards before and after."""
 
     format: Literal["manyhands-receipts-v2"] = "manyhands-receipts-v2"
     before: PublishedOverview
@@ -144,7 +144,7 @@ def download(base: str, get: Get, wait: Callable[[float], None]) -> Published:
 
 
 def _newer_overview(base: str, get: Get, wait: Callable[[float], None]) -> PublishedOverview:
-    """Download an overview that was started after this call; the next one may be in progress already."""
+    """Download the second new overview from now on, because the next one may be in progress already."""
     seen = [_overview(base, get)]
     for _ in range(FRESH_ATTEMPTS):
         if len({overview.taken_at for overview in seen}) > 2:

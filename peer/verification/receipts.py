@@ -33,7 +33,7 @@ class Confirmation:
 
 
 def credited(claim: int, member: str, words: Sequence[Confirmation]) -> int | None:
-    """Return the credited samples of a member's claim; None without any confirmation.
+    """Return the samples to credit for a member's claim, or None if nobody else has confirmed any.
 
     The keeper's confirmation alone suffices, because the operator runs the keeper and must trust it
     anyway. Otherwise the median of the confirmations by *other* members' devices is used, or the
@@ -106,7 +106,7 @@ def _verify_step(page: Page, step: PublishedStep, found: Verification) -> None:
 
 
 def _opened(page: Page, step: PublishedStep, found: Verification) -> list[tuple[PublishedDevice, ReceiptBody]]:
-    """Return the step's valid receipts and signers, one per member; others become problems."""
+    """Return a step's valid receipts with their signers, one per member; note all others as problems."""
     opened: dict[str, tuple[PublishedDevice, ReceiptBody]] = {}
     for word in step.receipts:
         try:
