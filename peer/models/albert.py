@@ -63,7 +63,7 @@ def encode(model: AlbertForPreTraining, batch: Batch, wanted: Tensor) -> Tensor:
 
 
 def compile_layers(model: AlbertForPreTraining, compiler: str | None) -> None:
-    """Compile the layers used by `encode` with this backend of torch.compile; None: run uncompiled."""
+    """Compile the layers that `encode` uses with this backend of torch.compile; with None, do not compile."""
     compiled = None if compiler is None else torch.compile(_SharedLayer.forward, backend=compiler)
     model.albert.encoder.compiled_forward = compiled  # type: ignore[assignment]
 

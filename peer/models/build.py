@@ -55,7 +55,7 @@ def encode(model: Any, batch: Batch, wanted: Tensor, **more: Any) -> Tensor:
 
 
 def compile_layers(model: Any, compiler: str | None) -> None:
-    """Compile transformers' layers with this backend at their next call; None: run uncompiled."""
+    """Compile transformers' layers with this backend at their next call; with None, run them uncompiled."""
     for module in model.base_model.modules():
         if isinstance(module, nn.ModuleList) and len(module) == model.config.num_hidden_layers:
             for layer in module:
@@ -66,7 +66,7 @@ def compile_layers(model: Any, compiler: str | None) -> None:
 
 @dataclass(frozen=True)
 class Family:
-    """A model family; models in the signatures are instances of the class `model`."""
+    """A model family; its functions take instances of the class that `model` names."""
 
     model: str  # transformers' class with the objective's head
     settings: Callable[[Model, SpecialIds], Settings]  # keyword arguments for its transformers configuration
@@ -75,7 +75,7 @@ class Family:
     order_logits: Callable[[Any, Tensor], Tensor] | None = None  # hidden of [CLS] (b, hidden) -> (b, 2)
     untrained: Callable[[Model], tuple[str, ...]] = lambda _: ()  # name patterns of frozen parameters
     prepare: Callable[[Any], None] = use_onednn  # applied to the new module
-    compile_layers: Callable[[Any, str | None], None] = compile_layers  # None: uncompile
+    compile_layers: Callable[[Any, str | None], None] = compile_layers  # with None: run uncompiled
     own_checkpointing: bool = False  # `encode` itself reads the encoder's `gradient_checkpointing`
 
 
@@ -182,7 +182,7 @@ def _gpt2(model: Model, special: SpecialIds) -> Settings:
 
 
 def _untrained_in_deberta_v2(model: Model) -> tuple[str, ...]:
-    """Return the biases whose gradient is noise; p2c (positions scored against keys) reduces them."""
+    """Return the parameters whose gradient is noise; with p2c (positions scored against keys) these are fewer."""
     relative = model.options.get("relative_attention", True)
     scores = model.options.get("pos_att_type", ["c2p", "p2c"])
     untrained = ["*.pos_key_proj.bias"]

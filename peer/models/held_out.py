@@ -63,10 +63,10 @@ class HeldOutMetrics:
     predicted_tokens: int
     mlm_loss: float  # over positions with a label: masked ones, or all with a next token
     accuracy: float  # fraction of these positions with a correct most likely token
-    sop_loss: float | None  # None (also below): no sentence-order objective
-    sop_accuracy: float | None
-    # Replaced tokens: the loss without its weight; None: no such objective.
-    detection_loss: float | None = None
+    sop_loss: float | None  # None without a sentence-order objective
+    sop_accuracy: float | None  # None without a sentence-order objective
+    # These three are None unless the objective is replaced token detection.
+    detection_loss: float | None = None  # without the loss's weight in the objective
     detection_accuracy: float | None = None  # fraction of all tokens classified correctly
     detection_f1: float | None = None  # harmonic mean of precision and recall for replaced tokens
 
@@ -231,7 +231,7 @@ def open_validation_set(config: RunConfig, tokenizer_dir: Path, directory: Path)
 
 
 def draw_samples(config: RunConfig, tokenizer_dir: Path, limit: int = MAX_DOCUMENTS_READ) -> Batch | None:
-    """Draw the configured number of labelled samples, or fewer if the documents end; None if none."""
+    """Draw the configured number of labelled samples, or fewer if the documents end; None if there are none."""
     wanted = config.data.validation.samples
     maker = SampleMaker(config, tokenizer_dir, np.random.default_rng((config.run.seed, DRAWING_DEVICE)))
     samples = None

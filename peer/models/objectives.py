@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from peer.data.batching.batches import Batch
 
 ROWS = 64  # multiple to which numbers of rows are rounded up
-MAX_LOGITS = 1 << 26  # maximum held at once (256 MiB); more are computed in parts
+MAX_LOGITS = 1 << 26  # most logits in memory at once (256 MiB); more are computed in parts
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Losses:
     total: Tensor
     mlm: Tensor  # mean over positions with a label: masked ones, or all with a next token
     sop: Tensor | None  # sum over the samples with an order label, divided by all samples
-    detection: Tensor | None = None  # replaced tokens: mean over all tokens, times its weight
+    detection: Tensor | None = None  # for replaced tokens: mean over all tokens, times the objective's weight
 
     @property
     def by_sample(self) -> Tensor | None:

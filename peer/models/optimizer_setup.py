@@ -1,7 +1,8 @@
 """Construction of a run's optimizer and schedule from the run file.
 
 Peers, keeper and evaluation build their optimizers here, with the rules of
-`peer.models.optimizers`. The schedule depends on completed steps only: peers join late or go back.
+`peer.models.optimizers`. The schedule depends only on the number of completed steps, because peers
+join late or return to a checkpoint.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def _hidden_matrices(model: torch.nn.Module) -> list[torch.nn.Parameter]:
 
 
 def build_optimizer(config: RunConfig, groups: Iterable[ParameterGroup]) -> SharedOptimizer:
-    """Build the optimizer of global steps: the run's, or the outer one with local steps."""
+    """Build the optimizer of global steps: the run file's, or the outer optimizer if peers take local steps."""
     averaging = config.averaging
     if averaging.local_steps > 1:
         return OuterNesterov(groups, averaging.outer_learning_rate, averaging.outer_momentum)

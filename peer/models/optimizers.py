@@ -129,7 +129,7 @@ class SharedOptimizer(torch.optim.Optimizer):
                 self._update_group(group, parameters, scale)
 
     def _clip_factor(self) -> float:
-        """Return the factor that limits the global norm to `max_grad_norm`; NaN if it is not finite."""
+        """Return the factor that limits the global norm to `max_grad_norm`; NaN if the norm is not finite."""
         grads = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
         norm = float(gradient_norm(grads))
         if not math.isfinite(norm):
@@ -235,7 +235,7 @@ class AdamW(SharedOptimizer):
 
 
 class StableAdamW(AdamW):
-    """AdamW with AdaFactor's update clipping: a gradient larger than its moments lowers its rate.
+    """AdamW with AdaFactor's update clipping: a tensor's rate falls if its gradient exceeds its moments.
 
     m and v are debiased as they are updated; RMS = sqrt(mean(g^2 / max(v, eps^2))), n = lr / max(1, RMS), and
     p -= n * (weight_decay * p + m / (sqrt(v) + eps)).

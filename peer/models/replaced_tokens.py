@@ -51,7 +51,7 @@ class ReplacedTokens(ElectraPreTrainedModel):  # type: ignore[no-untyped-call]
         return found
 
     def detection_logits(self, input_ids: Tensor, batch: Batch) -> Tensor:
-        """Return the logits of each token having been replaced: input_ids (b, l) -> (b, l)."""
+        """Return each token's logit of having been replaced: input_ids (b, l) -> (b, l)."""
         shared, own = self.generator.electra.embeddings, self.discriminator.electra.embeddings
         embedded = functional.embedding(input_ids, shared.word_embeddings.weight.detach())
         hidden = self.discriminator.electra(
@@ -97,7 +97,7 @@ def put_in_place(batch: Batch, tokens: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def draw_tokens(to_logits: Callable[[Tensor], Tensor], hidden: Tensor, draws: Tensor, rows_at_once: int) -> Tensor:
-    """Draw a token for each row of hidden (m, hidden) by its softmax and `draws` (m,) in [0, 1).
+    """Draw a token from the softmax of each row of hidden (m, hidden), with `draws` (m,) in [0, 1).
 
     The draws are part of the batch. The tokens therefore do not depend on the batch's division
     among devices, and are reproducible.
@@ -113,6 +113,7 @@ def draw_tokens(to_logits: Callable[[Tensor], Tensor], hidden: Tensor, draws: Te
 def shuffled(batch: Batch) -> tuple[Tensor, Tensor]:
     """Replace each masked token by the next masked one; returns the tensors of `put_in_place`.
 
-    Used to probe checkpoints: without a generator, the losses of successive ones are comparable.
+    Used to probe checkpoints: as no generator takes part, the losses of different checkpoints are
+    comparable.
     """
     return put_in_place(batch, batch.labels.roll(-1))
