@@ -36,8 +36,8 @@ class Backend(Protocol):
     def microbatch_size(self, usual: int, limit: int, make_batch: Callable[[int], Batch]) -> int:
         """Return the number of samples per microbatch, up to `limit`.
 
-        The largest that fits, or `usual` if more would be no faster. `make_batch` builds a batch of
-        a given size for trials.
+        It is the largest number that fits into memory, or `usual` if more would be no faster.
+        `make_batch` builds a batch of a given size for trials.
         """
         ...
 

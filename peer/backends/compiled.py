@@ -52,7 +52,7 @@ class CompiledLayers:
             self._switch(on=False)
 
     def give_up(self, error: Exception) -> bool:
-        """Switch to uncompiled layers after an error and report it once; return False if none were compiled."""
+        """Switch to uncompiled layers after an error, and report it once; return False if already uncompiled."""
         with self._lock:
             if not self.on:
                 return False

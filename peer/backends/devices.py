@@ -103,9 +103,9 @@ def compile_if_it_pays(
     tell: Callable[[str], None],
     clock: Callable[[], float],
 ) -> None:
-    """Try compilation according to `mode`, and keep it if it is faster (`on`: if it works).
+    """Try compilation according to `mode`, and keep it if it is faster, or if it works and `mode` is `on`.
 
-    `tell` receives one sentence. `name` identifies the device, the model and the microbatch.
+    `tell` receives a sentence on the outcome. `name` identifies device, model and microbatch.
     """
     if not isinstance(backend, TorchBackend | ReplicaBackend):  # JAX always compiles
         return

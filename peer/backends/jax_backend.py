@@ -37,7 +37,7 @@ AXIS = "data"
 EVERYWHERE, DIVIDED = PartitionSpec(), PartitionSpec(AXIS)  # type: ignore[no-untyped-call]
 Gradients = dict[str, Array]
 Weights = Mapping[str, Array]
-FARTHEST = -3.0e38  # score of padding
+FARTHEST = -3.0e38  # attention score of padding
 
 
 @dataclass(frozen=True)
@@ -224,7 +224,7 @@ class JaxBackend:
         return len(self._devices)
 
     def microbatch_size(self, usual: int, limit: int, make_batch: Callable[[int], Batch]) -> int:
-        """Return the usual number per device; each trial of another size would require a compilation."""
+        """Return `usual` samples per device, up to `limit`; trying other sizes would require compilations."""
         del make_batch
         return max(1, min(limit, usual * self.replicas))
 

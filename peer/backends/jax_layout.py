@@ -52,7 +52,7 @@ class EncoderLayout:
 
 
 def layout_of(config: Any, *, sentence_order: bool) -> EncoderLayout:
-    """Return the layout for a transformers configuration. Raises `ConfigError` for other families."""
+    """Return the layout for a transformers configuration. Raises `ConfigError` for unsupported families."""
     family = config.model_type
     if family not in ("albert", "bert", "roberta"):
         raise ConfigError(f"JAX trains ALBERT, BERT and RoBERTa, not `{family}`: use `--device auto` for this run.")

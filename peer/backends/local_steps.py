@@ -79,7 +79,7 @@ class OuterSteps(Protocol):
 def with_local_steps(
     config: RunConfig, backend: Backend, own: torch.nn.Module, common: torch.nn.Module, swarm: OuterSteps
 ) -> Backend:
-    """Return the trainer's backend: the backend of `own`, wrapped for local steps if there are any."""
+    """Return the trainer's backend: the backend of `own`, wrapped in `LocalSteps` if the run has local steps."""
     return backend if own is common else LocalSteps(config, backend, own, common, swarm)
 
 
@@ -101,7 +101,7 @@ class LocalSteps:
         self._bases: list[torch.Tensor] = [shared for _, shared in self._pairs]  # b in equation (1)
         if config.averaging.delay:
             self._bases = [base.detach().clone() for base in self._bases]
-        self._guesses = self._bases  # e of (5), during a background round
+        self._guesses = self._bases  # e in equation (5) during a background round, else the bases
         self._began_at = swarm.step
         self._samples = self._pending = 0  # samples since the base; samples not yet in a local step
         self._set_aside = 0  # samples accumulated before the guess
@@ -149,7 +149,7 @@ class LocalSteps:
 
     @torch.no_grad()
     def synchronize(self) -> None:
-        """Continue from the common parameters, after an outer step or being out of sync.
+        """Continue from the common parameters, after an outer step or after this peer was out of sync.
 
         The progress of samples still to be averaged is kept: (6), (7).
         """
@@ -168,7 +168,7 @@ class LocalSteps:
 
     @torch.no_grad()
     def _go_ahead(self) -> None:
-        """Continue from a guess of the next common parameters, (5), during a round of all samples so far."""
+        """Continue from a guess of the next common parameters, (5), while all samples so far are averaged."""
         outer = self._swarm.optimizer
         assert isinstance(outer, OuterNesterov)
         progress = [base - mine for (mine, _), base in zip(self._pairs, self._bases, strict=True)]

@@ -41,7 +41,7 @@ PHRASES = (
     "cudnn_status_internal_error",
     "could not create a primitive",
 )
-MICROBATCHES_A_STEP = 16  # minimum per step, which waits for whole microbatches
+MICROBATCHES_A_STEP = 16  # fewest microbatches in a step, because a step waits for whole microbatches
 
 
 def fitting_microbatch_size(
@@ -108,7 +108,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def largest_fitting(fits: Callable[[int], bool], limit: int) -> int:
-    """Return the largest fitting size up to `limit`, by doubling from 1, then trying 1.5 times; 0: none."""
+    """Return the largest size up to `limit` that fits, by doubling from 1, then 1.5 times; 0 if none fits."""
     size = 0
     while (following := max(1, 2 * size)) <= limit and fits(following):
         size = following

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from peer.data.batching.batches import Batch
 
 DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-PROBED_SHARE = 0.9  # fraction of an accelerator's memory; training needs the rest
+PROBED_SHARE = 0.9  # fraction of a GPU's memory that trials may use; training needs the rest
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,9 @@ class Passes:
     def compute(self, batch: Batch, whole: Counts) -> MicrobatchShare:
         """Return the batch's contribution to the microbatch `whole`.
 
-        Retries while smaller parts or loss scales may help. A loss that is not finite, or a
-        gradient at a scale of 1, is not an overflow caused by the loss scale, which then does not
-        change. Raises `MemoryLimitError` if not even one sample fits.
+        Retries while smaller parts or loss scales may help. If the loss itself is not finite, or
+        the gradient is not finite even at a scale of 1, the loss scale is not the cause and does
+        not change. Raises `MemoryLimitError` if not even one sample fits.
         """
         batch = to_device(batch, self.device)
         scale = self.scale.value
@@ -106,7 +106,7 @@ class Passes:
                 scale = max(1.0, scale / 2)
 
     def fitting_size(self, usual: int, limit: int, make_batch: Callable[[int], Batch]) -> int:
-        """Return the largest size that fits on a GPU; elsewhere `usual`, because more would be no faster."""
+        """Return the largest size that fits on a GPU; on other devices `usual`, as more would be no faster."""
         if self.device.type != "cuda":
             return usual
         torch.cuda.set_per_process_memory_fraction(PROBED_SHARE, self.device)

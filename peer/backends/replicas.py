@@ -73,7 +73,7 @@ class ReplicaBackend:
         return devices if self._precision == "fp32" else f"{devices}, {self._precision}"
 
     def microbatch_size(self, usual: int, limit: int, make_batch: Callable[[int], Batch]) -> int:
-        """Return the number of replicas times the smallest fitting size (`usual` without CUDA)."""
+        """Return the number of replicas times the largest size that fits on each (`usual` without CUDA)."""
         replicas = len(self._replicas)
         most = max(1, limit // replicas)
         calls = [partial(replica.fitting_size, min(usual, most), most, make_batch) for replica in self._replicas]
@@ -102,7 +102,7 @@ class ReplicaBackend:
 
     @property
     def on_gpus(self) -> bool:
-        """Return whether replicas are on GPUs, where compilation is tried by default."""
+        """Whether replicas are on GPUs, where compilation is tried by default."""
         return any(device.type == "cuda" for device in self._devices)
 
     def rehearse(self, batch: Batch) -> None:

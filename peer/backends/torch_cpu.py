@@ -39,7 +39,7 @@ class TorchBackend:
         return device if self._precision == "fp32" else f"{device}, {self._precision}"
 
     def microbatch_size(self, usual: int, limit: int, make_batch: Callable[[int], Batch]) -> int:
-        """Return the usual number, because more would be no faster."""
+        """Return `usual`, because more samples per microbatch would be no faster."""
         return self._passes.fitting_size(usual, limit, make_batch)
 
     def stage(self, batch: Batch) -> Batch:
@@ -48,7 +48,7 @@ class TorchBackend:
 
     @property
     def on_gpus(self) -> bool:
-        """Return False; compilation is tried by default only on GPUs."""
+        """Always False; only on GPUs is compilation tried by default."""
         return False
 
     def rehearse(self, batch: Batch) -> None:
