@@ -61,7 +61,7 @@ def training_sample(config: RunConfig) -> Iterator[str]:
 
 
 def order_sample(config: RunConfig) -> list[str]:
-    """Return a sample of each source for `single_sentences`; empty without sentence order."""
+    """Return a sample of each source for `single_sentences`; empty if the objective has no sentence order."""
     known = all(source.kind == "builtin" for source in config.data.sources)  # built-in documents are long
     return [] if known or config.objective.name != "mlm+sop" else list(sample_documents(config, ORDER_DOCUMENTS))
 
@@ -95,7 +95,7 @@ class SingleSentences:
 
 
 def single_sentences(config: RunConfig, documents: Iterable[str]) -> SingleSentences | None:
-    """Return the share of single-sentence documents; None without sentence order or documents."""
+    """Return the share of single-sentence documents; None if there are no documents or no sentence order."""
     are_single = [len(split_sentences(document, config.run.language)) < 2 for document in documents]
     if config.objective.name != "mlm+sop" or not are_single:
         return None

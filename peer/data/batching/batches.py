@@ -180,7 +180,7 @@ class SampleMaker:
         return len(self._packer.carried)
 
     def samples(self, documents: list[str], count: Callable[[Sequence[int]], None] = lambda _: None) -> Samples:
-        """Return all samples filled by the documents and carried tokens; `count` gets token counts."""
+        """Return all samples that documents and carried tokens fill; `count` gets the documents' token counts."""
         chunk = self._encoder.encode(documents)
         if chunk.document_tokens is not None:
             count(chunk.document_tokens.tolist())
@@ -273,7 +273,7 @@ class SavedPlaces:
         self._elsewhere: dict[str, Any] = {}  # positions in sources of other phases
 
     def load(self, report: Report) -> StreamState | None:
-        """Return the saved position; None, with a report, if it is damaged or for another order."""
+        """Return the saved position; None if there is none, or, with a report, if it is damaged or outdated."""
         try:
             content = json.loads(self._path.read_text(encoding="utf-8"))
             if (content["version"], content["key"]) == (STATE_VERSION, self._key):

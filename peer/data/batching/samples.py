@@ -236,7 +236,7 @@ def _arrange(tokens: Tokens, filler: Tokens, anchors: _Anchors, filler_starts: I
 
 
 class ContiguousPacker:
-    """Cuts samples from continuous text, for encoders between [CLS] and [SEP].
+    """Cuts samples from continuous text; if `framed`, each sample is put between [CLS] and [SEP].
 
     `between`: the tokens after each document, a separator and optionally the next document's first.
     """

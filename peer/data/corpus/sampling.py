@@ -170,7 +170,7 @@ class CorpusSample:
         self._max_documents, self._max_characters, self._rng = max_documents, max_characters, rng
         self._kept: list[tuple[float, str]] = []  # a heap by negative keys: pops the largest key
         self._characters = 0
-        self._border = 1.0  # keys from here on are rejected
+        self._border = 1.0  # keys of at least this value are rejected
 
     def add(self, documents: Sequence[str]) -> None:
         """Offer more documents to the sample."""

@@ -28,13 +28,13 @@ NEAR_REMEMBERED = 200_000  # documents in about half a gigabyte
 PERMUTATIONS = 64
 SIMILAR = 0.8  # Jaccard similarity above which two documents are near duplicates
 SHINGLE_WORDS, SHINGLE_CHARACTERS = 5, 8
-UNSPACED = 16  # characters per word; more than in any script that separates words
+UNSPACED = 16  # characters per word above which a script is taken to have no spaces
 WORD = re.compile(r"\w+")
 MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 def open_duplicates(kind: Duplicates) -> DocumentFilter | None:
-    """Return a new filter that drops copies of earlier documents, or None. Raises `ConfigError`."""
+    """Return a new filter for copies of earlier documents, or None to keep all. Raises `ConfigError`."""
     if kind == "none":
         return None
     return ExactDuplicates().keep if kind == "exact" else NearDuplicates().keep
@@ -43,7 +43,7 @@ def open_duplicates(kind: Duplicates) -> DocumentFilter | None:
 class ExactDuplicates:
     """A filter by 64-bit hashes, with hardly one false match in a hundred million documents.
 
-    A table of rows is its memory; a full row drops a document chosen by the new one's hash.
+    It remembers documents in a table; a full row forgets the document that the new one's hash selects.
     """
 
     def __init__(self, remembered: int = EXACT_REMEMBERED) -> None:

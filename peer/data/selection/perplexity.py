@@ -35,12 +35,12 @@ def quartiles_of(perplexities: Floats) -> tuple[float, float, float]:
 
 
 def quartile_numbers(perplexities: Floats, quartiles: Sequence[float]) -> NDArray[np.int64]:
-    """Return each document's quartile, 0 to 3, as (documents,); bounds belong to the lower quartile."""
+    """Return each document's quartile, 0 to 3, (documents,); a value on a boundary is in the lower quartile."""
     return np.searchsorted(np.asarray(quartiles), perplexities, side="left").astype(np.int64)
 
 
 def default_factors(quartiles: Sequence[float]) -> tuple[float, float, float, float]:
-    """Return BERTIN's weights of the quartiles: narrower ones have more; the largest weight is 1."""
+    """Return BERTIN's weights of the quartiles: a narrower quartile weighs more; the largest weight is 1."""
     first, second, third = quartiles
     widths = np.maximum([first, second - first, third - second, LAST_WIDTHS * third], LEAST_WIDTH * first)
     one, two, three, four = (_rounded(value) for value in widths.min() / widths)
@@ -48,7 +48,7 @@ def default_factors(quartiles: Sequence[float]) -> tuple[float, float, float, fl
 
 
 def default_width(quartiles: Sequence[float]) -> float:
-    """Return a width for which the quartiles have about half of the median's weight.
+    """Return a width with which documents at the quartiles have about half of the median's weight.
 
     BERTIN's 4.5 fits the perplexities of Spanish under its own model; others spread differently.
     """
@@ -78,7 +78,7 @@ def plan_sampling(
     factors: Sequence[float] | None = None,
     width: float | None = None,
 ) -> Sampling:
-    """Plan the sampling that keeps `share` of a corpus with such perplexities. Raises `ConfigError`."""
+    """Plan the sampling that keeps `share` of a corpus with these perplexities. Raises `ConfigError`."""
     quartiles = quartiles_of(perplexities)
     shapes: Mapping[Method, Mapping[str, object]] = {
         "random": {},
@@ -152,7 +152,7 @@ class PerplexityTally:
             self.bins[name] += np.bincount(bins[inner], weights[inner], BINS)
 
     def density(self, name: str) -> Floats:
-        """Return the density of these documents in each bin, for a plot."""
+        """Return the density in each bin of the documents counted as `name`, for a plot."""
         total = self.parts[name].sum()
         density: Floats = self.bins[name] / max(total, 1e-12) / np.diff(self.edges)
         return density

@@ -147,7 +147,7 @@ class MixedDocuments:
         self.close()
 
     def _await_any(self) -> None:
-        """Wait while all sources fail. Raises `ConfigError` if none ever gave a document and all pause."""
+        """Wait while all sources fail. Raises `ConfigError` if all pause and none has ever given a document."""
         while not any(stream.is_ready() for stream in self._streams):
             readers = [stream.reader for stream in self._streams]
             troubles = [reader.trouble for reader in readers if reader.trouble is not None]
@@ -158,7 +158,7 @@ class MixedDocuments:
 
 
 def source_names(sources: Sequence[Source]) -> list[str]:
-    """Return a digest of each source's settings except weight and licence, with a number for equal ones."""
+    """Return a digest of each source's settings except weight and licence, numbered among equal digests."""
     names: list[str] = []
     for source in sources:
         name = sha256(source.model_dump_json(exclude={"weight", "license"}).encode()).hexdigest()
@@ -219,7 +219,7 @@ def open_documents(
 
 
 def sample_documents(config: RunConfig, limit: int) -> Iterator[str]:
-    """Yield up to `limit` different documents for training a tokenizer, by the sources' weights.
+    """Yield up to `limit` different documents to train a tokenizer, in proportion to the sources' weights.
 
     They are not sampled by perplexity, which may need the tokenizer. Raises `ConfigError` for an
     unreadable source, and `UnreachableError`, before reading anything, if the hub does not respond.

@@ -68,7 +68,7 @@ class FileReader(UnitReader):
         in_lines = is_json or source.documents == "line"
         self._divide: Divide = partial(line_documents, in_pieces=not is_json) if in_lines else paragraph_documents
         self._decode: Decode = partial(decode_json, source) if is_json else decode_text
-        # Documents cut into pieces have more characters than this.
+        # A document cut into pieces has more characters than a quarter of its limit in bytes.
         self._wants_long = (source.filters.max_characters or MAX_DOCUMENT_BYTES) > MAX_DOCUMENT_BYTES // 4
         # One byte early, to detect whether a line begins at the range's first byte.
         self._offset = max(span.start - 1, 0) if state is None else int(state["offset"])
@@ -108,7 +108,7 @@ class FileReader(UnitReader):
 
 
 def decode_json(source: Source, line: bytes) -> Record:
-    """Return the text of a JSON object; None if it is damaged or has none (see `document_of`)."""
+    """Return the text of a JSON object (see `document_of`), or None if it is damaged or has no text."""
     try:
         text = document_of(json.loads(line.removeprefix(BYTE_ORDER_MARK)), source)
         (text or "").encode()  # raises for half a surrogate pair
@@ -118,7 +118,7 @@ def decode_json(source: Source, line: bytes) -> Record:
 
 
 def decode_text(content: bytes) -> Record:
-    """Decode UTF-8 text, with replacement characters for damage; None if there is much of it."""
+    """Decode UTF-8 text, replacing damaged characters; return None if there are many of these."""
     text = content.removeprefix(BYTE_ORDER_MARK).decode("utf-8", errors="replace").strip()
     return text if is_legible(text) else None
 

@@ -20,7 +20,7 @@ class _End:
 
 
 class Prefetched(Generic[T]):
-    """An iterator that prefetches up to `depth` items in a thread; its error is raised in `take`."""
+    """An iterator that prefetches up to `depth` items in a thread; `take` raises the thread's error."""
 
     def __init__(self, items: Iterator[T], depth: int, name: str) -> None:
         self._queue: queue.Queue[T | _End] = queue.Queue(depth)

@@ -53,12 +53,12 @@ class SourcePlan:
 class BlockPosition(SourcePlace):
     """A document's position in a block, and the block's place in the source; saved as JSON."""
 
-    units: NonNegativeInt | None = None  # number in the source; None before it was opened
+    units: NonNegativeInt | None = None  # number of the source's units; None before it was opened
     size: NonNegativeInt | None = None  # number of records in the block
     index: NonNegativeInt = 0  # index of the document in the block
 
     def resume(self, units: int) -> tuple[SourcePlace, int | None, int]:
-        """Return where to begin, the first block's number of records, and the records to skip."""
+        """Return where to begin, the first block's number of records (None: the usual), and how many to skip."""
         if self.units is None:
             return SourcePlace(), None, 0
         if self.units != units or self.turn >= units:  # the source has changed: begin its next epoch
@@ -79,7 +79,7 @@ class Trouble:
     """The reason why a source currently yields no documents."""
 
     text: str
-    resting: bool  # False: it is being retried
+    resting: bool  # whether the source pauses; False while it is being retried
 
 
 @dataclass
@@ -175,7 +175,7 @@ class SourceReader:
     ) -> None:
         self._plan, self._position, self._report, self._pauses = plan, position or BlockPosition(), report, pauses
         self.trouble: Trouble | None = None
-        self.has_given = position is not None  # in this session, or perhaps in an earlier one
+        self.has_given = position is not None  # whether it has yielded documents, perhaps in an earlier session
         self._setbacks = Setbacks()
         self._filters: tuple[int, Sequence[DocumentFilter]] = (-1, ())  # epoch and its filters
         self._barren_records = self._barren_units = 0  # counts since the last kept document

@@ -43,7 +43,7 @@ FOREIGN: Mapping[bytes, tuple[str, str]] = MappingProxyType(
         b"\x7fELF": ("a program", NOT_TEXT),
     }
 )
-# The same for text, stripped and in lower case.
+# First characters of a text, stripped and in lower case -> kind of file, and the remedy.
 FOREIGN_TEXT: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "<!doctype html": ("an HTML page", NOT_A_PAGE),
@@ -64,7 +64,7 @@ MARKS = (  # longer ones first, because UTF-32's begins like UTF-16's
 )
 UNMARKED = {"utf-32-le": 4, "utf-32-be": 4, "utf-16-le": 2, "utf-16-be": 2}  # encoding -> bytes per code unit
 CONTROLS = frozenset(map(chr, range(32))) - frozenset("\t\n\v\f\r\x1a\x1b\x1c\x1d\x1e\x1f")
-MOST_CONTROLS = 0.01  # share of a text's characters
+MOST_CONTROLS = 0.01  # largest share of control characters in a text
 FEW = 3  # invalid bytes tolerated in UTF-8 text
 LEAST_COHERENCE, LEAST_LEAD = 0.2, 0.03  # thresholds for charset-normalizer's guesses
 REPLACEMENT = "\ufffd"
@@ -85,7 +85,7 @@ class TextForm:
 
 
 def packing_of(head: bytes) -> str | None:
-    """Return the compression of a file with these first bytes, or None."""
+    """Return the compression of a file with these first bytes, or None if it is not compressed."""
     return next((name for magic, name in PACKINGS.items() if head.startswith(magic)), None)
 
 

@@ -131,7 +131,7 @@ def ask_each(files: Sequence[File], ask: Callable[[File], Answer]) -> list[Answe
 
 
 def deal_units(units: int, device_number: int, seed: tuple[int, ...], epoch: int) -> NDArray[np.int64]:
-    """Return (units,) in the device's order: a common cyclic order, with a start for each device.
+    """Return the unit numbers, (units,), in a device's order: a common cyclic order, from its own start.
 
     Devices therefore read different units at the same time and together cover all units evenly,
     without communication and without knowledge of the number of devices.

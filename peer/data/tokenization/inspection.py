@@ -26,7 +26,7 @@ from peer.data.tokenization.words import JOINERS
 logger = logging.getLogger(__name__)
 
 BATCH = 256  # documents tokenized per call
-NOTICEABLE = 0.02  # share of all words; texts with few marks stay below it
+NOTICEABLE = 0.02  # share of cut words above which to warn; texts with few marks stay below it
 _WORDS = Whitespace()  # runs of letters, marks and digits, and runs of anything else
 ALL = "all, longest first"
 CUT_WORDS = (
@@ -114,7 +114,7 @@ class Fit:
         return Fit(**{name: value + getattr(other, name) for name, value in vars(self).items()})
 
     def summary(self) -> dict[str, float | None]:
-        """Return the ratios by which tokenizers are compared; None without text."""
+        """Return the ratios by which tokenizers are compared; a ratio is None if there is nothing to count."""
         return {
             "unknown_rate": _ratio(self.unknown, self.tokens),
             "characters_per_token": _ratio(self.characters, self.tokens),

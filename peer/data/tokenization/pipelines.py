@@ -70,7 +70,7 @@ def build_pipeline(model: Model, config: TokenizerConfig) -> Tokenizer:
 
 
 def build_normalizer(config: TokenizerConfig) -> Normalizer | None:
-    """Build the sequence of the run's normalizers, or None if there are none. Raises `ConfigError`."""
+    """Build the run's normalizers as one, or None if there are none. Raises `ConfigError` for a bad pattern."""
     built = [_NORMALIZERS[step.name](**_parameters(step)) for step in config.chosen_normalizers]
     return normalizers.Sequence(built) if built else None
 

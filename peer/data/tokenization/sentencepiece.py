@@ -148,7 +148,7 @@ def _normalizer(spec: Any) -> Normalizer:
 
 
 def _prepend_scheme(proto: Any) -> str:
-    """Return where a space is prepended; none is after a user-defined symbol."""
+    """Return where a space is prepended; it never is after a user-defined symbol."""
     if not proto.normalizer_spec.add_dummy_prefix:
         return "never"
     return "first" if any(piece.type == USER_DEFINED for piece in proto.pieces) else "always"

@@ -52,7 +52,7 @@ def read_tokenizer(path: Path) -> Tokenizer:
 
 
 def read_tokenizer_config(path: Path) -> dict[str, Any]:
-    """Load the configuration in a tokenizer's folder; empty if missing. Raises `ConfigError`."""
+    """Load the configuration in a tokenizer's folder; {} if there is none. Raises `ConfigError` if invalid."""
     file = path / CONFIG_FILE
     if not file.is_file():
         return {}
@@ -104,7 +104,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
 
 def load_special_ids(directory: Path) -> SpecialIds:
-    """Load the special tokens' ids, by the names in the folder's configuration. Raises `ConfigError`."""
+    """Load the special tokens' ids. Raises `ConfigError` if the tokenizer has no end-of-text token."""
     return special_ids(read_tokenizer(directory), read_tokenizer_config(directory))
 
 

@@ -31,7 +31,7 @@ from peer.data.tokenization.special_tokens import added_tokens
 SLOTS = 1 << 24  # counters in 16 MB, shared by words, so a rare word may pass
 LET_THROUGH = 255
 CLAUSE_CHARACTERS = 32  # a longer word is a clause without spaces
-WORDS_PER_CHARACTER = 2  # memory of a clause, whose substrings Unigram's trainer stores
+WORDS_PER_CHARACTER = 2  # words that take as much memory as a clause's character, as its substrings are stored
 _WORDS = re.compile(r"\s*\S+")  # a word with the white space before it
 FREE_WORDS = 100_000  # distinct words that always pass
 WORDS_PER_TOKEN = 8  # distinct words allowed per token to learn
@@ -112,7 +112,6 @@ def _train(config: TokenizerConfig, names: Mapping[str, str], sentences: Iterato
 
 
 def _algorithm(config: TokenizerConfig, names: Mapping[str, str]) -> tuple[Model, Trainer]:
-    """Return the untrained model and its trainer."""
     prefix: dict[str, Any] = {"continuing_subword_prefix": CONTINUED} if marks_continuation(config) else {}
     common: dict[str, Any] = {
         "vocab_size": config.vocab_size,

@@ -39,7 +39,7 @@ WORD_WITH_SPACE = re.compile(r"\s*\S+")
 REPLACEMENT = "\ufffd"
 Tokens = NDArray[np.int32]
 Ints = NDArray[np.int64]
-MAX_WORDS = 300_000  # of about a hundred bytes each
+MAX_WORDS = 300_000  # most cached words, which take about a hundred bytes each
 MAX_CHARACTERS = 16_000_000  # total length of the cached words
 METASPACE = "▁"
 JOINERS = "\u200c\u200d"  # invisible, but part of words in many scripts
@@ -148,7 +148,6 @@ class WordMemory:
         return tokens, lengths
 
     def _learn(self, words: list[str]) -> None:
-        """Append new words to the tables."""
         if words:
             tokens, lengths = encode_texts(self._tokenizer, words)
             self._characters += sum(map(len, words))
@@ -279,7 +278,7 @@ def _kinds_of_bytes(token: bytes) -> Kinds:
 
 
 def _kind_of_cut(character: bytes) -> CharacterKind:
-    """Guess the kind of a character from its first bytes: that of the first character with them.
+    """Guess a character's kind from its first bytes: the kind of the first character that begins with them.
 
     Nearly all characters in use that begin like spaces and controls (C2, E2) are punctuation.
     """
