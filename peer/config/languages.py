@@ -68,7 +68,7 @@ WORD_PRESETS: Mapping[str, PresetName] = {"bn": "bengali"}  # exceptions to the 
 def sources_in(language: str) -> list[dict[str, Any]]:
     """Return Wikipedia and web pages in a language, as `data.sources` of a run file.
 
-    Without such web pages, Wikipedia is the only source. Raises `ConfigError` without a Wikipedia.
+    Wikipedia is the only source if C4 lacks the language. Raises `ConfigError` if Wikipedia lacks it.
     """
     RunConfig.from_mapping({"run": {"language": language}}, origin="`--language`")
     code = _bare_code(language)

@@ -29,9 +29,9 @@ class Change(BaseModel):
 
     from_step: _Step  # global steps completed
     learning_rate_scale: Annotated[float, Field(gt=0, le=MOST_SCALE, allow_inf_nan=False)] = 1.0  # factor
-    target_batch_size: Annotated[int, Field(ge=1, le=2**31)] | None = None  # None: the run file's
-    compression: LiveCompression | None = None  # None: the run file's
-    powersgd_rank: LiveRank | None = None  # None: the run file's
+    target_batch_size: Annotated[int, Field(ge=1, le=2**31)] | None = None  # None: as in the run file
+    compression: LiveCompression | None = None  # None: as in the run file
+    powersgd_rank: LiveRank | None = None  # None: as in the run file
 
     def averaging(self, usual: Averaging) -> Averaging:
         """Return the run file's averaging settings with the gradient encoding in force.
@@ -52,7 +52,7 @@ class Steering(BaseModel):
 
     changes: Annotated[tuple[Change, ...], Field(max_length=MAX_CHANGES, strict=False)] = ()  # ordered by `from_step`
     paused: bool = False
-    last_step: _Step | None = None  # last step of the run
+    last_step: _Step | None = None  # step after which the run ends; None: not set by the operator
 
     def at(self, step: int) -> Change:
         """Return the change in force after `step` steps."""

@@ -14,7 +14,7 @@ from peer.config.base import Fraction, Positive, PositiveFloat, Section, WholeNu
 from peer.config.data import Source
 
 Compression = Literal["float16", "8bit-blockwise", "none", "topk-2bit"]
-CODE_BEFORE_CHOICE: Compression = "8bit-blockwise"  # no bandwidth is known before the first choice
+CODE_BEFORE_CHOICE: Compression = "8bit-blockwise"  # for `auto`, until the keeper knows bandwidths and chooses
 Shape = Literal["linear", "cosine", "warmup_stable_decay"]
 
 
@@ -117,7 +117,7 @@ class Averaging(Section):
 
     @property
     def wire_format(self) -> Compression:
-        """The format of averaged values; with `auto`, that of the steps before the first choice."""
+        """The format of averaged values; with `auto`, the one used before the keeper's first choice."""
         return CODE_BEFORE_CHOICE if self.compression == "auto" else self.compression
 
     @property

@@ -52,7 +52,7 @@ def check_reach(config: RunConfig, allowed: Allowed) -> None:
 
 
 def local_paths(config: RunConfig) -> Iterator[str]:
-    """Yield every path on the volunteer's own machine."""
+    """Yield every path that the run would read on the volunteer's own machine."""
     for source in config.all_sources:
         yield from (path for path in source.paths if not is_remote(path) and not _is_repository(source, path))
         model = None if source.sampling is None else source.sampling.scorer.model
