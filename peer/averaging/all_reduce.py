@@ -233,7 +233,7 @@ class ExactAllReduce(AllReduceRunner):
                 if part_index == len(self.parts_for_local_averaging) - 1:
                     self._attestation.set_result(await asyncio.to_thread(self._attest, peer_index))
                 self.tensor_part_container.register_processed_part(peer_index, part_index, rounded)
-                await asyncio.sleep(0)  # yields to the streams; as the only sender this peer never waits
+                await asyncio.sleep(0)  # lets the streams run; a peer that is the only sender never waits elsewhere
         except BaseException:
             self._cancel_pending()
             raise
@@ -300,7 +300,7 @@ class ExactAllReduce(AllReduceRunner):
             sent = self._traffic.sending(self._committed_parts(peer_index))
             stream = await self._get_peer_stub(peer_id).rpc_aggregate_part(sent)
             part_index, expected, is_attested = 0, container.num_parts_by_peer[peer_index], False
-            last = torch.empty(0)  # accepted only after the attestation of all averages
+            last = torch.empty(0)  # the last average, accepted only after the attestation of all averages
             answers = aiter_with_timeout(stream, self.reducer_timeout)
             received = self._traffic.receiving(answers)
             read = partial(self._averaged_part, peer_id)

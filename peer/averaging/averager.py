@@ -86,7 +86,7 @@ class AveragedGroup:
     samples: int  # the senders' total weight, in the part with the least if a sender was lost
     averaged_bytes: int  # bytes received from others for reduction
     weights: Mapping[str, float] = field(default_factory=dict)  # peer ID -> its samples in this peer's reduction
-    counted: Mapping[str, float] = field(default_factory=dict)  # the same, after cuts of excessive weights
+    counted: Mapping[str, float] = field(default_factory=dict)  # peer ID -> samples after cuts of weights
     attested: Mapping[str, AttestedWeight] = field(default_factory=dict)  # peer ID -> weight attested by all reducers
     seconds: float = 0.0  # time from the group's formation to the last average
     traffic: RoundTraffic | None = None  # measured traffic of this peer's connection
@@ -183,7 +183,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         self._nearly_over_at = math.inf  # time after which an awaited sender is late
         self._position = (0, 0)  # era and step of the groups to look for
         self._failed_rounds = mp.Value("i", 0)
-        self._held: list[torch.Tensor] = []  # sums being averaged while others accumulate, if any
+        self._held: list[torch.Tensor] = []  # gradient sums set aside for a round while newer ones accumulate
         self._held_samples = 0
         self._longest_s = allreduce_timeout
         self._deadline = RoundDeadline(allreduce_timeout)
@@ -343,7 +343,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         self._declare()
         step.wait_for_cancel = partial(given_up, step)
         position = b"".join(number.to_bytes(8, "big") for number in self._position)
-        code = repr((PROTOCOL_VERSION, self.averaging.code)).encode()  # others would split parts differently
+        code = repr((PROTOCOL_VERSION, self.averaging.code)).encode()  # other codes would split parts differently
         self._matchmaking.schema_hash = self.schema_hash + position + code
         if self._leaders is None:
             self._leaders = Leaders(self.directory, time.monotonic)
@@ -375,7 +375,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
             await asyncio.wait({averaging, waiting}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             waiting.cancel()
-            averaging.cancel()  # no effect after its end
+            averaging.cancel()  # has no effect if the round has ended
             await asyncio.wait({averaging})
         return averaging.result()
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from peer.averaging.declarations import MAX_BANDWIDTH
 
-LEAST_BYTES = 2**20  # in each direction; smaller transfers may fit into buffers and prove nothing
+LEAST_BYTES = 2**20  # least transfer in each direction; a smaller one may fit into buffers and proves nothing
 RISE = 0.5  # fraction of the difference by which a faster round raises the estimate
 SLOW_TIMES, SLOW_S = 2.0, 5.0  # a round is slow above `SLOW_TIMES` of the promised time plus `SLOW_S`
 DOUBTFUL_ROUNDS = 2  # successive slow rounds that cause doubt

@@ -34,7 +34,7 @@ class RoundPace:
 
     averaging: Averaging  # averaging settings in force
     values: Callable[[int], int]  # PowerSGD rank -> number of values that one peer sends
-    lines: GroupLines  # connections of the present group, and of peers that stand by
+    lines: GroupLines  # connections of the present group and of peers on standby
     speeds: tuple[float, ...]  # relative training speeds of these peers; 0 for those that do not train
     batch_s: float  # time in which the present group computes a batch; infinite without trainers
     present_speed: float  # training speed of the present group

@@ -25,11 +25,11 @@ from auth.statements import Statement
 from peer.config.training import Compression
 from peer.reduction.findings import MAX_ID_CHARS, MOST_ACCUSED
 
-MAX_BYTES = 4096  # maximum size, including the signature
+MAX_BYTES = 4096  # maximum size of a declaration, including its signature
 GROUP_ID_BYTES = 20  # the size of hivemind's group IDs
 MAX_BANDWIDTH = 12.5e9  # bytes per second (100 Gbit/s); higher claims are not believed
 MAX_S = 86_400.0
-MOST_MISSED = 16  # reducers that one peer lists at a time
+MOST_MISSED = 16  # most reducers that one peer lists as missed
 _Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
 _PeerId = Annotated[str, Field(min_length=1, max_length=MAX_ID_CHARS)]
 
@@ -49,7 +49,7 @@ class Declaration(Statement):
     reduces: bool = True  # False if not all peers can connect to this peer directly
     patience_s: Annotated[float, Field(gt=0, le=MAX_S)]  # time limit for the round, from earlier rounds
     accused: list[_PeerId] = Field(default_factory=list, max_length=MOST_ACCUSED)  # reducers caught cheating
-    missed: list[_PeerId] = Field(default_factory=list, max_length=MOST_MISSED)  # reducers without an answer
+    missed: list[_PeerId] = Field(default_factory=list, max_length=MOST_MISSED)  # reducers that failed to answer
 
     def signed(self, sign: Callable[[bytes], bytes]) -> bytes:
         """Return the declaration in its wire format, with a signature."""
@@ -86,7 +86,7 @@ def _parts(gathered: bytes) -> tuple[str, bytes]:
         if not isinstance(signature, bytes):
             raise TypeError("it has no signature")
         return body.decode("ascii"), signature
-    except Exception as error:  # MessagePack's errors have no common base; malformed pairs
+    except Exception as error:  # MessagePack's errors have no common base; also malformed pairs
         raise ValueError("The declaration is not one.") from error
 
 

@@ -40,12 +40,12 @@ from peer.reduction.findings import outvoted
 from peer.reduction.sizes import AVERAGE_BYTES, CHUNK, VALUE_BYTES
 
 PARTS_PER_REDUCER = 32
-SCALE = 2**20  # number of values; only proportions matter
+SCALE = 2**20  # number of values to divide in estimates; only proportions matter
 LEAST_PART_BYTES, MOST_PART_BYTES = 2**14, 2**19
 LARGEST_SHARE = 1 / 4  # largest fraction of the values for one device in a group of eight or more
 FASTEST = 25e6  # bytes/s (200 Mbit/s); above that, encryption and decoding are the bottleneck
 AUXILIARY_RATE = 12.5e6  # bytes/s (100 Mbit/s) assumed for a future auxiliary peer
-ROUND_SHARE = 1 / 5  # fraction of a step; shorter rounds leave enough time for computing
+ROUND_SHARE = 1 / 5  # fraction of a step that a round may take; it leaves enough time for computing
 WORTHWHILE = 0.9  # factor by which one more auxiliary peer must shorten a round
 TRUSTED_ROLES = frozenset({"keeper"})  # run by the operator, like the coordinator
 TIMES_PROMISED = 2.0  # permitted duration of a round relative to the estimate

@@ -27,7 +27,7 @@ class Change(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    from_step: _Step  # global steps completed
+    from_step: _Step  # number of completed global steps from which the change applies
     learning_rate_scale: Annotated[float, Field(gt=0, le=MOST_SCALE, allow_inf_nan=False)] = 1.0  # factor
     target_batch_size: Annotated[int, Field(ge=1, le=2**31)] | None = None  # None: as in the run file
     compression: LiveCompression | None = None  # None: as in the run file

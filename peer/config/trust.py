@@ -98,7 +98,7 @@ def _number(host: str) -> IPv4Address | IPv6Address | None:
         return ip_address(host.partition("%")[0])
     except ValueError:
         pass
-    try:  # forms such as 127.1 or 0x7f000001, also accepted by systems
+    try:  # systems also accept forms such as 127.1 or 0x7f000001
         return IPv4Address(socket.inet_aton(host)) if re.fullmatch(r"[0-9a-fxA-FX.]+", host) else None
     except OSError:
         return None

@@ -159,7 +159,7 @@ def _modernbert(model: Model, special: SpecialIds) -> Settings:
 
 def _reformer(model: Model, special: SpecialIds) -> Settings:
     sizes = _sizes(model, special)
-    del sizes["attention_probs_dropout_prob"]  # Reformer has one per kind of attention
+    del sizes["attention_probs_dropout_prob"]  # Reformer has one such rate per kind of attention
     own = {"feed_forward_size": sizes.pop("intermediate_size"), "eos_token_id": special.sep}
     return sizes | own | reformer_settings(model)
 
@@ -332,7 +332,7 @@ def build_model(config: RunConfig, vocab_size: int, special: SpecialIds) -> PreT
                 model: PreTrainedModel = ReplacedTokens(settings_of(config.model), generator)
             else:
                 model = kind(settings_of(config.model))
-    except Exception as error:  # many exception types, for invalid sizes
+    except Exception as error:  # transformers raises many types for invalid sizes
         reason = " ".join(str(error).split()).rstrip(".")
         raise ConfigError(f"This `model` cannot be built as a `{config.model.architecture}`: {reason:.300}.") from error
     _freeze(model, (*family.untrained(config.model), *_unused_heads(config)))

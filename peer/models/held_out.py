@@ -61,7 +61,7 @@ class HeldOutMetrics:
 
     samples: int
     predicted_tokens: int
-    mlm_loss: float  # over positions with a label: masked ones, or all with a next token
+    mlm_loss: float  # mean over positions with a label: masked ones, or all with a next token
     accuracy: float  # fraction of these positions with a correct most likely token
     sop_loss: float | None  # None without a sentence-order objective
     sop_accuracy: float | None  # None without a sentence-order objective

@@ -147,7 +147,7 @@ class Lamb(SharedOptimizer):
     either is 0.
     """
 
-    rounded = frozenset({"exp_avg", "exp_avg_sq"})  # a step's length depends on the weights' norm only
+    rounded = frozenset({"exp_avg", "exp_avg_sq"})  # harmless, as a step's length depends on the weights' norm only
 
     def __init__(
         self,

@@ -26,7 +26,7 @@ from peer.reduction.findings import Finding
 
 logger = logging.getLogger(__name__)
 AUDIT_S = 30.0  # duration after which an audit ends and its evidence is dropped
-MOST_AUDITS = 2  # concurrent audits, such as the two halves of a round
+MOST_AUDITS = 2  # most concurrent audits, such as those of a round's two halves
 Stub = Any  # hivemind's stub of another peer's averager
 
 
@@ -35,7 +35,7 @@ class AuditedRound:
 
     def __init__(self) -> None:
         self.ended: asyncio.Future[Audit] = asyncio.get_running_loop().create_future()
-        self.complete = asyncio.Event()  # the audit has all evidence
+        self.complete = asyncio.Event()  # set when the audit has all evidence
 
     async def audit(self, patience_s: float) -> Audit | None:
         """Wait for this peer's averages; return its audit, or None if the round failed or is late."""

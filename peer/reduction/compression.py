@@ -75,7 +75,7 @@ class BlockwiseCompression(CompressionBase):
         scales = np.frombuffer(content, np.float32, blocks)
         codes = np.zeros(blocks * BLOCK, np.float32)
         codes[:count] = self._unpack(content[blocks * SCALE_BYTES :], count)
-        with np.errstate(invalid="ignore", over="ignore"):  # from an infinite scale; the reducer rejects it
+        with np.errstate(invalid="ignore", over="ignore"):  # an infinite scale gives values that the reducer rejects
             values = codes.reshape(blocks, BLOCK) * scales[:, None]
         return torch.from_numpy(values.reshape(-1)[:count]).reshape(tuple(serialized_tensor.size))
 

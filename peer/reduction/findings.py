@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-MOST_ACCUSED = 8  # accusations by one peer at a time
+MOST_ACCUSED = 8  # most accusations by one peer at a time
 ACCUSED_S = 3600.0  # duration of an accusation in seconds
 MAX_ID_CHARS = 100
 MOST_WAITING = 32  # most findings in the pipe, far below its capacity

@@ -42,7 +42,7 @@ from peer.reduction.shared_caps import CapsOfRound, WeightCaps
 from peer.reduction.standing import RoundGram, Standings, largest_weight_share, share_bounded
 
 logger = logging.getLogger(__name__)
-JUMP = 1000.0  # factor over the largest norm of recent averages
+JUMP = 1000.0  # factor over the largest norm of recent averages up to which an average is accepted
 LEAST_ROWS = 16  # tensor rows among which an honest sender has some gradient if others have it in most
 UNHEARD_ROUNDS = 4  # rounds in which a sender is ignored after most of its values were too large
 

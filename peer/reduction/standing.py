@@ -93,7 +93,7 @@ class RoundGram:
         rows = shares @ looked_at
         products = rows @ rows.T
         usual = median(float(products[row, row]) for row in map(self._row.__getitem__, weights))
-        if usual > 0:  # between dominance of the largest tensor and equal influence of all
+        if usual > 0:  # a weight between dominance of the largest tensor and equal influence of all
             self._products += products / math.sqrt(usual)
         self._values += contributions[0].part.numel()
         self._present = set(weights) if self._present is None else self._present & weights.keys()

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from peer.reduction.sizes import CHUNK, CHUNK_BYTES, CHUNK_SENT, SCALE_BYTES
 
-MOST_DECODED = 2**20  # values; a decoded part is 137 times as large in memory as on the wire
+MOST_DECODED = 2**20  # most values of a part, which is 137 times as large in memory as on the wire
 REFINEMENTS = 3  # iterations for a chunk's two magnitudes
 _SCALE = np.dtype("<f4")
 

@@ -102,7 +102,7 @@ class Seeker:
     window_s: float  # longest wait for absent peers
     done: simpy.Event  # succeeds with a `MetGroup` or a `FailedRound`
     runs: simpy.Event  # succeeds when the group is complete
-    weight: float | None = None  # number of samples, once it has begun to average
+    weight: float | None = None  # number of samples; None before it begins to average
     position: Position = (0, 0)
     is_gone: bool = False
     scheduled_at: float = 0.0  # end of the wait for others

@@ -63,7 +63,7 @@ class RehearsedPeer:
         self._resumes = False
         self._silent_looks = 0
         self.samples = 0  # samples accumulated towards the next step that is not being averaged
-        self.held: int | None = None  # samples set aside for a background round
+        self.held: int | None = None  # samples set aside for a background round; None: no round
         self.is_training = role == "keeper"
         self.is_leaving = False
         self.left = env.event()

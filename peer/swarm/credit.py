@@ -27,7 +27,7 @@ from peer.reduction.attestation import NOTHING_ATTESTED, AttestedWeight
 from peer.swarm.records import MAX_CREDITS, KnownPeer
 
 GROWTH = 2.0  # factor over a device's recent contributions that is credited at once
-HEADROOM = 2.0  # factor over a claim cap, because reducers may know older records
+HEADROOM = 2.0  # factor over a claim's cap that is allowed, because reducers may know older records
 REMEMBERED_STEPS = 8
 DOUBTED_SHARE = 0.01  # share of a batch credited in excess even after false claims
 HONEST_SHARE = 0.9  # share of a claim that must arrive; a peer may have dropped a microbatch since its record
@@ -123,7 +123,7 @@ class CreditBook:
         self._lasted.append(seconds)
         for peer_id in self._brought.keys() | weights.keys():
             weight = weights.get(peer_id, 0.0)
-            credited = min(weight, GROWTH * allowed([peer_id])) if weight >= 0 else 0.0  # false for NaN
+            credited = min(weight, GROWTH * allowed([peer_id])) if weight >= 0 else 0.0  # NaN fails the comparison
             self._brought.setdefault(peer_id, deque(maxlen=REMEMBERED_STEPS)).append(int(credited))
         self._brought = {peer_id: steps for peer_id, steps in self._brought.items() if any(steps)}
 
@@ -148,7 +148,7 @@ class FalseClaims:
         self._cut: dict[str, int] = {}  # peer ID -> samples counted in the last round, where the weight was cut
         self.refused: frozenset[str] = frozenset()  # peer IDs whose samples are not counted
         self._false: dict[str, set[float]] = {}  # peer ID -> times of records that all attestations contradict
-        self._seen_false: dict[str, set[float]] = {}  # peer ID -> times of records that its own parts contradict
+        self._seen_false: dict[str, set[float]] = {}  # peer ID -> times of records refuted by own reductions
         self._lost: Counter[str] = Counter()  # peer ID -> rounds of this step without a contribution
         self._lost_in_all: Counter[str] = Counter()  # peer ID -> rounds since its last contribution
         self._refusals: Counter[str] = Counter()  # peer ID -> rounds in which its parts were rejected

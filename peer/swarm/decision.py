@@ -33,8 +33,8 @@ class Move(Enum):
     AVERAGE_BESIDE = "average while training goes on"
     FOLLOW = "follow"  # apply the average of the first missed step
     DOWNLOAD = "download the state"
-    WAIT = "wait"  # until another download of the state is allowed
-    STAND_BY = "stand by"  # until the connection is fast enough to send the gradients in time
+    WAIT = "wait"  # do nothing until another download of the state is allowed
+    STAND_BY = "stand by"  # do not train until the connection is fast enough
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ def may_average_alone(view: SwarmView, samples: int, target: int, keeper_may_be_
 
 
 def patience_s(timeout_s: float, usual_s: float) -> float:
-    """Return the seconds that a full batch waits for all peers; one microbatch may take minutes."""
+    """Return how long a full batch waits for all peers (s); one of them may compute for minutes."""
     return max(timeout_s / 2, WAITED_SHARE * usual_s)
 
 

@@ -62,7 +62,7 @@ ADDRESSES_S, ADDRESSES_RENEWED_S = 600.0, 200.0  # lifetime and renewal interval
 ADDRESSES_RETRIED_S = 30.0  # delay of the next attempt after an error, which is logged
 SILENT_LOOKS = 60  # checks, one a second, without an answer from the daemon, which usually takes milliseconds
 REPLICAS = 4  # nodes that store an entry
-THRIFT = {  # options of hivemind's DHT node
+THRIFT = {  # options of hivemind's DHT node that save traffic
     "bucket_size": 8,
     "num_replicas": REPLICAS,
     "cache_locally": False,
@@ -193,7 +193,7 @@ def start_dht(
             force_reachability=REACHABILITY[place.reach],  # otherwise libp2p takes minutes to detect it
             startup_timeout=DAEMON_START_TIMEOUT_S,
             use_ipfs=False,
-            dht_mode="client" if place.reach == "relayed" else "off",  # libp2p finds relays only by its DHT
+            dht_mode="client" if place.reach == "relayed" else "off",  # libp2p finds relays only through its own DHT
             nat_port_map=False,
             authorizer=SwarmAuthorizer(tokens, run),
             record_validators=[RSASignatureValidator(key), PeerRecordValidator(credentials, tokens, run)],
@@ -288,7 +288,7 @@ class NodeWatch:
         self.lost: SwarmError | None = None
         self.heard_at = clock()  # time of the daemon's last answer
         self._answers, self._answers_seen = 0, 0
-        self._silent_looks = 0  # not seconds, because a suspended machine polls nothing
+        self._silent_looks = 0  # checks, not seconds, because a suspended machine polls nothing
         self._stop = threading.Event()
         self._watching = threading.Thread(target=self._watch, name="node watch", daemon=True)
         self._listening = threading.Thread(target=self._listen, name="daemon watch", daemon=True)
@@ -372,7 +372,7 @@ def _why_ended(dht: DHT) -> SwarmError | None:
 def _has_died(process: psutil.Process) -> bool:
     try:
         return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:  # ended between the two calls
+    except psutil.NoSuchProcess:  # the process ended between the two calls
         return True
 
 

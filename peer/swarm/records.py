@@ -103,7 +103,7 @@ class PeerRecord(BaseModel):
     era: Annotated[int, Field(ge=0, le=MAX_ERA)] = 0  # number of times that the run returned to a checkpoint before
     slow_line: Annotated[float, Field(gt=0, le=MAX_BANDWIDTH)] | None = None  # bytes/s of a peer on standby
     sketch: Annotated[tuple[SketchValue, ...], Field(max_length=MAX_SKETCH_SIZE, strict=False)] = ()
-    course: Course | None = None  # set by the keeper only: makes the record the step's beacon
+    course: Course | None = None  # only the keeper sets it; a record with it is the beacon
 
     def pack(self) -> list[Any]:
         """Return the fields' values in order; the sketch is packed in 32 bits per value."""

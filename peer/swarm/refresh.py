@@ -7,8 +7,8 @@ from __future__ import annotations
 
 LOOKS_AHEAD = 4  # minimum number of reads before a batch is full at the reported rates
 UNKNOWN_S = 1.0  # interval between reads before any rate is known
-REPORTS_PER_S = 16.0  # limit for all peers together, because each of them reads all reports
-LOOKS_PER_S = 60.0  # limit for all peers together, because each read lists all records
+REPORTS_PER_S = 16.0  # most reports by all peers together, because each of them reads all reports
+LOOKS_PER_S = 60.0  # most reads by all peers together, because each read lists all records
 SLOWEST = 20  # ratio of the slowest interval to the fastest; a missing keeper must be noticed soon
 
 

@@ -52,7 +52,7 @@ from peer.swarm.records import MAX_ERA, MAX_STEP
 logger = logging.getLogger(__name__)
 AT_ONCE = 4
 FOLLOWERS_AT_ONCE = 16  # downloads of averages, which are a quarter of a state's size and need no copy
-OF_ONE_MEMBER = 2  # downloads per member, however many devices it has
+OF_ONE_MEMBER = 2  # most downloads by one member, however many devices it has
 STALLED_S = 30.0  # time without progress after which a download loses its slot
 BROKEN_OFF_S = 120.0  # rejection after an interrupted download: time to write and request a checkpoint
 STATE_OVERHEAD_BYTES = 1 << 20

@@ -48,7 +48,7 @@ class StepRounds:
         interrupted: threading.Event,
         events: EventLog = NOWHERE,
     ) -> None:
-        """Set up the rounds; `leads`: others can connect to this peer; `interrupted` ends all waiting."""
+        """Set up the rounds; with `leads`, others can connect to this peer; `interrupted` ends all waiting."""
         self._trains = trains
         self._gradients, self._tracker, self._line = gradients, tracker, line
         self._timeout_s, self._leads, self._interrupted = averaging.averaging_timeout_s, leads, interrupted
@@ -57,8 +57,8 @@ class StepRounds:
         self._window = RoundDeadline(averaging.matchmaking_time_s, LEAST_WINDOW_S)
         self.counts = RoundCounts(time.monotonic)
         self.attempts = 0  # failed rounds of the current step
-        self._met_nobody = False  # no group was found in the newest round
-        self.missing_auxiliaries: int | None = None  # number that the newest group lacked; None before it
+        self._met_nobody = False  # whether the newest round found no group
+        self.missing_auxiliaries: int | None = None  # number that the newest group lacked; None before the first
         self.lines = NOBODY  # connections of the newest group
         self._scheduled: StepControl | None = None  # a round that was scheduled ahead of time
         self._due_view = tracker.view  # view in which the batch was full

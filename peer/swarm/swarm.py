@@ -87,9 +87,9 @@ class SwarmProgress:
     target_batch_size: int
     peers: int
     samples_per_second: float  # this peer's rate
-    apart: bool = False  # no keeper has been seen for the lifetime of records
-    stands_by: bool = False  # waits for a faster connection
-    paused: bool = False  # paused by the operator
+    apart: bool = False  # whether no keeper was seen for the lifetime of records
+    stands_by: bool = False  # whether this peer waits for a faster connection
+    paused: bool = False  # whether the operator has paused the run
 
 
 class Swarm:
@@ -109,7 +109,7 @@ class Swarm:
         self._config, self._dht, self._line = assembly.config, assembly.dht, line
         self._events = assembly.events
         self._may_follow = assembly.role != "keeper"  # the keeper adopts the majority's state instead
-        self._stands_by = False  # because the connection is too slow
+        self._stands_by = False  # whether this peer waits for a faster connection
         self._interrupted = threading.Event()  # this peer is leaving: stop waiting for others
         self._watch = NodeWatch(self._dht, on_lost, assembly.access.clock)
         self._tracker = assembly.tracker(keeper_ids, guard.caps, suspicions)
@@ -142,10 +142,10 @@ class Swarm:
         self._overlapping: Round | None = None
         self._last_samples = 0  # samples in this peer's newest microbatch
         self._held = -1, 0.0  # last step in which this peer waited for the last samples, and for how long (s)
-        self._held_after = -1  # step after which this peer waited for the last samples in vain
+        self._held_after = -1  # step after which this peer waited for the last samples in vain; -1: none
         self._has_late_samples = False  # the accumulated samples are already one step late, the most allowed
         self._silent_looks = 0  # successive unanswered requests for a missed average
-        self._unfollowed = -1  # step from which no average leads further, because it is unavailable
+        self._unfollowed = -1  # step after which the next average is unavailable; -1: none
         self._pause = DownloadPause(time.monotonic)
         self.state.restore(0)
         self._tracker.publish()
@@ -288,7 +288,7 @@ class Swarm:
         """Report a microbatch whose gradient, summed over samples, was added to `.grad`."""
         self._last_samples = samples
         self._gradients.accumulate_grads_(samples)
-        if self._gradients.holds:  # counted towards the step after the one being averaged
+        if self._gradients.holds:  # these samples count towards the step after the one being averaged
             self._tracker.performance_ema.update(task_size=samples)
         else:
             self._report()

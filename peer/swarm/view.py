@@ -56,7 +56,7 @@ class SwarmView:
     census: Census = ()
     paces: tuple[TrainerPace, ...] = ()  # paces of the trainers at `step`
     here: frozenset[str] = frozenset()  # IDs of the peers counted in `averaging`
-    slow_lines: tuple[float, ...] = ()  # bytes per second of members whose trainers stand by
+    slow_lines: tuple[float, ...] = ()  # bytes per second of members with trainers on standby
     step_is_shared: bool = False  # a peer other than a keeper has taken the step
 
     def expected_samples(self, own_id: str, now: float, longest_s: float) -> float:
@@ -198,7 +198,7 @@ class SwarmCourse:
         beacon, era = beacon_of(peers), self.era
         held = self._watch.look(beacon, now)
         if self.era != era:
-            self._sketches.clear()  # they belong to undone steps
+            self._sketches.clear()  # these sketches belong to undone steps
             self._reported.clear()
         self._last_seen |= {peer.peer_id: (now, peer) for peer in peers}
         self._last_seen = {

@@ -30,9 +30,9 @@ class _Published(BaseModel):
 class PublishedClaim(_Published):
     """A device's claim for a step, and the credited samples."""
 
-    device: _Name  # its pseudonym, or its number if it has none yet
+    device: _Name  # the device's pseudonym, or its number if it has none yet
     claimed: _Samples
-    counted: _Samples | None  # None: not yet confirmed
+    counted: _Samples | None  # credited samples; None: not yet confirmed
 
 
 class SignedWord(_Published):

@@ -29,7 +29,7 @@ class Confirmation:
 
     member: str  # owner of the device that signed the receipt
     is_keeper: bool
-    samples: int  # 0 if the receipt does not contain the device
+    samples: int  # confirmed samples; 0 if the receipt does not contain the device
 
 
 def credited(claim: int, member: str, words: Sequence[Confirmation]) -> int | None:

@@ -93,7 +93,7 @@ def choose_words(
     `reluctance` and `starts` are (samples, l). A word has the largest reluctance of its tokens.
     """
     samples, length = starts.shape
-    first = np.flatnonzero(_shorter_words(starts.reshape(-1), per_sample))  # (words,) flat start of each
+    first = np.flatnonzero(_shorter_words(starts.reshape(-1), per_sample))  # (words,) flat start of each word
     lengths = np.diff(first, append=starts.size)
     owner = first // length  # (words,) sample of each word
     keys = rng.random(len(first)) + np.maximum.reduceat(reluctance.reshape(-1), first)

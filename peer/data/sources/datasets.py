@@ -19,7 +19,7 @@ from peer.data.sources.fields import column_of, document_of, value_of, wanted_fi
 from peer.data.sources.units import Record, Shard, State, UnitReader
 from peer.network.http import asking, reaching
 
-HUB_TIMEOUT_S = 4.0  # the hub's own client retries for minutes
+HUB_TIMEOUT_S = 4.0  # timeout of our own request, because the hub's client retries for minutes
 REPOSITORY = re.compile(r"[A-Za-z0-9_-][\w.-]*(/[\w.-]+)?")  # NAME or OWNER/NAME; anything else is a folder
 MANY_SHARDS = 64  # number of shards above which they are not divided
 BATCH_ROWS = 1000  # rows decoded at a time
@@ -63,7 +63,7 @@ def _open(source: Source) -> Any:
 
     datasets.logging.set_verbosity(logging.CRITICAL)  # errors are reported by the reader
     datasets.disable_progress_bars()
-    # Its own retries would take minutes and could not be interrupted.
+    # The library's own retries would take minutes and could not be interrupted.
     datasets.config.STREAMING_OPEN_MAX_RETRIES = datasets.config.STREAMING_READ_MAX_RETRIES = 1
     for wait in ("OPEN_RETRY", "READ_RETRY", "READ_SERVER_UNAVAILABLE_RETRY", "READ_RATE_LIMIT_RETRY"):
         setattr(datasets.config, f"STREAMING_{wait}_INTERVAL", 0)

@@ -45,7 +45,7 @@ class SourceStream:
     """
 
     def __init__(self, plan: SourcePlan, position: BlockPosition | None, report: Report, pauses: Pauses) -> None:
-        self.reader = SourceReader(plan, position, report, pauses)  # `trouble`: why documents are missing
+        self.reader = SourceReader(plan, position, report, pauses)  # its `trouble` says why documents are missing
         self._position, self._pauses = position or BlockPosition(), pauses
         self._documents: Sequence[str | None] = ()  # documents of the current block
         self._index = self._position.index
@@ -104,7 +104,7 @@ class MixedDocuments:
         self, streams: Sequence[SourceStream], weights: Sequence[float], drawn: Sequence[int] | None, pauses: Pauses
     ) -> None:
         self._streams, self._weights, self._pauses = streams, weights, pauses
-        self._drawn = [0] * len(streams) if drawn is None else list(drawn)  # tokens per source
+        self._drawn = [0] * len(streams) if drawn is None else list(drawn)  # tokens drawn from each source
         self._uncounted: list[tuple[int, int]] = []  # source and estimated tokens of each document
 
     def __next__(self) -> str:

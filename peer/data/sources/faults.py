@@ -48,7 +48,7 @@ class SourcePlace:
     """A device's position in a source."""
 
     epoch: NonNegativeInt = 0
-    block: NonNegativeInt = 0  # number within the epoch
+    block: NonNegativeInt = 0  # number of the block within the epoch
     turn: NonNegativeInt = 0  # index in the device's order of units
     state: State | None = None  # position in the unit; None: at its beginning
 

@@ -48,7 +48,7 @@ class Range:
 
     address: FileLocation
     start: int = 0
-    end: int | None = None  # None: the end of an undivided file
+    end: int | None = None  # end of the part; None: the file is not divided
     encoding: str | None = None  # None: detected from the first bytes
 
 
@@ -70,7 +70,7 @@ class FileReader(UnitReader):
         self._decode: Decode = partial(decode_json, source) if is_json else decode_text
         # A document cut into pieces has more characters than a quarter of its limit in bytes.
         self._wants_long = (source.filters.max_characters or MAX_DOCUMENT_BYTES) > MAX_DOCUMENT_BYTES // 4
-        # One byte early, to detect whether a line begins at the range's first byte.
+        # Begins one byte early, to detect whether a line begins at the range's first byte.
         self._offset = max(span.start - 1, 0) if state is None else int(state["offset"])
         self._number = 0 if state is None else int(state["number"])
         self._pieces = 0 if state is None else int(state.get("pieces", 0))  # pieces already read

@@ -40,7 +40,7 @@ class RowGroups:
 
     @property
     def name(self) -> str:
-        """The file's name for messages."""
+        """The file's name, for use in messages."""
         return f"`{self.address.url}`"
 
     def count(self) -> int:

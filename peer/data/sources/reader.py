@@ -23,7 +23,7 @@ from peer.data.selection.masks import DocumentFilter
 from peer.data.sources.faults import REST_S, Pauses, Setbacks, SourcePlace, StreamClosed, describe, retrying
 from peer.data.sources.units import Record, UnitReader, Units, deal_units
 
-BARREN_RECORDS = 100_000  # successive rejections before a warning
+BARREN_RECORDS = 100_000  # documents rejected in a row before a warning
 CHECK = "check its `path`, `text_field` and `filters`"
 LATER = f"trying again in {REST_S / 60:.0f} minutes"
 
@@ -40,7 +40,7 @@ def no_wait(_: int) -> float:
 class SourcePlan:
     """A source's units, filters and order."""
 
-    name: str  # name for messages
+    name: str  # the source's name in messages
     open_units: Callable[[], Units]
     open_filters: OpenFilters  # called at the beginning of each epoch
     seed: tuple[int, ...]  # seed of the run and the source; equal on every device
@@ -54,7 +54,7 @@ class BlockPosition(SourcePlace):
     """A document's position in a block, and the block's place in the source; saved as JSON."""
 
     units: NonNegativeInt | None = None  # number of the source's units; None before it was opened
-    size: NonNegativeInt | None = None  # number of records in the block
+    size: NonNegativeInt | None = None  # number of records in the block; None before it was read
     index: NonNegativeInt = 0  # index of the document in the block
 
     def resume(self, units: int) -> tuple[SourcePlace, int | None, int]:
@@ -115,7 +115,7 @@ class BlockReader:
 
     @property
     def unit_name(self) -> str:
-        """The name of the current unit for messages."""
+        """The current unit's name, for use in messages."""
         return self._units.name(int(self._order[self.place.turn]))
 
     def read(self, limit: int) -> Gathered:

@@ -75,8 +75,8 @@ class TextForm:
     """The encoding and the line endings of a file's text."""
 
     encoding: str = "utf-8"
-    ends_with_cr: bool = False  # line endings of old Macintosh files
-    is_guess: bool = False  # the encoding is guessed from letter frequencies
+    ends_with_cr: bool = False  # whether lines end as in old Macintosh files
+    is_guess: bool = False  # whether the encoding is guessed from letter frequencies
 
     @property
     def is_plain(self) -> bool:

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 BUFFER_BYTES = 1 << 20
 REQUEST_BYTES = 2 << 20  # bytes per network request
 PACKED_BYTES = 1 << 12  # bytes decompressed at a time; they expand to at most 128 MB
-XZ_MEMORY_BYTES = 256 << 20  # `xz -9` needs 65 MB
+XZ_MEMORY_BYTES = 256 << 20  # memory limit; `xz -9` needs 65 MB
 # Each member, frame or stream of an archive needs a new decompressor.
 UNPACKERS: Mapping[str, Callable[[], Any]] = MappingProxyType(
     {

@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-# Its multiples modulo one spread evenly over [0, 1), however many.
+# Multiples of this number, modulo one, spread evenly over [0, 1), whatever their number.
 GOLDEN_RATIO = (5**0.5 - 1) / 2
 File = TypeVar("File")
 Answer = TypeVar("Answer")
@@ -34,7 +34,7 @@ Record = str | None  # a document; empty if it is not wanted, None if the record
 MANY_FILES = 64  # number of files above which they are neither divided nor inspected
 ASKED_AT_ONCE = 8
 MIN_UNITS = 16  # minimum number of units per source
-MIN_DOCSTRING_CHARACTERS = 200  # shorter ones are hardly prose
+MIN_DOCSTRING_CHARACTERS = 200  # shorter docstrings are skipped, because they are hardly prose
 SHARD_DOCUMENTS = 64
 # Folders without prose of the library itself: tests, vendored wheels, character tables, and the
 # topics, which are read separately.
@@ -65,7 +65,7 @@ class UnitReader:
 class Shard:
     """An independently readable part of a source: a file, a range of bytes, a row group."""
 
-    name: str  # name for messages
+    name: str  # the shard's name in messages
     # Reads records with number `part` modulo `parts`, from a state on; may raise now or while
     # reading.
     open: Callable[[int, int, State | None], UnitReader]
@@ -85,7 +85,7 @@ class Units:
         return len(self._shards) * self._parts
 
     def name(self, unit: int) -> str:
-        """Return the unit's name for messages."""
+        """Return the unit's name, for use in messages."""
         return self._shards[unit // self._parts].name
 
     def open(self, unit: int, state: State | None) -> UnitReader:

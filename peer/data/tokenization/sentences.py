@@ -31,8 +31,8 @@ READ_AS = (
     ("…", "."),
     ("\u037e", ";"),  # the Greek question mark, which has its own code point
 )
-BAR = re.compile(r"(?<=[\u0900-\u0dff])(\s?)\|(?=\s|\Z)")  # typed instead of a danda
-ZERO_WIDTH = re.compile(r"(?<=[.!?।])[\u200b\ufeff]")  # between two sentences, instead of a space
+BAR = re.compile(r"(?<=[\u0900-\u0dff])(\s?)\|(?=\s|\Z)")  # a vertical bar typed instead of a danda
+ZERO_WIDTH = re.compile(r"(?<=[.!?।])[\u200b\ufeff]")  # invisible, in place of a space between sentences
 # Thai and Lao have no full stop; a space ends a sentence or a phrase.
 SPACED = ("th", "lo")
 PHRASE_END = re.compile(r"(?<=[\u0e01-\u0e4e\u0e81-\u0ece])[^\S\n]+(?=[\u0e01-\u0e4e\u0e81-\u0ede])")

@@ -34,7 +34,7 @@ from peer.rehearsal.scenario import MOST_PEERS, HomeLine, MeasuredRun, Rehearsed
 
 MOST_ROWS = 5_000_000  # maximum number of rows per table
 MOST_BYTES = 2**30
-LEAST_STEPS = 4  # enough for three times between steps
+LEAST_STEPS = 4  # fewest steps of a scenario: enough for three intervals
 UNKNOWN_MBIT = 100.0  # assumed for a connection without data, such as an auxiliary peer's
 LINE_LEVEL = 0.9  # quantile of a connection's lower bounds, to ignore single wrong times
 TAKEN_S = 1.0  # assumed time from the first peer that takes a step to the last
@@ -165,7 +165,7 @@ def _read(source: str, table: str, row: type[_Row]) -> list[_Row]:
 
 
 def stretch_of(history: RunHistory, hours: float, until: int | None = None) -> PastStretch:
-    """Return the last steps, up to `until` if given, that have the same era and batch, within `hours`.
+    """Return the steps of the last `hours`, up to step `until` if given, with the newest era and batch.
 
     If these are all steps, the stretch begins with the first session. Raises `ConfigError` if there
     are too few steps.
@@ -347,7 +347,7 @@ def _line_bounds(rounds: Iterable[Sequence[PastReport]], size: RoundBytes) -> de
     """
     bounds: defaultdict[int | None, list[float]] = defaultdict(list)
     for group in rounds:
-        others = len(group)  # the other peers of each, including the keeper
+        others = len(group)  # number of other peers for each peer, including the keeper
         senders = sum(each.samples > 0 for each in group)
         times = ON_THE_LINE * (1 + BOTH_WAYS) / min(each.averaging_s for each in group)
         left = 1.0  # remaining fraction of the values, finally the keeper's share

@@ -167,7 +167,7 @@ class ModelValues:
     @classmethod
     def of(cls, config: RunConfig) -> ModelValues:
         """Build the model without weights and return its sizes. Raises `ConfigError` for invalid sizes."""
-        import torch  # lazy, because a scenario file states the sizes
+        import torch  # imported late, because a scenario file states the sizes itself
 
         from peer.data.tokenization.special_tokens import SpecialIds
         from peer.models.build import build_model
