@@ -60,7 +60,7 @@ class Absences:
         return {peer for peer, record in self._records.items() if self._rounds < record.out_until}
 
     def newest(self, most: int) -> list[str]:
-        """Return at most `most` excluded peers, those with the latest absences."""
+        """Return the most recently absent of the excluded peers, at most `most` of them."""
         out = self.current()
         return [peer for peer in self._records if peer in out][-most:]
 

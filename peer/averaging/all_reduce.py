@@ -175,7 +175,7 @@ class ExactAllReduce(AllReduceRunner):
 
     @property
     def counted_by_peer(self) -> dict[str, float]:
-        """The weight of each sender (peer ID) after reduction to its credible maximum."""
+        """The weight of each sender (peer ID), limited to what is credible."""
         named = self.weights_by_peer
         counted = {peer.to_base58(): self._guard.credited(index) for index, peer in enumerate(self.sender_peer_ids)}
         return {peer: counted[peer] for peer in named}

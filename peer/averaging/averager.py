@@ -221,7 +221,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         return self._take_up(averaging)
 
     def _take_up(self, averaging: Averaging) -> bool:
-        """Apply an encoding in this process: resets the norms, deadlines and counters of the previous one."""
+        """Apply an encoding in this process; reset the norms, deadlines and counters of the previous one."""
         if averaging.code == self.averaging.code:
             return False
         if averaging.powersgd_rank != self.averaging.powersgd_rank:
@@ -331,7 +331,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         super().run()
 
     def schedule_step(self, scheduled_time: float | None = None, **kwargs: Any) -> StepControl:
-        """Start matchmaking for a round at `scheduled_time` (DHT clock), by default after the window."""
+        """Start matchmaking for a round at `scheduled_time` (DHT clock); by default, after the time limit."""
         return super().schedule_step(scheduled_time or swarm_time() + self.gathering.window_s, **kwargs)
 
     async def _step(self, *, step: StepControl, **kwargs: Any) -> None:

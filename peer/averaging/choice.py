@@ -65,7 +65,7 @@ class RoundPace:
         return self.round_s(way), self.batch_s * self.present_speed / speed if is_known else self.batch_s
 
     def utilisation(self, way: AveragingWay) -> float:
-        """Return the fraction of their time that a mode leaves to the peers that it admits for training."""
+        """Return the fraction of time that a mode leaves for training if the peers that it admits take part."""
         round_s, batch_s = self.round_and_batch_s(way)
         if self.averaging.delay:
             return min(1.0, batch_s / round_s) if round_s else 1.0
@@ -146,7 +146,7 @@ def reconsider(
 ) -> AveragingChoice | None:
     """Return the mode to which a live run should change, or None to keep the present one.
 
-    `paces`: those of the newest groups, the present one last. A run changes its mode to admit volunteers
+    `paces`: those of the newest groups, in order. A run changes its mode to admit volunteers
     whose contribution exceeds the cost of their slow connections. It also changes if training time
     is too short and another mode improves it clearly. It returns to a lower loss only if that
     leaves ample time in all these groups, to avoid a change with every peer that joins or leaves. A

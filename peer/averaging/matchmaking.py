@@ -169,7 +169,7 @@ class Beginnings:
         self._sent: dict[PeerID, bytes] = {}  # sender -> group to which it sends
 
     def sought_after(self, step: int) -> None:
-        """Set the global step after which the groups now looked for average."""
+        """Set the global step after which the groups that are now sought will average."""
         self._step = step
 
     def forget(self) -> int:
@@ -338,7 +338,7 @@ def keeperless_group_size(live: int, has_keeper: bool, is_taken: bool) -> int:
 
 
 def require_declarations(matchmaking: Matchmaking, refused: Callable[[bytes, PeerID], str]) -> None:
-    """Make this leader reject a follower if `refused` returns a reason, not "", for its declaration."""
+    """Make this leader reject followers for whose declaration `refused` returns a reason, not ""."""
     check = matchmaking._check_reasons_to_reject
 
     def reasons(request: JoinRequest, context: P2PContext) -> MessageFromLeader | None:

@@ -32,7 +32,7 @@ def first_directions(index: int, shape: torch.Size) -> torch.Tensor:
 
 
 def total(values: torch.Tensor) -> torch.Tensor:
-    """Sum over the last dimension by pairwise halving, in an order that no processor chooses."""
+    """Sum over the last dimension by pairwise halving, in the same order on every processor."""
     while values.shape[-1] > 1:
         half, odd = divmod(values.shape[-1], 2)
         sums = values[..., :half] + values[..., half : 2 * half]
@@ -71,7 +71,7 @@ def product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 class LowRank(GradientCode):
-    """The gradient encoding that averages matrices by factors of one rank, with one peer's remainders.
+    """The gradient encoding that averages matrices as factors of a fixed rank; holds one peer's remainders.
 
     A matrix's average is left.T @ right, the same on all peers. After a round the factors lie in
     the matrix's own memory, which passes them to the trainer's process.

@@ -42,7 +42,7 @@ def ways_of(averaging: Averaging, *, before_run: bool = False) -> tuple[Averagin
     """Return the modes available to a run, in ascending order of their cost in loss.
 
     PowerSGD was not measured with local steps, and `topk-2bit` only with local steps and a plain
-    outer optimizer. A running run cannot change to `topk-2bit` (`before_run`).
+    outer optimizer; it is included only with `before_run`, as a live run cannot change to it.
     """
     if averaging.aggregation == "centered_clipping":
         return DENSE

@@ -81,7 +81,7 @@ class FoundSizes:
         self._path = path
 
     def get(self, key: str) -> int | None:
-        """Return the size stored under a key of `describe_work`, or None."""
+        """Return the size stored under a key of `describe_work`, or None if there is none."""
         size = self._read().get(key)
         return size if isinstance(size, int) and size >= 0 else None
 

@@ -70,7 +70,7 @@ class Passes:
         precision: Precision,
         layers: CompiledLayers | None = None,
     ) -> None:
-        """Set up the passes; `layers`: those of `model` and its copies on other devices, if any."""
+        """Set up the passes; `layers`: the switch for `model` and its copies on other devices, if any."""
         self.device = device
         self._layers = layers or CompiledLayers([model])
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]

@@ -85,7 +85,6 @@ def first_mistake(error: ValidationError, *, secret: bool = False) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Return the beginning of a value's representation."""
     try:
         return f"{value!r:.80}"
     except ValueError:  # Python refuses to print very large integers

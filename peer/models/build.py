@@ -80,7 +80,7 @@ class Family:
 
 
 def _sizes(model: Model, special: SpecialIds) -> dict[str, Any]:
-    """Return the settings with the same names in most families."""
+    """Return the settings whose names are the same in most families."""
     return {
         "hidden_size": model.hidden_size,
         "num_hidden_layers": model.num_hidden_layers,

@@ -25,7 +25,7 @@ def parameter_groups(model: torch.nn.Module, config: RunConfig) -> list[Paramete
     """Group the trainable parameters by weight decay; vectors (biases, LayerNorms) have none.
 
     For Muon's own rule, matrices of hidden layers form a separate group, without embeddings and
-    heads. So do a discriminator's embeddings, a difference from the generator's.
+    heads. A discriminator's embeddings, stored as differences, also form a group of their own.
     """
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     decay = config.optimizer.weight_decay

@@ -123,7 +123,7 @@ class Attestation(Statement):
         return AttestedRound(self.run, self.era, self.step, bytes.fromhex(self.group), bytes.fromhex(self.layout))
 
     def totals(self, parts: int) -> list[float]:
-        """Return the senders' total weight in each of `parts` parts, all of which every entry must cover."""
+        """Return the senders' total weight in each of `parts` parts; every sender's entry must cover them all."""
         totals = [0.0] * parts
         for sender in self.senders:
             counted = chain.from_iterable(repeat(weight, count) for count, weight in sender.counted)

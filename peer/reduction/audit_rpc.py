@@ -74,7 +74,7 @@ class Auditing:
     def begin(
         self, group_id: bytes, audit: Audit, second_reducers: Sequence[PeerID], stub: Callable[[PeerID], Stub]
     ) -> None:
-        """Audit a round in the background with these second reducers; at most `MOST_AUDITS` go on."""
+        """Audit a round in the background with these second reducers; keep at most `MOST_AUDITS` audits."""
         self._rounds[group_id].ended.set_result(audit)
         self._running = [task for task in self._running if not task.done()]
         for task in self._running[: -MOST_AUDITS + 1]:

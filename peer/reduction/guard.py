@@ -144,7 +144,7 @@ class RoundGuard:
         return self._counted.get(sender, 0.0)
 
     def credited(self, sender: int) -> float:
-        """Return the weight to credit to a sender; 0 if most of its values are gross, or all are zero."""
+        """Return the weight to credit to a sender; 0 if most of its values are far too large or all are 0."""
         return 0.0 if self._is_gross(sender) or self._brought_nothing(sender) else self.counted(sender)
 
     def refuse(self, sender: int, reason: str) -> None:
@@ -324,8 +324,8 @@ def too_large(sizes: Mapping[str, float], own_size: float, trusted: str) -> dict
     """Return the reducers with averages too large for their round, and the excess as a factor.
 
     `sizes`: each reducer's largest average in multiples of the limit from earlier rounds;
-    `own_size`: the same for this peer's gradient, 0 without samples; `trusted`: this peer as a
-    reducer. The limit grows with this peer's gradient and the other reducers' averages. Without any
+    `own_size`: the same for this peer's gradient, 0 without samples; `trusted`: this peer's own
+    ID. The limit grows with this peer's gradient and the other reducers' averages. Without any
     of them there is no comparison within the round, and earlier rounds alone accuse nobody.
     """
     found = {}
@@ -338,7 +338,7 @@ def too_large(sizes: Mapping[str, float], own_size: float, trusted: str) -> dict
 
 
 class AverageScreen:
-    """The L2 norms of each tensor's averages in the last rounds, separate for each half round."""
+    """The L2 norms of each tensor's averages in the last rounds, separately for each half of a round."""
 
     def __init__(self) -> None:
         self._norms: dict[bytes, deque[tuple[float, ...]]] = {}

@@ -97,7 +97,7 @@ class SparseValues:
 
 
 def sent_of(count: int) -> int:
-    """Return the number of values sent of `count`: one in 64, rounded up."""
+    """Return how many of `count` values are sent: one in 64, rounded up."""
     return -(-count * CHUNK_SENT // CHUNK)
 
 
@@ -125,7 +125,7 @@ def _padded(values: NDArray[Any], multiple: int) -> NDArray[Any]:
 
 
 class TopKCompression(CompressionBase):
-    """The sparse compression for hivemind's partitions of tensors into parts of whole chunks."""
+    """The sparse compression in hivemind's form, for parts that consist of whole chunks."""
 
     compression_type: int = 17  # unused by hivemind, whose codes are all lower
 

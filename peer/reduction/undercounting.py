@@ -41,7 +41,7 @@ class Accounts:
         return self.cutting_most() | self.short_alone(target)
 
     def cutting_most(self) -> set[str]:
-        """Return the reducers that undercount most of the other members, and at least two.
+        """Return the reducers that undercount most of the other members, but at least two of them.
 
         A member is undercounted if most reducers count more of it. A reducing member's devices are
         judged together, because it could spread the cuts over them.

@@ -144,7 +144,7 @@ class Groups:
         troubles: Troubles,
         rng: random.Random,
     ) -> None:
-        """Set up the model; `round_bytes`: of all averaged values; `longest_s`: the run's limit for a round."""
+        """Set up the model; `round_bytes`: size of a round; `longest_s`: the run's time limit for a round."""
         self._env, self._lines, self._bytes, self._longest_s = env, lines, round_bytes, longest_s
         self._troubles, self._rng = troubles, rng
         self._seeking: dict[tuple[Position, tuple[bool, ...]], list[Seeker]] = {}

@@ -111,7 +111,7 @@ class RehearsedPeer:
             self.stop()
 
     def stop(self) -> None:
-        """Add the time with the run's state to the device's total."""
+        """Add the time for which this peer had the run's state to its device's total."""
         if self.began_at is not None:
             self.work.present_s += self._env.now - self.began_at
             self.began_at = None

@@ -231,7 +231,7 @@ class _Draw:
     def line(self) -> HomeLine:
         """Draw a connection whose directions are correlated in quality.
 
-        A packet to another peer takes half of this round-trip time at each end of its path.
+        A packet to another peer takes half of the drawn round-trip time at each end of its path.
         """
         quantiles, home = self.tables.lines.regions[self.region], self.rng.gauss(0, 1)
         return HomeLine(
@@ -241,7 +241,7 @@ class _Draw:
         )
 
     def _quantile(self, row: tuple[float, ...], score: float) -> float:
-        """Draw from quantiles, correlated with a normal score; interpolates logarithms between levels."""
+        """Draw a value from quantiles, correlated with a normal `score`; between levels, interpolate logarithms."""
         levels, correlation = self.tables.lines.levels, self.tables.lines.correlation.value
         own = correlation * score + math.sqrt(1 - correlation**2) * self.rng.gauss(0, 1)
         level = min(max(NormalDist().cdf(own), levels[0]), levels[-1])

@@ -192,7 +192,7 @@ class World:
         return [each for each in donors if self.can_reach(each.name, taker.name)]
 
     def state_after(self, state: int, average: int) -> int:
-        """Return the state after a step with this average; the same for all peers."""
+        """Return the number of the state after a step with this average; it is the same for all peers."""
         return self._states.setdefault((state, average), len(self._states) + 1)
 
     def end(self) -> None:

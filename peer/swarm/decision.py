@@ -96,7 +96,7 @@ def _towards_the_batch(now: Situation) -> tuple[Move, str]:
 
 
 def samples_at_once(microbatch: int, rate: float, usual_s: float) -> int:
-    """Return how many samples to compute before checking the swarm: a microbatch, a half, a quarter ...
+    """Return how many samples to compute before checking the swarm: a microbatch, half of one, a quarter ...
 
     They take at most a quarter of a usual step at this peer's `rate` (samples per second). A slow
     device with a microbatch longer than a step would otherwise always be late.

@@ -102,7 +102,7 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
         return int(self._turned_away.value)
 
     def get_current_state(self) -> Any:
-        """Return a copy of the state from between two global steps (hivemind's shares live tensors)."""
+        """Return a copy of the state between two global steps; hivemind's version would share live tensors."""
         with self.state_lock, torch.no_grad():
             metadata, tensors, infos = super().get_current_state()
             roles = moment_roles(self.optimizer)
@@ -111,7 +111,7 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
             return metadata | {"era": self.era}, copies, [*infos[: -len(roles)], *moments]
 
     def set_step(self, step: int) -> None:
-        """Set the number of completed global steps; the learning-rate schedule follows, backwards too."""
+        """Set the number of completed global steps; the learning-rate schedule follows, even backwards."""
         self.local_epoch = step
         self.scheduler._step_count, self.scheduler.last_epoch = step, step - 1
         self.scheduler.step()

@@ -368,7 +368,7 @@ class Swarm:
         self._held = step, held_before_s + time.monotonic() - began
 
     def _stand_by(self) -> StepOutcome | None:
-        """Wait for a faster connection; the first call returns the lost samples' outcome, later ones None."""
+        """Wait for a faster connection; return an outcome with the lost samples first, None on later calls."""
         self._line.doubt()
         self._tracker.stand_by(self._line.rate)
         if self._stands_by:
@@ -643,7 +643,7 @@ class Witness:
     run: str
 
     def receipt(self, era: int, step: int, weights: Mapping[str, float], pseudonyms: Mapping[str, str]) -> str:
-        """Sign a receipt of the round that led to `step`; empty if nothing was reduced.
+        """Sign a receipt of the round that led to `step`; return "" if this peer reduced nothing.
 
         `weights`: peer ID -> samples; `pseudonyms`: peer ID -> name in receipts. The device's own
         samples are included: they prove nothing, but make all receipts of a round equal.

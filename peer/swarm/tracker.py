@@ -137,7 +137,7 @@ class StepTracker(ProgressTracker):
         return self._sketch[1]
 
     def carry_over(self, samples: int) -> None:
-        """Count samples computed before this step began towards this step; call while updates are paused."""
+        """Add samples that were computed earlier to this step's count; call while updates are paused."""
         self.local_progress = self._get_local_progress(self.local_progress.epoch, samples)
         self.should_report_progress.set()
 
@@ -346,7 +346,7 @@ class StepTracker(ProgressTracker):
         return look_interval_s(view.live, remaining_s, self.min_refresh_period, longest_s)
 
     def _with_own(self, peers: list[KnownPeer]) -> list[KnownPeer]:
-        """Replace this peer's published record with its current state."""
+        """Return the records with this peer's published record replaced by its current one."""
         others = [peer for peer in peers if peer.peer_id != self.own_id]
         if not self._training:
             return others

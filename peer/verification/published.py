@@ -144,7 +144,7 @@ def download(base: str, get: Get, wait: Callable[[float], None]) -> Published:
 
 
 def _newer_overview(base: str, get: Get, wait: Callable[[float], None]) -> PublishedOverview:
-    """Download the second new overview from now on, because the next one may be in progress already."""
+    """Download the overview after the next one, because the next one may have been begun before this call."""
     seen = [_overview(base, get)]
     for _ in range(FRESH_ATTEMPTS):
         if len({overview.taken_at for overview in seen}) > 2:

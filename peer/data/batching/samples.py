@@ -212,7 +212,7 @@ def cut_pieces(chunk: EncodedChunk, capacity: int, first_limits: Ints) -> tuple[
 
 
 def _last_sentence_end(sentence_ends: list[int], start: int, limit: int) -> int | None:
-    """Return the last sentence end after `start` and up to `limit`, or None."""
+    """Return the last sentence end after `start` and up to `limit`, or None if there is none."""
     last = bisect_right(sentence_ends, limit) - 1
     return sentence_ends[last] if last >= 0 and sentence_ends[last] > start else None
 

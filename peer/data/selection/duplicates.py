@@ -34,7 +34,7 @@ MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 def open_duplicates(kind: Duplicates) -> DocumentFilter | None:
-    """Return a new filter for copies of earlier documents, or None to keep all. Raises `ConfigError`."""
+    """Return a filter that drops copies of earlier documents; None if `kind` is `none`. Raises `ConfigError`."""
     if kind == "none":
         return None
     return ExactDuplicates().keep if kind == "exact" else NearDuplicates().keep

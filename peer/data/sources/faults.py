@@ -60,7 +60,7 @@ class SourcePlace:
 
 
 class Setbacks:
-    """The units that have failed since the last successful read, and the decision where to continue."""
+    """Tracks the units that have failed since the last successful read, and decides where to continue."""
 
     def __init__(self) -> None:
         self._failed: list[SourcePlace] = []

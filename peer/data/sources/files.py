@@ -60,7 +60,7 @@ def file_shards(source: Source) -> list[Shard]:
 
 
 class FileReader(UnitReader):
-    """Reads the documents of a range whose number is `part` modulo `parts`."""
+    """Reads those documents of a range whose number modulo `parts` is `part`."""
 
     def __init__(self, source: Source, span: Range, part: int, parts: int, state: State | None) -> None:
         self._span, self._part, self._parts = span, part, parts

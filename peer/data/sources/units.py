@@ -95,7 +95,7 @@ class Units:
 
 
 class CountedReader(UnitReader):
-    """Reads the records with number `part` modulo `parts`; the state is the next record's number."""
+    """Reads the records whose number modulo `parts` is `part`; the state is the next record's number."""
 
     def __init__(
         self, records_from: Callable[[int], Iterator[Record]], part: int, parts: int, state: State | None

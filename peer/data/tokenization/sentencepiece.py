@@ -184,6 +184,6 @@ class _Texts(Iterator[str]):
         return sentence if self._normalizer is None else self._normalizer.normalize_str(sentence)
 
     def why_training_failed(self, error: RuntimeError) -> ConfigError:
-        """Return the source's error, or the library's without its source location."""
+        """Return the error of the sentences' source, or else the library's without its place in the code."""
         reason = str(error).rpartition("] ")[2].strip().rstrip(".") or "there is no text"
         return self._error or ConfigError(f"Cannot train the tokenizer: {reason}.")

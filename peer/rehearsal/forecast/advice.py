@@ -234,7 +234,7 @@ def _best_of_each_dial(outcomes: list[TriedOutcome], least_gain: float) -> list[
 
 
 def _together(changes: list[TriedChange], title: str) -> TriedChange:
-    """Combine changes; the last one determines the dial."""
+    """Combine changes into one, which has the `dial` of the last."""
     keys = {key: value for change in changes for key, value in change.keys.items()}
     reasons, training = (
         "; ".join(dict.fromkeys(part for text in texts for part in text.split("; ") if part))

@@ -84,7 +84,7 @@ class PastReport(_PastRow):
 
     @property
     def began_at(self) -> float:
-        """The time of the device's previous report, or of its start of training."""
+        """The time of the device's previous report, or the time at which it started training."""
         return self.completed_at - self.elapsed_s
 
     def samples_per_second(self, *, delay: bool) -> float | None:

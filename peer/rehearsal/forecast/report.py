@@ -206,7 +206,7 @@ def rehearse_seeds(
     seeds: int,
     progress: Callable[[str], None] = lambda _: None,
 ) -> RehearsalReport:
-    """Rehearse a run once for each seed from 1 on; `progress` is called before each.
+    """Rehearse a run once for each seed from 1 on; `progress` is called before each rehearsal.
 
     A run with `averaging.compression: auto` is rehearsed with its choice for the first swarm.
     """
@@ -351,7 +351,7 @@ def rows(report: RehearsalReport) -> list[Sequence[str]]:
 
 
 def classes(report: RehearsalReport) -> Mapping[str, tuple[int, int]]:
-    """Return each class's number of devices and its samples in steps; a class is a name without its number."""
+    """Return each class's number of devices and samples in steps; a class is a device name without number."""
     found: dict[str, tuple[int, int]] = {}
     for run in report.runs:
         for each in run.devices:
