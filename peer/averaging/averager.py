@@ -331,7 +331,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         super().run()
 
     def schedule_step(self, scheduled_time: float | None = None, **kwargs: Any) -> StepControl:
-        """Start matchmaking for a round at `scheduled_time` (DHT clock); by default, after the time limit."""
+        """Start matchmaking for a round at `scheduled_time` (DHT clock; default: after `gathering.window_s`)."""
         return super().schedule_step(scheduled_time or swarm_time() + self.gathering.window_s, **kwargs)
 
     async def _step(self, *, step: StepControl, **kwargs: Any) -> None:

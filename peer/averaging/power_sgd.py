@@ -148,7 +148,7 @@ class LowRank(GradientCode):
     def take(
         self, tensors: Sequence[torch.Tensor], lefts: Sequence[torch.Tensor], averages: Sequence[torch.Tensor]
     ) -> None:
-        """Replace this peer's own values by the averages, matrices by their factors.
+        """Replace this peer's own values by the averages; matrices are stored as their factors.
 
         Raises `OverflowError`, and changes nothing, if a value of a product could be infinite.
         """

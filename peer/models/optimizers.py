@@ -301,7 +301,7 @@ class Muon(AdamW):
 def orthogonalized(matrix: Tensor) -> Tensor:
     """Return a matrix near U V^T of `matrix` = U S V^T, with singular values of about 0.7 to 1.2."""
     is_tall = matrix.shape[0] > matrix.shape[1]
-    wide = matrix.T if is_tall else matrix  # the smaller of the two Gram matrices
+    wide = matrix.T if is_tall else matrix  # gives the smaller of the two Gram matrices
     wide = wide / torch.linalg.vector_norm(wide).clamp(min=LEAST_NORM)
     first, third, fifth = NEWTON_SCHULZ
     for _ in range(NEWTON_SCHULZ_STEPS):

@@ -1,6 +1,6 @@
 """Sparse compression of gradients: the 64 largest of each chunk of 4096 values, in 2 bits each.
 
-Sarfi et al. 2025 (SparseLoCo, arXiv 2508.15706) train with this few values, if each peer adds the
+Sarfi et al. 2025 (SparseLoCo, arXiv 2508.15706) train with so few values, if each peer adds the
 values that it did not send to its next gradient (`peer.averaging.error_feedback`). A value's 2 bits
 are its sign and one of two magnitudes of its chunk; its index within the chunk takes 12 bits. A
 shorter chunk, the last of a tensor, sends one value in 64, rounded up.

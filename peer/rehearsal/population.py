@@ -229,7 +229,7 @@ class _Draw:
         )
 
     def line(self) -> HomeLine:
-        """Draw a connection whose directions are correlated in quality.
+        """Draw a connection whose bandwidths and latency are correlated in quality.
 
         A packet to another peer takes half of the drawn round-trip time at each end of its path.
         """

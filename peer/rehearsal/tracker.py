@@ -111,7 +111,7 @@ class VirtualTracker:
 
     @property
     def has_drifted(self) -> bool:
-        """Whether the keeper has another state after this peer's step."""
+        """Whether the keeper has another state after the same step as this peer."""
         is_at_step = self._peer.step == self.view.step
         return self._peer.role != "keeper" and is_at_step and drifted(self.sketch, self.view.keeper_sketch)
 

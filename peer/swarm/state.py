@@ -59,7 +59,7 @@ STATE_OVERHEAD_BYTES = 1 << 20
 LOOK_S = 0.5  # interval between checks of a download's progress
 HUNG_S = 600.0  # longest time without a request or received data in the averager's process
 QUICK_S, QUICK_DONORS = 1800.0, 3  # time limit of the first attempts, and their number
-STATE_CODE = RoleAdaptiveCompression(optimizer=ROOTS)  # see `moment_roles`
+STATE_CODE = RoleAdaptiveCompression(optimizer=ROOTS)  # rounds the moments that `moment_roles` selects
 _LACKS = frozenset(lack.value for lack in Lack)
 Doubt = Callable[[str, int, Sketch], str | None]  # (donor, step, sketch) -> reason to reject
 

@@ -45,7 +45,7 @@ class SwarmView:
 
     step: int  # the swarm's step
     samples: int  # counted samples towards the next step, from peers at `step`
-    trainers: int  # training peers at any step
+    trainers: int  # number of training peers at any step
     averaging: int  # peers at `step` that join the next averaging, including keeper and auxiliary peers
     rate: float  # credited samples per second of all trainers
     keepers: int
