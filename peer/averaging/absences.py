@@ -1,7 +1,7 @@
 """Exclusion of absent peers for a number of rounds that doubles with each further absence.
 
 A lost connection, a busy machine and deliberate obstruction look alike, so an absence is not
-treated as misbehavior. The peer is only not awaited in the next rounds. An honest peer returns
+treated as misbehavior. The next rounds just do not wait for that peer. An honest peer returns
 soon, and a dishonest one costs ever fewer rounds: some twenty in a million. Exclusions are measured
 in rounds, because a step takes seconds in one run and an hour in another. These pure decisions have
 three uses. A reducer that returned no averages gets no share, and reducers do not wait for a silent

@@ -2,8 +2,8 @@
 
 The class here averages all values unchanged. `peer.averaging.power_sgd` averages factors of
 matrices, and `peer.averaging.error_feedback` few values of each tensor; both keep a remainder. The
-operator can change an averager's encoding from a given step (`peer.config.steering`). Two processes
-have one each: the trainer's calls `load`, `settle`, `forget`, the averager's `average`.
+operator can change an averager's encoding from a given step (`peer.config.steering`). Each of two
+processes has one: the trainer's process calls `load`, `settle`, `forget`; the averager's `average`.
 """
 
 from __future__ import annotations

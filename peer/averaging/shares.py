@@ -9,8 +9,8 @@ on the declarations collected by the leader. Declarations are signed
 everything.
 
 A peer without samples (the keeper, an auxiliary peer) sends only V * (n - 1) * f values, but
-receives V * (1 + (s - 1) * f) from s peers with samples: as much as before if it is the only one
-without. A declaration contains the slower direction only, so shares do not depend on samples.
+receives V * (1 + (s - 1) * f) from s peers with samples: as much as before if all others have
+samples. A declaration contains the slower direction only, so shares do not depend on samples.
 
 If averages take r times the bytes of senders' values (`averages_of_own`), a peer that reduces the
 fraction f sends V * (1 + ((n - 1) * r - 1) * f), with V the bytes of its own values.
@@ -20,8 +20,8 @@ keeper therefore reduces more than a quarter of the values, or two equal shares 
 (`largest_share`). The limit costs time only if one or two connections are much faster than the
 others and the keeper, which has no limit, is absent. 8 peers with 200 and 7 x 10 Mbit/s then need
 1.64 times as long (16 peers: 1.70). DeDLOC's example of 4 x 200, 8 x 100, 4 x 50 is unaffected. A
-limit of a half would give 1.43, but a dishonest peer twice as much. (By `round_time`; at most 2 if
-all peers reduce.)
+limit of a half would give 1.43, but let a dishonest peer reduce twice as much. (These factors are
+results of `round_time`; if all peers reduce, they are at most 2.)
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ the average arrives, the copy keeps its progress since then:
     (7)  θᵢ ← θ' + (θᵢ - bᵢ),  bᵢ ← θ'                    a late peer follows the step, and its samples still count
 
 (5) is the eager update of Kale, Douillard & Donchev 2025 (arXiv 2502.12996): it applies the peer's
-own pseudo-gradient at once, instead of the average, which arrives one round late. There each
-worker's own θ and v take that step. Here only the copy does, so θ and v stay identical on all
+own pseudo-gradient at once, instead of the average, which arrives one round late. In that paper,
+each worker's own θ and v take that step. Here only the copy does, so θ and v stay identical on all
 peers. None of (5) to (7) changes the part of bᵢ - θᵢ that is still to be averaged, so every local
 step is in exactly one average. If a round fails, nothing changes: bᵢ - θᵢ contains the local steps
 of the samples set aside and of later ones. A mixture of θᵢ and θ' (Douillard et al. 2025, arXiv

@@ -3,7 +3,7 @@
 The module and its checkpoints are transformers'. The forward pass computes the same function for a
 training batch. Query, key and value are one product, GELU is fused, and attention has no mask if
 nothing is padded. After the last layer's attention, only the positions needed for a loss are
-computed (those with labels, and [CLS]). `peer.models.build` lists it among the families.
+computed (those with labels, and [CLS]). `peer.models.build` lists ALBERT among the families.
 
 PyTorch uses MKL for float32 products, which does not use AMD processors' AVX-512 units. oneDNN,
 also part of PyTorch, is about twice as fast there at the same precision. It is called through an

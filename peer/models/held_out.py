@@ -2,7 +2,7 @@
 
 The samples are drawn once per run from held-out documents, and stored on disk. All checkpoints of a
 run are evaluated on the same samples with the same masks, even after a restart or if its sources
-have grown. Each sequence length of its phases has a set of its own.
+have grown. Each sequence length that occurs in its phases has its own set.
 
 The forward pass is that of training (`peer.models.objectives`). The coordinator's validator
 evaluates each checkpoint. `unigram_loss` is the loss of predicting tokens by frequency alone; a

@@ -3,7 +3,7 @@
 Each document of a sample begins with [CLS], the sample's first token. ModernBERT's own forward pass
 accepts masks and positions. With flash-attn on a GPU the samples become one row of documents of
 different lengths, without a mask. Otherwise a mask (b, 1, l, l) marks the tokens of the same
-document; PyTorch's attention computes the masked scores too, which saves no time.
+document; PyTorch's attention computes the masked scores too, so the mask saves no time.
 """
 
 from __future__ import annotations

@@ -3,11 +3,11 @@
 A peer that accepts connections repeats the reduction of one random part: all senders of this part
 send it the same bytes again. All peers also compare digests of their attestations
 (`peer.reduction.attestation`). No claim is trusted: senders have confirmed their inputs' digests,
-the reducer has signed the weights, and peers must show different attestations. This module is pure;
-`peer.reduction.audit_rpc` communicates.
+the reducer has signed the weights, and peers must show attestations that differ. This module is
+pure; `peer.reduction.audit_rpc` communicates.
 
-An honest reducer computes the mean with the weights that it attests. It may scale down far too
-large inputs, by data that others do not have exactly. `falsified` allows for this.
+An honest reducer computes the mean with the weights that it attests. It may scale down inputs that
+are far too large, by data that others do not know exactly. `falsified` allows for this.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ al. 2018, arXiv 1812.06162). A reducer with the parts of three or more members c
 energy without trusting anybody, because two gradients share the signal but not the noise. A member
 that declares twenty times its samples shows twenty times too much noise. Large claims must
 therefore be supported by gradients. Noise of few dimensions varies much by chance: in the head for
-sentence order, where all samples begin alike, it has hardly more than one. The judgement allows for
-that (`noise_spread`).
+sentence order, where all samples begin alike, it has hardly more than one dimension. The judgement
+allows for that (`noise_spread`).
 
 A reversed gradient points away from the others. A single step's cosine is inconclusive, because
 honest gradients are mostly noise, but the mean of several is not. Each member has one vote.

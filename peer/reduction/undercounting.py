@@ -6,9 +6,9 @@ could count nothing, and no round would ever reach the samples of a batch. No si
 proves that. But all peers of a complete round hold the same attestations, and those of other
 reducers show how much could have been counted:
 
-- An honest reducer measures by the senders' median, so it hardly counts most of the other members
-  for less than most reducers do.
-- A reducer falls short alone if its parts lack the batch's samples only by its own cuts.
+- An honest reducer measures by the senders' median, so it hardly ever counts most of the other
+  members for less than most reducers do.
+- A reducer falls short alone if its parts lack samples of the batch only because of its own cuts.
 
 Either may happen to an honest reducer, but seldom in two successive rounds. Reducers are therefore
 not reported, and lose their share only after two such rounds (`peer.averaging.averager`). This

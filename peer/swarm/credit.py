@@ -6,12 +6,12 @@ by the keeper. A device without history may claim a share of the batch. Both cap
 takes longer than usual, so every step ends. Samples above the cap are averaged with the rest.
 
 A round with fewer samples than claimed fails and would be retried forever. After a device's first
-false claim, only its real contributions, and samples accumulated beyond them, are counted. After
-false claims in two rounds, only its contributions are. All peers use the reducers' attestations: a
-peer that judged by its own parts alone could consider a batch full while others wait. A device with
-rejected parts is not counted until some are accepted; after the second rejection, never again. A
-device that contributes nothing to several successive rounds is not counted until it contributes. If
-a device's weight was cut in the last round because its gradients do not support the weight
+false claim, its real contributions and samples accumulated beyond them are counted. After false
+claims in two rounds, only its contributions are counted. All peers use the reducers' attestations:
+a peer that judged by its own parts alone could consider a batch full while others wait. A device
+with rejected parts is not counted until some are accepted; after the second rejection, never again.
+A device that contributes nothing to several successive rounds is not counted until it contributes.
+If a device's weight was cut in the last round because its gradients do not support the weight
 (`peer.reduction.standing`), only the reduced weight is credited.
 """
 

@@ -1,7 +1,7 @@
 """The averaging rounds for one peer's next global step: required group sizes, retries and success.
 
 A failed round changes nothing and is retried with the same gradients, whereas hivemind's optimizer
-would step on the peer's own. `peer.averaging.matchmaking` forms the groups.
+would step on the peer's own gradients. `peer.averaging.matchmaking` forms the groups.
 """
 
 from __future__ import annotations

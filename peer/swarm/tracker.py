@@ -1,10 +1,10 @@
 """Tracks the swarm's progress towards its next global step through signed records in the DHT.
 
 hivemind's tracker begins a step at an *estimated* time and trusts the highest claimed step. This
-one waits for enough reported samples and trusts `peer.swarm.view`.
+tracker waits for enough reported samples and trusts `peer.swarm.view`.
 
 Each read takes all records from several nodes, and each report goes to several. While the batch is
-far from full, both are rare (`peer.swarm.refresh`), because home connections are slow.
+far from full, reads and reports are rare (`peer.swarm.refresh`), because home connections are slow.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A document's hash, and a pseudo-random number in [0, 1) derived from it, so that all peers decide alike.
 
-Documents are held out for validation according to this number. It depends neither on the reader,
-the time nor the source, so a copy of a held-out document is always held out, on every peer.
+Documents are held out for validation according to this number. It does not depend on the reader,
+the time or the source, so a copy of a held-out document is always held out, on every peer.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A unit is retried several times from the record at which it failed, and then skipped until the next
 epoch. If several units in a row fail, the cause is probably the network or the source: the source
-pauses, and returns to the first of them, once.
+pauses, and then returns to the first failed unit, once.
 """
 
 from __future__ import annotations

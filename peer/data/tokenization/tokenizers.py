@@ -1,7 +1,7 @@
 """The run's tokenizer: trained or imported by the operator, loaded from its folder by every peer.
 
 transformers' `AutoTokenizer` can load the folder as a plain fast tokenizer. transformers' own
-classes are avoided because they replace parts of it: ALBERT's strips Bengali vowel signs.
+classes are avoided because they replace parts of it: ALBERT's class strips Bengali vowel signs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Comparison of a past run's measured figures with its rehearsals, which shows their accuracy."""
+"""Comparison of a past run's measured figures with its rehearsals, which shows how accurate rehearsals are."""
 
 from __future__ import annotations
 
