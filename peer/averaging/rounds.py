@@ -3,7 +3,7 @@
 The averagers release memory in their forked processes. A failed round ends in exceptions, whose
 tracebacks form reference cycles with the round, its copy of the gradients and its streams. Python
 collects old cycles only after the number of objects has grown by a quarter. With all of PyTorch
-imported that takes a thousand rounds. glibc keeps memory that is freed so late, because it is fragmented.
+imported that takes a thousand rounds. glibc keeps memory freed so late, because it is fragmented.
 """
 
 from __future__ import annotations
