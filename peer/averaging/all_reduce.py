@@ -514,7 +514,7 @@ class ExactAllReduce(AllReduceRunner):
 
 
 def _own_reducer(hiveminds: TensorPartReducer, combine: Combine, unawaited: Collection[int]) -> PartReducer:
-    """Replace hivemind's reducer, marked as finished to avoid a warning that it is unused."""
+    """Return a reducer in place of hivemind's, which is marked as finished to avoid a warning."""
     hiveminds.finished.set()
     return PartReducer(hiveminds.part_shapes, hiveminds.num_senders, combine, unawaited)
 

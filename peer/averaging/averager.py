@@ -572,7 +572,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
             self.auditing.give_up(group_id)
             raise
         finally:
-            self._note_absent(group_info, runner, half)  # before any call that may raise
+            self._note_absent(group_info, runner, half)  # comes before any call that may raise
             self._events.add(runner.passed(is_whole))
             guard.ended()
         self._guard.accepted(half, tensors)

@@ -43,7 +43,7 @@ class RemainderFile:
         self._path, self._aside = path, path.with_name(f".{path.name}")
 
     def keep(self, origin: RemainderOrigin, remainders: Remainders) -> None:
-        """Save the remainders, if any; a write error is logged as a warning and loses them."""
+        """Save the remainders, if there are any; after a write error, log a warning and give them up."""
         if not remainders:
             return
         about = {"run": origin.run, "era": str(origin.era), "step": str(origin.step), "code": origin.code}

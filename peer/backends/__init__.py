@@ -22,7 +22,7 @@ class MicrobatchResult:
     loss: float  # total loss of the objective
     mlm_loss: float
     sop_loss: float | None  # None without sentence order
-    finite: bool  # False: loss or gradient was not finite, and nothing was added
+    finite: bool  # whether loss and gradient are finite; if not, nothing was added
 
 
 class Backend(Protocol):

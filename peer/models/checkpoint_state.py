@@ -42,7 +42,7 @@ def restore_model(model: torch.nn.Module, path: Path) -> None:
         stored = model.joined(stored, values)
     try:
         result = model.load_state_dict(stored, strict=False)
-    except RuntimeError as error:  # raised by torch for different shapes
+    except RuntimeError as error:  # torch raises it for different shapes
         raise StorageError(f"The weights in {path} are not those of this run's model.") from error
     tied = {name for name, tensor in model.state_dict(keep_vars=True).items() if _is_tied(model, name, tensor)}
     if result.unexpected_keys or set(result.missing_keys) - tied:

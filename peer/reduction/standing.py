@@ -106,7 +106,7 @@ class RoundGram:
     def observe(self, weights: Mapping[str, float]) -> dict[str, Observation]:
         """Return the round's observation of each member; empty if the round cannot be judged.
 
-        `weights`: as declared. A member that sends only zeros shows neither noise nor direction,
+        `weights`: declared ones. A member that sends only zeros shows neither noise nor direction,
         and is excluded from the others' observations.
         """
         members = [

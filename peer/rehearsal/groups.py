@@ -221,7 +221,7 @@ class Groups:
                 self._consider(group)
 
     def _leader(self, seekers: Sequence[Seeker]) -> Seeker | None:
-        """Return the reachable peer whose search began first, which the others follow; None without one."""
+        """Return the reachable peer whose search began first, which the others follow, or None."""
         return min(
             (seeker for seeker in seekers if seeker.leads and not self._troubles.is_cut_off(seeker.name)),
             key=lambda each: (each.scheduled_at, each.name),

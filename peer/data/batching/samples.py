@@ -108,7 +108,7 @@ def _framed(rows: Tokens, special: SpecialIds) -> Tokens:
 class _Anchors:
     starts: Ints  # (samples,) index of the first token
     lengths: Ints  # (samples,)
-    breaks: Ints  # (samples,) tokens before the break
+    breaks: Ints  # (samples,) number of tokens before the break
     swapped: NDArray[np.bool_]  # (samples,)
     has_order: NDArray[np.bool_]  # (samples,)
 
