@@ -32,8 +32,8 @@ REMEMBERED_STEPS = 8
 DOUBTED_SHARE = 0.01  # share of a batch credited in excess even after false claims
 HONEST_SHARE = 0.9  # share of a claim that must arrive; a peer may have dropped a microbatch since its record
 FALSE_ROUNDS = 2
-LOST_ROUNDS = 2  # rounds of one step that a peer may miss before its claim is not counted in this step
-LOST_IN_ALL = 2 * LOST_ROUNDS  # rounds in a row, of any steps, that a peer may miss before it is never counted
+LOST_ROUNDS = 2  # rounds of one step without a contribution until a peer's claim is ignored in this step
+LOST_IN_ALL = 2 * LOST_ROUNDS  # rounds in a row, of any steps, without a contribution until all its claims are ignored
 WEIGHT_MARGIN = 4.0  # factor over a peer's usual maximum, because its microbatch may be large
 
 

@@ -273,7 +273,7 @@ class SavedPlaces:
         self._elsewhere: dict[str, Any] = {}  # positions in sources of other phases
 
     def load(self, report: Report) -> StreamState | None:
-        """Return the saved position; None if there is none, or, with a report, if it is damaged or outdated."""
+        """Return the saved position; None if there is none, or, with a report, if damaged or for another order."""
         try:
             content = json.loads(self._path.read_text(encoding="utf-8"))
             if (content["version"], content["key"]) == (STATE_VERSION, self._key):
