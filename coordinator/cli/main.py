@@ -12,17 +12,21 @@ _EVALUATION, _ADMINISTRATION, _COPIES = "Evaluation", "Administrators", "Copies 
 COMMANDS = {
     "init": LazyCommand("coordinator.cli.configure", "Create a new run.", _RUN),
     "configure": LazyCommand(
-        "coordinator.cli.configure", "Create or update a run from the MANYHANDS_* variables.", _RUN
+        "coordinator.cli.configure",
+        "Create a run from the MANYHANDS_* variables, or update its settings from them.",
+        _RUN,
     ),
     "serve": LazyCommand("coordinator.cli.serve", "Serve a run until Ctrl-C or SIGTERM.", _RUN),
     "status": LazyCommand("coordinator.cli.status", "Show the state of a run.", _RUN),
     "doctor": LazyCommand("coordinator.cli.status", "Check the run's files and its machine.", _RUN),
     "invite": LazyCommand("coordinator.cli.members", "Invite a volunteer.", _PEOPLE),
-    "allow": LazyCommand("coordinator.cli.members", "Allow an account at an identity provider to log in.", _PEOPLE),
+    "allow": LazyCommand(
+        "coordinator.cli.members", "Allow an account or an organisation at an identity provider to log in.", _PEOPLE
+    ),
     "members": LazyCommand(
         "coordinator.cli.members", "List the members, their devices and their contributions.", _PEOPLE
     ),
-    "devices": LazyCommand("coordinator.cli.members", "List the members' devices.", _PEOPLE),
+    "devices": LazyCommand("coordinator.cli.members", "List devices.", _PEOPLE),
     "revoke": LazyCommand("coordinator.cli.members", "Revoke a member's access.", _PEOPLE),
     "quarantine": LazyCommand("coordinator.cli.members", "Quarantine a device, or lift a quarantine.", _PEOPLE),
     "erase": LazyCommand("coordinator.cli.members", "Erase a member's name permanently.", _PEOPLE),
@@ -30,7 +34,7 @@ COMMANDS = {
     "hide-name": LazyCommand(
         "coordinator.cli.members", "Hide a member's name: the public sees a number instead.", _PEOPLE
     ),
-    "credits": LazyCommand("coordinator.cli.members", "Show or change which members the model card names.", _PEOPLE),
+    "credits": LazyCommand("coordinator.cli.members", "Show or change whom the model card names.", _PEOPLE),
     "pause": LazyCommand("coordinator.cli.steer", "Pause all volunteers.", _TRAINING),
     "resume": LazyCommand("coordinator.cli.steer", "Resume training after a pause.", _TRAINING),
     "stop": LazyCommand("coordinator.cli.steer", "End the run after a given step.", _TRAINING),
@@ -40,8 +44,10 @@ COMMANDS = {
     "evaluator": LazyCommand(
         "coordinator.cli.evaluator", "Evaluate each published checkpoint on the tasks of the run file.", _EVALUATION
     ),
-    "evaluators": LazyCommand("coordinator.cli.evaluator", "Manage the evaluators on other machines.", _EVALUATION),
-    "admin": LazyCommand("coordinator.cli.administration", "Manage the web administrators.", _ADMINISTRATION),
+    "evaluators": LazyCommand(
+        "coordinator.cli.evaluator", "List, add or remove evaluators on other machines.", _EVALUATION
+    ),
+    "admin": LazyCommand("coordinator.cli.administration", "Add, remove or list web administrators.", _ADMINISTRATION),
     "audit": LazyCommand("coordinator.cli.administration", "Show the audit log.", _ADMINISTRATION),
     "refusals": LazyCommand(
         "coordinator.cli.administration", "Show the refused requests of devices and visitors.", _ADMINISTRATION

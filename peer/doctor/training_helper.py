@@ -58,7 +58,7 @@ def compute(
         backend = choose_backend(working_device(device)[0], "auto", config, model)(pick_threads(threads))
         return _measure(config, model, backend, microbatch_size, seconds, stopwatch)
     except ConfigError as error:
-        return Speed(error=str(error))
+        return Speed(error=str(error), out_of_memory=is_out_of_memory(error.__cause__ or error))
     except (RuntimeError, MemoryError, MemoryLimitError) as error:
         out_of_memory = isinstance(error, MemoryLimitError) or is_out_of_memory(error)
         first_sentence = " ".join(str(error).split()).partition(". ")[0][:200]

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from peer.config.architectures import ARCHITECTURES
-from peer.config.run import RunConfig
+from peer.config.run import BUILTIN_RUNS, RunConfig
 from peer.control.reachability import LineSpeed
 from peer.data.batching.synthetic import random_batch
+from peer.doctor import machine
 from peer.doctor.answers import Speed
 from peer.doctor.checkup import TRAINING
 from peer.doctor.context import Context, Options, RunDescription, Timing
@@ -80,9 +81,13 @@ async def test_a_gpu_number_that_is_not_here_fails(monkeypatch: pytest.MonkeyPat
     assert "`--device cuda:0,3`: PyTorch finds no GPU here" in found["device"].outcome.found
 
 
-async def test_a_model_beyond_the_memory_fails() -> None:
-    """A real allocator at its limit, for which no microbatch is small enough."""
-    found = await examine(doctor_mains.has_little_memory, device="cpu", threads=1, microbatch_size=256)
+async def test_a_model_beyond_the_memory_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real allocator at its limit: one matrix of the model needs a gibibyte."""
+    demo = RunConfig.from_yaml(BUILTIN_RUNS / "demo.yaml")
+    model = demo.model.model_copy(update={"hidden_size": 8192, "intermediate_size": 32768, "num_attention_heads": 64})
+    (tmp_path / "demo.yaml").write_text(demo.model_copy(update={"model": model}).to_yaml())
+    monkeypatch.setattr(machine, "BUILTIN_RUNS", tmp_path)
+    found = await examine(doctor_mains.has_little_memory, device="cpu", threads=1, microbatch_size=2)
     assert found["speed"].verdict is FAILED
     assert "memory" in found["speed"].outcome.found
     assert "more memory" in found["speed"].outcome.remedy
