@@ -191,7 +191,8 @@ class MemberProtocol(DHTProtocol):  # type: ignore[misc]
     async def rpc_store(self, request: dht_pb2.StoreRequest, context: P2PContext) -> dht_pb2.StoreResponse:
         """Store valid entries, never in the cache, because cached entries would hide stored ones.
 
-        Dictionaries are stored here because hivemind stops at the first entry that it already has.
+        A dictionary's entries are stored here first, because hivemind stops storing a dictionary at
+        the first entry that it already has.
         """
         request.in_cache[:] = [False] * len(request.in_cache)
         for at, tag in enumerate(request.subkeys):

@@ -1,4 +1,4 @@
-"""Validation of reports, counting of samples from receipts, and the sums of a step.
+"""Validate reports, count samples from receipts, and compute the totals of each step.
 
 All functions are pure; `coordinator.ledger.ledger` reads their inputs and writes their results.
 """

@@ -41,8 +41,9 @@ NICENESS = 10  # niceness of auxiliary parts, which leaves them a tenth of a sha
 class Part:
     """A process to keep running; `main` gets the run's directory, the parent's pid and a callback.
 
-    `main` calls the callback once it is ready. Auxiliary parts stop after the others, and their
-    failures do not end the run. An auxiliary part may return to free memory and is then restarted.
+    `main` calls the callback once the part is ready. Auxiliary parts stop after the others, and
+    their failures do not end the run. An auxiliary part may exit in order to free its memory; it is
+    then restarted.
     """
 
     name: str

@@ -214,7 +214,7 @@ class StayRow:
 def stays(
     database: Database, since: float, until: float, now: float, number: int | None = None, most: int = MOST_STAYS
 ) -> list[StayRow]:
-    """Return the newest sessions from `since` to `until`, ordered by start, without the keeper's."""
+    """Return the newest `most` sessions between `since` and `until`, without the keeper's, ordered by start."""
     query = (
         select(DeviceSession, Device.member_id, Device.number)
         .join(Device, Device.id == DeviceSession.device_id)

@@ -32,7 +32,7 @@ MEMBER = "member"  # name of the column with public names
 _LOSS = case((Step.loss_samples > 0, Step.loss_sum / func.nullif(Step.loss_samples, 0)), else_=None)
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # first characters of spreadsheet formulas
 MAX_STEPS = 200  # maximum number of steps on a page of receipts
-MOST_NUMBERS = 20_000  # limit on mentions of devices per page, unless a single step exceeds it
+MOST_NUMBERS = 20_000  # maximum number of device references per page; a single step may exceed it
 
 
 @dataclass(frozen=True)

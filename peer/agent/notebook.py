@@ -111,7 +111,7 @@ def _tell(told: tuple[Told, ...], new: Told) -> tuple[Told, ...]:
 
 
 def figures(state: PanelState) -> Iterator[tuple[str, str]]:
-    """Yield (name, value) of the panel's main figures."""
+    """Yield (name, value) pairs for the panel's main figures."""
     assisting = state.activity == "assisting"
     if not assisting:
         yield "loss here", "–" if state.loss is None else f"{state.loss:.3f}"

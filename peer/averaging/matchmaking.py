@@ -35,7 +35,7 @@ from peer.averaging.shares import TRUSTED_ROLES
 from peer.config.training import Compression
 
 logger = logging.getLogger(__name__)
-AVOIDED_S = 60.0  # exclusion of a leader: a few rounds, but not too long if a follower was just revoked
+AVOIDED_S = 60.0  # how long a leader is avoided: a few rounds only, as it may not know yet that a follower was revoked
 MOST_AVOIDED = 1000
 FRUITLESS_GROUPS = 2  # failed groups after which a leader is skipped for a time
 MOST_PASSED_OVER_S = 600.0

@@ -203,7 +203,7 @@ def _whole_shares(values: int, fractions: Sequence[float]) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class GroupLines:
-    """The connections and roles of a group's peers, in its order, from declarations and tokens."""
+    """The connections and roles of a group's peers, in the group's order, from declarations and tokens."""
 
     rates: tuple[float | None, ...]
     reduces: tuple[bool, ...]  # whether each peer may reduce

@@ -32,7 +32,7 @@ class SimpleNormalizer(Section):
 
 
 class Strip(Section):
-    """Strip white space at the ends of the text."""
+    """Strip leading and trailing white space."""
 
     name: Literal["strip"]
     """Strip white space at the ends of the text."""

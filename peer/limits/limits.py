@@ -50,7 +50,7 @@ def parse_windows(texts: Sequence[str]) -> tuple[TimeWindow, ...]:
 
 
 def parse_size(option: str, text: str | None) -> int | None:
-    """Parse a size such as `4GB` or `500 MiB` into bytes; raises `ConfigError` if it is no size."""
+    """Parse a size such as `4GB` or `500 MiB` into bytes; raises `ConfigError` if `text` is not a valid size."""
     if text is None:
         return None
     match = _SIZE.fullmatch(text.strip())

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 NEWTON_SCHULZ_STEPS = 5
 LEAST_NORM = 1e-7
-# Scales updates to AdamW's size, for equal learning rates (Liu et al. 2025, arXiv 2502.16982).
+# Scales updates to the magnitude of AdamW's, so that the same learning rates work (Liu et al. 2025, arXiv 2502.16982).
 MUON_RMS = 0.2
 
 

@@ -300,7 +300,7 @@ def falsified(returned: ReturnedAverage, given: Sequence[WeightedPart], reducer:
 
 
 def _may_be_limited(returned: ReturnedAverage, given: Sequence[WeightedPart], reducer: int) -> bool:
-    """Return whether a reducer that scaled down far too large inputs could have computed the average."""
+    """Return whether the average may come from a reducer that scaled down inputs whose norms were far too large."""
     large = _are_large(given, reducer)
     if not any(large):
         return False

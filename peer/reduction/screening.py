@@ -71,11 +71,12 @@ class Yardsticks:
     def gross(self, place: PartPlace, limit: float) -> float:
         """Return the norm above which a contribution to this part cannot be accidental.
 
-        `limit` is the largest allowed norm. A usual norm is never gross, however small this round's
-        reference is: a peer that has learnt its own samples has almost no gradient. Without a
-        history, a tensor may be as large per value as any of this peer's own. For example, the
-        sentence-order head has no gradient if two of three senders have as many pairs in order as
-        swapped.
+        `limit` is the largest allowed norm. A norm within the usual range is never gross, however
+        small this round's reference is: a peer that has learnt its own samples has almost no
+        gradient. Without a history, the usual norm is estimated from the largest norm per value
+        among this peer's own tensors, because the reference of a single tensor may be zero. That of
+        the sentence-order head is zero, for example, if two of three senders have as many pairs in
+        order as swapped.
         """
         usual = self._like_others(self.sizes[place.tensor]) if self.usual is None else self.usual[place.tensor]
         return GROSS * max(limit, usual)

@@ -405,7 +405,7 @@ NOWHERE = EventLog(None, "nowhere", time.time)
 
 
 def read_lines(data: bytes) -> Iterator[LoggedEvent | None]:
-    """Parse each line of a log, which need not be trusted; yield None for an incomplete or unknown event."""
+    """Parse each line of a possibly untrusted log; yield None for an incomplete or unknown event."""
     for line in data.splitlines():
         if not line:
             continue

@@ -296,7 +296,7 @@ class NodeWatch:
         self._listening.start()
 
     def start(self, averager: DecentralizedAverager, name: str) -> None:
-        """Start an averager's process and watch it. Raises `SwarmError` if the node is lost meanwhile."""
+        """Start and watch an averager's process. Raises `SwarmError` if the node is lost during the start."""
         averager.run_in_background(await_ready=False)
         self._processes = {**self._processes, name: _process(averager.pid)}
         await_outcome(averager._ready, lambda: self.lost)

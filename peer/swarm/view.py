@@ -355,11 +355,11 @@ class SwarmCourse:
                 del known[step]
 
     def _look_for_liars(self, trainers: list[KnownPeer], step: int, target: int, now: float) -> None:
-        """Suspect peers whose claims are impossible even with outdated records or a long step.
+        """Suspect peers whose claims are impossible, even allowing for outdated records or a long step.
 
-        An honest peer that was out of sight may have trained alone while the keeper was away. A
-        returning keeper may adopt that state or undo it. Only observed jumps are therefore
-        suspected.
+        While the keeper is away, an honest peer that is out of sight may train alone. Its step then
+        seems to jump, whether the returning keeper adopts its state or rolls it back. A peer is
+        therefore suspected only of a jump that occurs while this peer observes it.
         """
         horizon = step + STEPS_AHEAD + int(self.age_s(step, now) * STEPS_PER_SECOND)
         sights = {peer.peer_id: self._sights.get(peer.peer_id, (now, peer.record.step)) for peer in trainers}

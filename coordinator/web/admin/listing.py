@@ -1,4 +1,4 @@
-"""Lists on administrators' pages, with search and paging by URL parameters, without scripts."""
+"""Searchable, paginated lists for the administrators' pages, driven by URL parameters; no JavaScript."""
 
 from __future__ import annotations
 

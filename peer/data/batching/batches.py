@@ -385,7 +385,7 @@ class PhasedBatches:
 
     @property
     def wait_s(self) -> float:
-        """The seconds that the consumer has waited for batches in all phases."""
+        """The total time in seconds that the consumer has waited for batches, across all phases."""
         return self._waited_s + self._stream.wait_s
 
     def _open_at(self, step: int) -> None:

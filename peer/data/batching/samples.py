@@ -193,9 +193,9 @@ class PairPacker:
 def cut_pieces(chunk: EncodedChunk, capacity: int, first_limits: Ints) -> tuple[Ints, Ints]:
     """Cut each document into the longest runs of whole sentences that fit into `capacity` tokens.
 
-    Returns the runs' starts and ends. The first run of each document has at most `first_limits`
-    (documents,) tokens, unless its first sentence has more. A sentence longer than `capacity` is
-    cut every `capacity` tokens.
+    Returns the runs' starts and ends. `first_limits`, of shape (documents,), limits the number of
+    tokens in the first run of each document; if the document's first sentence is longer, only
+    `capacity` limits the run. A sentence longer than `capacity` is cut every `capacity` tokens.
     """
     sentence_ends: list[int] = chunk.sentence_ends.tolist()
     ends: list[int] = []

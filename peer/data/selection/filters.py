@@ -43,10 +43,10 @@ def have_wanted_length(limits: Filters, documents: Sequence[str]) -> Mask:
 
 
 def open_sampling(source: Source, tokenizer_dir: Path | None) -> DocumentFilter | None:
-    """Open the source's sampling, if any.
+    """Return the filter that samples the source's documents, or None if the source is not sampled.
 
-    It decides by the text alone, like `manyhands corpus sample`. Raises `ConfigError` if its scorer
-    is unavailable.
+    The filter decides from a document's text alone whether to keep it, like
+    `manyhands corpus sample`. Raises `ConfigError` if the filter's scorer is unavailable.
     """
     sampling = source.sampling
     if sampling is None:

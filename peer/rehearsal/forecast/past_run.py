@@ -186,7 +186,7 @@ def stretch_of(history: RunHistory, hours: float, until: int | None = None) -> P
 
 
 def past_scenario(config: RunConfig, history: RunHistory, stretch: PastStretch, values: ModelValues) -> PastScenario:
-    """Build the scenario of a stretch of a run's history, with its figures; devices have numbers as names.
+    """Build a scenario, and remarks on it, from part of a run's history; devices are named by number.
 
     Raises `ConfigError` if nobody trained.
     """
