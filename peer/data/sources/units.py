@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ast
 import sysconfig
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ SKIPPED = frozenset(
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
-class UnitReader:
+class UnitReader(ABC):
     """An iterator over one unit's records in order; close it after use."""
 
     _records: Generator[Record, None, None]
@@ -52,9 +53,9 @@ class UnitReader:
     def __iter__(self) -> Iterator[Record]:
         return self._records
 
+    @abstractmethod
     def state(self) -> State:
         """Return the position of the next record, also after an error."""
-        raise NotImplementedError
 
     def close(self) -> None:
         """Close the unit's file."""
