@@ -66,12 +66,12 @@ class PlaceSettings(Section):
 
     @property
     def is_hub(self) -> bool:
-        """Whether the destination is a Hugging Face repository."""
+        """True if the destination is a Hugging Face repository."""
         return self.to.startswith(HUB)
 
     @property
     def is_public(self) -> bool:
-        """Whether the public may see the destination: it is neither private nor a local folder."""
+        """True if the destination is public, which private repositories and local folders are not."""
         return not (self.private or self.to.startswith(LOCAL))
 
 

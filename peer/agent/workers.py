@@ -116,7 +116,7 @@ class Workers:
 
     @property
     def are_well(self) -> bool:
-        """Whether the running worker has given a sign of life within `SILENT_S`.
+        """True if the running worker has sent a message within `SILENT_S`.
 
         True if no worker is running, for example during a pause, because nothing is wrong then.
         """

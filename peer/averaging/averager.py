@@ -239,7 +239,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
 
     @property
     def holds(self) -> bool:
-        """Whether gradients are set aside for a round, while those of the next step accumulate."""
+        """True while a round holds its gradients and those of the next step accumulate separately."""
         return bool(self._held)
 
     @property

@@ -41,7 +41,7 @@ class RoundTraffic:
 
     @property
     def is_slow(self) -> bool:
-        """Whether the round took so long that at least one of the declared rates must be wrong."""
+        """True if the round took longer than is possible at the declared rates."""
         return self.promised_s > 0 and self.seconds > SLOW_TIMES * self.promised_s + SLOW_S
 
 

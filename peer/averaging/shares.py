@@ -162,7 +162,7 @@ def _fractions(rates: Sequence[float], limits: Sequence[float], averages_of_own:
     A limited peer's excess goes to the others, which then need longer, so it remains limited.
     """
     others = (len(rates) - 1) * averages_of_own - 1
-    if others <= 0:  # with two peers the traffic is the same whoever reduces
+    if others <= 0:  # two peers: the choice of reducers does not change the traffic
         return [rate / math.fsum(rates) for rate in rates]
     fractions, rest = [0.0] * len(rates), 1.0
     open_to_more = [index for index, rate in enumerate(rates) if rate > 0]
