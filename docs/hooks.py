@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: add pages from outside `docs/`, drop files that no page loads."""
+"""MkDocs hooks: add pages from outside `docs/`, and drop files that no page loads."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[1]
 OUTSIDE = ("CHANGELOG.md", "SECURITY.md")
-UNUSED_ASSETS = "assets/javascripts/lunr/"  # how to search in other languages
+UNUSED_ASSETS = "assets/javascripts/lunr/"  # search support for other languages
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Leave out pages that need the address at which the site is served."""
+    """Drop the theme's static templates, which need the address of the site."""
     config.theme.static_templates.clear()
     return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages from outside `docs/`; drop what no page loads."""
+    """Add the pages from outside `docs/`, and drop files that no page loads."""
     for name in OUTSIDE:
         files.append(File(name, str(ROOT), config.site_dir, config.use_directory_urls))
     for file in list(files):
@@ -30,14 +30,14 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
-    """Lead links between `docs/` and pages from outside to where both lie in the site."""
+    """Adapt links between `docs/` and the pages from outside to their locations in the site."""
     if page.file.src_uri in OUTSIDE:
         return markdown.replace("](docs/", "](")
     for name in OUTSIDE:
-        markdown = markdown.replace(f"../{name})", f"{name})")  # one folder fewer, however deep the page is
+        markdown = markdown.replace(f"../{name})", f"{name})")  # one level less at any depth
     return markdown
 
 
 def on_post_page(output: str, **_: object) -> str:
-    """Name the search dialog for screen readers, which the theme does not."""
+    """Label the search dialog for screen readers, because the theme does not."""
     return output.replace(' role="dialog"', ' role="dialog" aria-label="Search"')

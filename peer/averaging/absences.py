@@ -1,12 +1,12 @@
-"""Exclusion of absent peers for a number of rounds that doubles with each further absence.
+"""Exclusion of absent peers for a number of rounds that doubles with each absence.
 
 A lost connection, a busy machine and deliberate obstruction look alike, so an absence is not
-treated as misbehavior. The next rounds just do not wait for that peer. An honest peer returns
-soon, and a dishonest one costs ever fewer rounds: some twenty in a million. Exclusions are measured
-in rounds, because a step takes seconds in one run and an hour in another. These pure decisions have
-three uses. A reducer that returned no averages gets no share, and reducers do not wait for a silent
-sender (`peer.averaging.averager`). The next group does not wait for a peer that missed the last one
-(`peer.swarm.step_rounds`).
+treated as misbehavior; the next rounds simply do not wait for the absent peer. An honest peer
+returns soon, and a dishonest peer delays fewer and fewer rounds, about twenty in a million.
+Exclusions are measured in rounds, because a step takes seconds in one run and an hour in another.
+These pure decisions have three uses: a reducer that returned no averages gets no share, reducers do
+not wait for a silent sender (both in `peer.averaging.averager`), and the next group does not wait
+for a peer that was absent from the last group (`peer.swarm.step_rounds`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 MOST_REMEMBERED = 512  # maximum number of remembered peers
 REMEMBERED_ROUNDS = 16  # smallest number of rounds after which a peer's absences are forgotten
 MOST_DOUBLINGS = 20
-LINE_LOST = 0.5  # share of the awaited peers; if more are absent, this peer's own connection was down
+LINE_LOST = 0.5  # share of absent peers above which this peer's own connection was down
 
 
 @dataclass
@@ -31,13 +31,13 @@ class Absences:
     """The recently absent peers, as recorded by one peer."""
 
     def __init__(self, *, free: int, first_rounds: int) -> None:
-        """Set up the record; `free`: tolerated absences; `first_rounds`: length of the first exclusion."""
+        """Set up; `free`: tolerated absences; `first_rounds`: length of the first exclusion."""
         self._free, self._first_rounds = free, first_rounds
         self._rounds = 0
         self._records: dict[str, _Record] = {}
 
     def round_ended(self, absent: Iterable[str] = ()) -> None:
-        """Record a round and its absent peers; excluded peers are ignored, because nobody waited for them."""
+        """Record a round and its absent peers; excluded peers are not awaited and thus ignored."""
         awaited = set(absent) - self.current()
         self._rounds += 1
         self._records = {
@@ -60,20 +60,20 @@ class Absences:
         return {peer for peer, record in self._records.items() if self._rounds < record.out_until}
 
     def newest(self, most: int) -> list[str]:
-        """Return the most recently absent of the excluded peers, at most `most` of them."""
+        """Return at most `most` excluded peers, those with the most recent absences."""
         out = self.current()
         return [peer for peer in self._records if peer in out][-most:]
 
 
 def absent_of(absent: Collection[str], awaited: Collection[str]) -> set[str]:
-    """Return the absent peers, or an empty set if most were absent: then this peer itself was cut off.
+    """Return the absent peers; empty if most were absent, because then this peer was cut off.
 
-    `awaited`: the peers that others waited for; it includes this peer if it could be missed too.
+    `awaited`: the awaited peers, including this peer if it could have been absent too.
     """
     return set() if len(absent) > LINE_LOST * len(awaited) else set(absent)
 
 
 def unawaited(out: Collection[str], others: Collection[str]) -> set[str]:
-    """Return which of the others not to wait for: the excluded ones, or nobody if these are a majority."""
+    """Return the excluded peers among the others, or an empty set if these are a majority."""
     left_out = set(out) & set(others)
     return set() if len(left_out) > LINE_LOST * len(others) else left_out

@@ -1,4 +1,4 @@
-"""hivemind's all-reduce with identical results on all members and failure on any missing part.
+"""hivemind's all-reduce, with identical results on all members and an error for any missing part.
 
 hivemind's reducers return compressed *differences* to each sender, so peers end with slightly
 different values. If a reducer fails, a peer silently keeps its own part. Here a reducer returns the
@@ -56,11 +56,11 @@ ATTESTED = 32  # message code for attestations; higher than any code of hivemind
 
 @dataclass(frozen=True)
 class Attesting:
-    """The key and round details for signing attestations and verifying those of other peers."""
+    """The key and round details for signing and verifying attestations."""
 
     round: AttestedRound
     key: DeviceKey
-    key_of: Callable[[PeerID], bytes | None]  # public key (OpenSSH) from a peer's token
+    key_of: Callable[[PeerID], bytes | None]  # peer -> public key (OpenSSH) in its token
     members: Mapping[str, str] = field(default_factory=dict)  # peer ID -> member that owns the device
     trusted: frozenset[str] = frozenset()  # peer IDs of keepers
 
@@ -86,7 +86,7 @@ class ExactAllReduce(AllReduceRunner):
         attesting: Attesting,
         **kwargs: Any,
     ) -> None:
-        """Set up the round; `unawaited`: senders (peer IDs) that were silent in the last rounds.
+        """Set up the round; `unawaited`: senders (peer IDs) that were silent in recent rounds.
 
         For the sparse encoding, `tensors` holds decoded values; averages take half a byte each.
         """
@@ -100,7 +100,7 @@ class ExactAllReduce(AllReduceRunner):
         self.tensor_part_reducer: PartReducer = _own_reducer(self.tensor_part_reducer, guard.combine, indices)
         self._note, self._guard = note, guard
         self._set_up_guard(tensors)
-        self._limits, self._accused = limits, accused  # limit of each tensor; reducers that are already accused
+        self._limits, self._accused = limits, accused  # norm limit of each tensor, and already accused reducers
         self._sizes: dict[str, float] = {}  # reducer (peer ID) -> its largest average in multiples of the limit
         self._attesting = attesting
         self.evidence = Evidence(
@@ -115,7 +115,7 @@ class ExactAllReduce(AllReduceRunner):
             for _, info in self.tensor_part_container._input_parts_by_peer[self.ordered_peer_ids.index(self.peer_id)]
         ]
         loop = asyncio.get_running_loop()
-        self._answers: list[asyncio.Future[Answer]] = [loop.create_future() for _ in self._own_infos]  # averages
+        self._answers: list[asyncio.Future[Answer]] = [loop.create_future() for _ in self._own_infos]  # own averages
         self._inputs: dict[int, list[bytes]] = {}  # sender index -> digests of its parts
         self._attestation: asyncio.Future[SignedAttestation] = loop.create_future()
         self._may_contribute = may_contribute
@@ -124,14 +124,14 @@ class ExactAllReduce(AllReduceRunner):
         self.missed: set[str] = set()  # reducers (peer IDs) that did not return all averages
         self.received_bytes = 0  # bytes received from others for reduction
         self._returned = [0] * len(self.ordered_peer_ids)  # averages returned by each reducer
-        self.least_weight = float("inf")  # smallest total weight behind any average
+        self.least_weight = float("inf")  # smallest total weight of any average
 
     def _set_up_guard(self, tensors: Sequence[torch.Tensor]) -> None:
         own_parts = self.tensor_part_container._input_parts_by_peer[self.ordered_peer_ids.index(self.peer_id)]
         senders = [peer.to_base58() for peer in self.sender_peer_ids]
         self._guard.set_up(senders, tensors, list(own_parts), self.weight)
         for index, peer in enumerate(self.sender_peer_ids):
-            if senders[index] in self._guard.refused:  # refused in the first half of this round
+            if senders[index] in self._guard.refused:  # banned in the first half of this round
                 self.banned_senders.add(peer)
                 self.tensor_part_reducer.on_sender_failed(index)
 
@@ -148,16 +148,16 @@ class ExactAllReduce(AllReduceRunner):
 
     @property
     def silent(self) -> set[str]:
-        """The awaited senders (peer IDs) that stopped before the end; empty if this peer reduced nothing.
+        """The awaited senders (peer IDs) that stopped early; empty if this peer reduced nothing.
 
-        It excludes senders without samples that have opened their stream, as nobody waits for them.
+        A sender without samples is not included once its stream is open, as no peer waits for it.
         """
         weightless = {self.sender_peer_ids[index] for index in self.tensor_part_reducer.weightless}
         return {peer.to_base58() for peer in self.banned_senders - self._unawaited - weightless} - self._guard.refused
 
     @property
     def late(self) -> set[str]:
-        """The awaited senders (peer IDs) whose parts were missing when the round ended prematurely."""
+        """The awaited senders (peer IDs) whose parts were missing when the round ended early."""
         late = {self.sender_peer_ids[index] for index in self.tensor_part_reducer.late}
         return {peer.to_base58() for peer in late - self._unawaited}
 
@@ -175,7 +175,7 @@ class ExactAllReduce(AllReduceRunner):
 
     @property
     def counted_by_peer(self) -> dict[str, float]:
-        """The weight of each sender (peer ID), limited to what is credible."""
+        """The weight of each sender (peer ID), limited to its credible samples."""
         named = self.weights_by_peer
         counted = {peer.to_base58(): self._guard.credited(index) for index, peer in enumerate(self.sender_peer_ids)}
         return {peer: counted[peer] for peer in named}
@@ -183,7 +183,7 @@ class ExactAllReduce(AllReduceRunner):
     @property
     def accounts(self) -> Accounts:
         """The attestations of all reducers that have finished, including this peer."""
-        held = list(self.evidence.attestations.items())  # a copy, because a thread may add this peer's own
+        held = list(self.evidence.attestations.items())  # a copy, because a thread may add this peer's attestation
         return Accounts(
             {self.ordered_peer_ids[reducer].to_base58(): opened for reducer, (_, opened) in held},
             [peer.to_base58() for peer in self.sender_peer_ids],
@@ -193,14 +193,14 @@ class ExactAllReduce(AllReduceRunner):
 
     @property
     def attested_by_peer(self) -> dict[str, AttestedWeight]:
-        """Each sender's weight (by peer ID) as attested by all reducers, except those that cut most members."""
+        """Each sender's attested weight by peer ID, without the reducers that cut most members."""
         accounts = self.accounts
         left_out = accounts.cutting_most()
         heard = [attestation for reducer, attestation in accounts.attestations.items() if reducer not in left_out]
         return attested_weights(heard, accounts.senders)
 
     def passed(self, is_whole: bool) -> PartsPassed:
-        """Return the event that reports the parts exchanged with each peer."""
+        """Return an event with the parts exchanged with each peer."""
         named, counted = self.weights_by_peer, self.counted_by_peer
         due = self.tensor_part_container.num_parts_by_peer
         parts = tuple(
@@ -233,13 +233,13 @@ class ExactAllReduce(AllReduceRunner):
                 if part_index == len(self.parts_for_local_averaging) - 1:
                     self._attestation.set_result(await asyncio.to_thread(self._attest, peer_index))
                 self.tensor_part_container.register_processed_part(peer_index, part_index, rounded)
-                await asyncio.sleep(0)  # lets the streams run; a peer that is the only sender never waits elsewhere
+                await asyncio.sleep(0)  # yields to the streams; a sole sender never awaits anything else
         except BaseException:
             self._cancel_pending()
             raise
 
     def finalize(self, *, cancel: bool = False, exception: BaseException | None = None) -> None:
-        """End the round, including for senders that still wait for averages."""
+        """End the round, also for senders that are still waiting for averages."""
         super().finalize(cancel=cancel, exception=exception)
         self._cancel_pending()
 
@@ -251,7 +251,7 @@ class ExactAllReduce(AllReduceRunner):
             self._attestation.exception()  # avoids asyncio's warning about an exception never retrieved
 
     def _answer(self, part_index: int, reduced: ReducedPart) -> Answer:
-        """Return a part's encoded average, the same for all senders."""
+        """Return a part's encoded average, which is the same for all senders."""
         answer = self._answers[part_index]
         if not answer.done():
             info = self._own_infos[part_index]
@@ -260,7 +260,7 @@ class ExactAllReduce(AllReduceRunner):
         return answer.result()
 
     def _attest(self, peer_index: int) -> SignedAttestation:
-        """Sign an attestation of this peer's whole reduction, and store it like other peers' attestations."""
+        """Sign the attestation of this peer's reduction, and store it like the others."""
         lines = []
         for index, sender in enumerate(self.sender_peer_ids):
             inputs = self.evidence.inputs(peer_index) if sender == self.peer_id else self._inputs.get(index, [])
@@ -272,7 +272,7 @@ class ExactAllReduce(AllReduceRunner):
         return signed
 
     async def _committed_parts(self, peer_index: int) -> AsyncIterator[averaging_pb2.AveragingData]:
-        """Yield the digests of all parts for one reducer, then the parts; there are none without samples."""
+        """Yield the digests of all parts for one reducer, then the parts; none without samples."""
         weight, digests, held = self.weight, list[bytes](), list[averaging_pb2.AveragingData]()
         if weight:
             held = [message async for message in self._generate_input_for_peer(peer_index)]
@@ -300,7 +300,7 @@ class ExactAllReduce(AllReduceRunner):
             sent = self._traffic.sending(self._committed_parts(peer_index))
             stream = await self._get_peer_stub(peer_id).rpc_aggregate_part(sent)
             part_index, expected, is_attested = 0, container.num_parts_by_peer[peer_index], False
-            last = torch.empty(0)  # the last average, accepted only after the attestation of all averages
+            last = torch.empty(0)  # the last average, which is accepted only after the attestation
             answers = aiter_with_timeout(stream, self.reducer_timeout)
             received = self._traffic.receiving(answers)
             read = partial(self._averaged_part, peer_id)
@@ -323,16 +323,16 @@ class ExactAllReduce(AllReduceRunner):
                 part_index += 1
             if not is_attested:
                 raise AllreduceException(f"{peer_id} returned {part_index} of {expected} parts, and no attestation")
-        except BaseException as error:  # on cancellation too: nobody may wait for this reducer
+        except BaseException as error:  # also on cancellation, because no caller may wait for this reducer
             if not isinstance(error, FalseAverage):
                 self.missed.add(peer_id.to_base58())  # before hivemind's container raises at the round's end
             container.register_failed_reducer(peer_index)
             raise
 
     def _take_attestation(self, reducer: PeerID, content: bytes) -> None:
-        """Store a reducer's attestation. Raises `AllreduceException` and reports the reducer if it is false.
+        """Store a reducer's attestation; report the reducer and raise `FalseAverage` if false.
 
-        A leader can mix peers of different steps or orders; no reducer is reported for that.
+        Raises `AllreduceException`, without a report, if the leader mixed steps or orders.
         """
         key = self._attesting.key_of(reducer)
         if key is None:
@@ -354,7 +354,7 @@ class ExactAllReduce(AllReduceRunner):
     def _averaged_part(
         self, reducer: PeerID, message: averaging_pb2.AveragingData
     ) -> tuple[torch.Tensor | None, averaging_pb2.AveragingData]:
-        """Return a message's average, or None if it is an attestation; and the message itself.
+        """Return the average in a message (None for an attestation), and the message itself.
 
         Raises `FalseAverage` if the average is not finite, `AllreduceException` for other messages.
         """
@@ -369,14 +369,14 @@ class ExactAllReduce(AllReduceRunner):
         return average, message
 
     def _measure(self, reducer: PeerID, tensor: int, average: torch.Tensor) -> None:
-        """Record the size of an average, which is compared with the other averages at the end of the round."""
+        """Record the size of an average, for a comparison at the end of the round."""
         peer_id = reducer.to_base58()
         self._sizes[peer_id] = max(self._sizes.get(peer_id, 0.0), norm_of(average) / self._limits[tensor])
 
     def require_plausible(self, own: Sequence[torch.Tensor]) -> None:
-        """Raise `FalseAverage` and report a reducer, once, if its averages are too large for this round.
+        """Report a reducer, once, and raise `FalseAverage` if its averages are far too large.
 
-        `own`: this peer's own gradient. It is a measure because all peers' gradients grow together.
+        `own`: this peer's own gradient, a reference because all peers' gradients grow together.
         """
         if max(self._sizes.values(), default=0.0) <= 1:
             return
@@ -392,9 +392,9 @@ class ExactAllReduce(AllReduceRunner):
     async def rpc_aggregate_part(
         self, stream: AsyncIterator[averaging_pb2.AveragingData], context: P2PContext
     ) -> AsyncIterator[averaging_pb2.AveragingData]:
-        """Answer one sender; disconnect a sender that does not read for as long as a reducer's time limit.
+        """Answer one sender, and disconnect it if it does not read within a reducer's time limit.
 
-        Its open stream would keep the round in memory.
+        An open stream would keep the round in memory.
         """
         loop, handler = asyncio.get_running_loop(), asyncio.current_task()
         assert handler is not None
@@ -421,7 +421,7 @@ class ExactAllReduce(AllReduceRunner):
                 returned += 1
                 yield averaging_pb2.AveragingData(code=averaging_pb2.AVERAGED_PART, tensor_part=wire, weight=weight)
                 if returned == self.tensor_part_reducer.num_parts:
-                    signed = await asyncio.shield(self._attestation)  # other senders wait for it too
+                    signed = await asyncio.shield(self._attestation)  # other senders await it too
                     yield averaging_pb2.AveragingData(
                         code=ATTESTED, tensor_part=runtime_pb2.Tensor(buffer=signed.content)
                     )
@@ -435,7 +435,7 @@ class ExactAllReduce(AllReduceRunner):
     async def _reduce_parts(
         self, sender_index: int, messages: AsyncIterator[averaging_pb2.AveragingData]
     ) -> AsyncIterator[Answer]:
-        """Reduce a sender's parts with those of the others; yield each average."""
+        """Reduce a sender's parts together with the other senders' parts; yield each average."""
         part_index = 0
         async for part, weight, digest, size in amap_in_executor(
             partial(_received_part, self._part_code), messages, max_prefetch=self.tensor_part_container.prefetch
@@ -458,7 +458,7 @@ class ExactAllReduce(AllReduceRunner):
     async def _await_averages(
         self, sender_index: int, messages: AsyncIterator[averaging_pb2.AveragingData]
     ) -> AsyncIterator[Answer]:
-        """Yield the averages of the others' parts to a sender without weight.
+        """Yield the averages of the other senders' parts to a sender without weight.
 
         An unawaited sender receives all averages even if it opens its stream late.
         """
@@ -500,21 +500,21 @@ class ExactAllReduce(AllReduceRunner):
         self._inputs[sender_index], self._weights[sender_index] = digests, message.weight
 
     async def _check_weight(self, sender_index: int, weight: float) -> None:
-        """Raise `RefusedPart` if the weight is implausible, or the sender's role does not permit one."""
+        """Raise `RefusedPart` if the weight is implausible or the sender's role permits none."""
         sender, before = self.sender_peer_ids[sender_index], self._weights.get(sender_index)
         if weight != 0 and not before and not await self._may_contribute(sender):
             raise RefusedPart(f"may not contribute, and sent parts with weight {weight:g}")
         require_weight(weight, before)
 
     def _check_part(self, part_index: int, part: torch.Tensor) -> None:
-        """Raise `RefusedPart` unless the part's shape is as expected; torch would broadcast others silently."""
+        """Raise `RefusedPart` for an unexpected shape, which torch would broadcast silently."""
         shapes = self.tensor_part_reducer.part_shapes
         if part_index >= len(shapes) or part.shape != shapes[part_index] or part.dtype != torch.float32:
             raise RefusedPart(f"sent part {part_index} ({part.dtype}, {tuple(part.shape)}), which was not asked for")
 
 
 def _own_reducer(hiveminds: TensorPartReducer, combine: Combine, unawaited: Collection[int]) -> PartReducer:
-    """Return a reducer in place of hivemind's, which is marked as finished to avoid a warning."""
+    """Replace hivemind's reducer, which is marked as finished to avoid a warning."""
     hiveminds.finished.set()
     return PartReducer(hiveminds.part_shapes, hiveminds.num_senders, combine, unawaited)
 
@@ -522,7 +522,7 @@ def _own_reducer(hiveminds: TensorPartReducer, combine: Combine, unawaited: Coll
 def _received_part(
     code: CompressionBase, message: averaging_pb2.AveragingData
 ) -> tuple[torch.Tensor, float, bytes, int]:
-    """Decode a sender's part, weight, digest and size in bytes. Raises `RefusedPart` if it is not finite."""
+    """Return a part, its weight, digest and size in bytes. Raises `RefusedPart` if invalid."""
     wire = message.tensor_part
     try:
         part = decode(wire, code)
@@ -534,9 +534,9 @@ def _received_part(
 
 
 async def take_averages(runner: ExactAllReduce, tensors: Sequence[torch.Tensor]) -> None:
-    """Run the round and store its averages. Raises `AllreduceException` if one is invalid or has no samples.
+    """Run the round and store its averages. Raises `AllreduceException` if one is invalid.
 
-    After an error nothing has changed, because a retry must begin from this peer's own values.
+    An average without samples is invalid. On an error the tensors are unchanged, for a retry.
     """
     averages = [average async for average in runner]
     if runner.missing_values:

@@ -71,11 +71,11 @@ from peer.runtime.processes import name_fork
 logger = logging.getLogger(__name__)
 GROUP_POLL_S = 0.2
 UNAWAITED_ROUNDS = 4  # rounds without waiting for a sender that was silent twice
-MISSED_ROUNDS = 16  # rounds in which a reducer gets no share after it failed to return all averages
+MISSED_ROUNDS = 16  # rounds without a share for a reducer that did not return all averages
 UNDERCOUNTED_ROUNDS = 2  # successive rounds after which an undercounting reducer is treated as missed
-SENDERS_SHARE, REDUCERS_SHARE = 1 / 3, 2 / 3  # fractions of a round's limit to wait for the next part
-LATE_SHARE = 0.9  # fraction of a round's limit after which an awaited sender is late
-SETTLE_S = 0.5  # delay after a round for its tasks to end and hivemind to release its errors
+SENDERS_SHARE, REDUCERS_SHARE = 1 / 3, 2 / 3  # fractions of a round's time limit to wait for the next part
+LATE_SHARE = 0.9  # fraction of a round's time limit after which an awaited sender is late
+SETTLE_S = 0.5  # delay after a round, until its tasks have ended and hivemind has released its errors
 
 
 @dataclass(frozen=True)
@@ -83,34 +83,34 @@ class AveragedGroup:
     """The group and the samples of one successful averaging round."""
 
     size: int  # peers in the group
-    samples: int  # the senders' total weight, in the part with the least if a sender was lost
+    samples: int  # the senders' total weight; the smallest of all parts if a sender was lost
     averaged_bytes: int  # bytes received from others for reduction
-    weights: Mapping[str, float] = field(default_factory=dict)  # peer ID -> its samples in this peer's reduction
+    weights: Mapping[str, float] = field(default_factory=dict)  # peer ID -> samples in this peer's reduction
     counted: Mapping[str, float] = field(default_factory=dict)  # peer ID -> samples after cuts of weights
     attested: Mapping[str, AttestedWeight] = field(default_factory=dict)  # peer ID -> weight attested by all reducers
     seconds: float = 0.0  # time from the group's formation to the last average
     traffic: RoundTraffic | None = None  # measured traffic of this peer's connection
     lines: GroupLines = NOBODY  # declared bandwidths and roles
     peers: frozenset[str] = frozenset()  # peer IDs of the group
-    pseudonyms: Mapping[str, str] = field(default_factory=dict)  # peer ID -> its name in receipts
+    pseudonyms: Mapping[str, str] = field(default_factory=dict)  # peer ID -> name in receipts
 
 
 async def given_up(step: StepControl) -> None:
-    """Wait until a cancelled step is done; hivemind checks only once, too early, and would continue."""
+    """Wait until a cancelled step is done; hivemind checks too early, and only once."""
     await StepControl.wait_for_cancel(step)
     while not step.done():  # noqa: ASYNC110 - set by another process
         await asyncio.sleep(BEGIN_POLL_S)
 
 
 class BalancedRounds:
-    """Mixin before a hivemind averager that divides the reduction by the peers' declared bandwidths.
+    """Mixin for a hivemind averager that divides the reduction by the peers' declared bandwidths.
 
-    hivemind's solver needs a method that SciPy has removed, and solvers differ in their results. A
-    round's time limit follows from earlier rounds and the group's slowest connection.
+    hivemind's solver uses a method that SciPy has removed, and solvers differ in their results. A
+    round's time limit is derived from earlier rounds and the group's slowest connection.
     """
 
     async def _aggregate_with_group(self: Any, group_info: GroupInfo, **kwargs: Any) -> AveragedGroup:
-        """Average with this group. After a `MatchmakingException` hivemind looks for another group."""
+        """Average with this group. After a `MatchmakingException`, hivemind seeks another group."""
         del kwargs["min_vector_size"]  # used by hivemind's own balancing
         tokens = [self.directory.token_of(peer) for peer in group_info.peer_ids]
         if group_info.group_size < self.gathering.keeperless and not any(t and t.role == "keeper" for t in tokens):
@@ -126,7 +126,7 @@ class BalancedRounds:
                 self._nearly_over_at = time.monotonic() + LATE_SHARE * patience_s
                 round_ = self._run_allreduce_inplace_(tensors, group_info, peer_fractions=shares, **kwargs)
                 group = await asyncio.wait_for(round_, patience_s)
-        except BaseException as error:  # on cancellation too: the next declaration reports it
+        except BaseException as error:  # also on cancellation: the next declaration reports the failure
             self._round_failed()
             raise MatchmakingException(f"the round failed: {error!r}") from error
         else:
@@ -141,7 +141,7 @@ class BalancedRounds:
 
 
 class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, GradientAverager):
-    """Accumulates gradients (sums over samples) in `.grad` and averages them, weighted by samples."""
+    """An averager that accumulates gradients in `.grad` (sums over samples) and averages them."""
 
     def __init__(
         self,
@@ -157,17 +157,17 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         events: EventLog = NOWHERE,
         **kwargs: Any,
     ) -> None:
-        """Set up the averager; `averaging`: settings of the first round; `events`: log of its own process."""
+        """Set up the averager; `averaging`: first settings; `events`: log of its own process."""
         parameters = tuple(parameters)
         self._shapes = shapes = [parameter.shape for parameter in parameters]
         self._values_sent = cache(lambda rank: values_sent(shapes, rank))
         self.averaging = averaging or Averaging()  # the current gradient encoding, in either process
         self._code, gathering.code = self._code_in(self.averaging), self.averaging.code
-        self._averaged = mp.Value("b", False)  # whether a round has averaged the values last loaded
+        self._averaged = mp.Value("b", False)  # whether the values last loaded have been averaged
         self._may_reduce = may_reduce
         self._events = events
         self._guard = guard or ReductionGuard()
-        self._leaders: Leaders | None = None  # created at the first step, in the averager's own process
+        self._leaders: Leaders | None = None  # created at the first step, in the averager's process
         self.access, self._traffic, self.gathering = access, traffic, gathering
         self._beginnings = Beginnings(gathering, lambda peer: self.directory.token_of(peer))  # created at first use
         self.findings = self._guard.findings
@@ -176,20 +176,20 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         self._missed = Absences(free=0, first_rounds=MISSED_ROUNDS)  # reducers that did not return all averages
         self._silent = Absences(free=1, first_rounds=UNAWAITED_ROUNDS)  # senders that did not send all parts
         self._low = Absences(free=0, first_rounds=MISSED_ROUNDS)  # reducers that undercounted repeatedly
-        self._undercounted: dict[bytes, dict[str, int]] = {}  # half -> reducer -> successive undercounted rounds
+        self._undercounted: dict[bytes, dict[str, int]] = {}  # half -> reducer -> successive rounds with undercounting
         self._screen = AverageScreen()
-        self._control: StepControl | None = None  # the round being scheduled or run
+        self._control: StepControl | None = None  # control of the scheduled or running round
         self._lines = NOBODY  # connections of the current group
         self._nearly_over_at = math.inf  # time after which an awaited sender is late
-        self._position = (0, 0)  # era and step of the groups to look for
+        self._position = (0, 0)  # era and step of the wanted groups
         self._failed_rounds = mp.Value("i", 0)
-        self._held: list[torch.Tensor] = []  # gradient sums set aside for a round while newer ones accumulate
+        self._held: list[torch.Tensor] = []  # gradient sums of a round, while newer sums accumulate
         self._held_samples = 0
         self._longest_s = allreduce_timeout
         self._deadline = RoundDeadline(allreduce_timeout)
         super().__init__(
             parameters,
-            allreduce_timeout=2 * allreduce_timeout,  # never reached: the group's own limit is shorter
+            allreduce_timeout=2 * allreduce_timeout,  # never reached, because the group's limit is shorter
             min_matchmaking_time=gathering.window_s,
             request_timeout=request_timeout(gathering.window_s),
             reuse_grad_buffers=True,
@@ -212,16 +212,16 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         return round(self.size_in(self.averaging).own)
 
     def change(self, averaging: Averaging) -> bool:
-        """Use these settings' gradient encoding from the next round on; return whether it is another one.
+        """Use these settings' gradient encoding from the next round on; return whether it changed.
 
-        Call it while no round runs, before the next gradients are loaded. A change of PowerSGD's
-        rank drops the remainders of earlier steps.
+        Call this method while no round runs, before the next gradients are loaded. A change of
+        PowerSGD's rank drops the remainders.
         """
         self.gathering.code = averaging.code
         return self._take_up(averaging)
 
     def _take_up(self, averaging: Averaging) -> bool:
-        """Apply an encoding in this process; reset the norms, deadlines and counters of the previous one."""
+        """Apply an encoding in this process; reset the norms, deadlines and counters."""
         if averaging.code == self.averaging.code:
             return False
         if averaging.powersgd_rank != self.averaging.powersgd_rank:
@@ -234,12 +234,12 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
 
     @property
     def failed_rounds(self) -> int:
-        """The number of failed rounds; hivemind retries by itself."""
+        """The number of failed rounds, including those that hivemind retries internally."""
         return int(self._failed_rounds.value)
 
     @property
     def holds(self) -> bool:
-        """True while a round holds its gradients and those of the next step accumulate separately."""
+        """Whether gradients are held for a round while newer gradients accumulate separately."""
         return bool(self._held)
 
     @property
@@ -254,21 +254,21 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
 
     @torch.no_grad()
     def hold(self) -> None:
-        """Set the accumulated gradients aside for averaging; `.grad` then belongs to the next step."""
+        """Move the accumulated gradients to a buffer; `.grad` then belongs to the next step."""
         self._held = [gradient.clone() for gradient in self._grad_accumulators()]
         self._held_samples = int(self.local_samples_accumulated)
         self.reset_accumulated_grads_()
 
     @torch.no_grad()
     def take_back(self) -> None:
-        """Add the gradients of a failed round to `.grad` again, so that all belong to the same step."""
+        """Add the held gradients back to `.grad`, so that all gradients belong to the same step."""
         for gradient, held in zip(self._grad_accumulators(), self._held, strict=True):
             gradient.add_(held)
         self.local_samples_accumulated += self._held_samples
         self._held, self._held_samples = [], 0
 
     def drop_all(self) -> int:
-        """Drop all accumulated gradients, including those set aside; return their number of samples."""
+        """Drop all accumulated and held gradients; return their number of samples."""
         lost = self.all_samples
         self._held, self._held_samples = [], 0
         self.reset_accumulated_grads_()
@@ -280,11 +280,11 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         return self._code.factors
 
     def keep_remainders(self, file: RemainderFile, era: int, step: int) -> None:
-        """Save the unsent remainders, which belong to the state after `step`, for the next session."""
+        """Save the remainders, which belong to the state after `step`, for the next session."""
         file.keep(self._origin(era, step), self._code.remainders)
 
     def resume_remainders(self, file: RemainderFile, era: int, step: int) -> None:
-        """Load the remainders that an earlier session with the same encoding saved, for use after `step`."""
+        """Load an earlier session's remainders of this encoding, for use after `step`."""
         self._code.resume(file.take(self._origin(era, step), self._code.remainder_shapes(self._shapes)))
 
     def _origin(self, era: int, step: int) -> RemainderOrigin:
@@ -292,20 +292,20 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         return RemainderOrigin(run, era, step, repr(self.averaging.code))
 
     def forget_remainders(self) -> None:
-        """Drop the unsent remainders of earlier rounds."""
+        """Drop the remainders of earlier rounds."""
         self._code.forget()
 
     @contextmanager
     def making_room(self) -> Iterator[None]:
-        """Lend `.grad` to the averaged gradient for a step, and restore the newer gradients afterwards.
+        """Use `.grad` for the averaged gradient during a step, then restore the newer gradients.
 
-        From now on the averaged tensors hold the step's gradient; remainders wait for later steps.
+        The averaged tensors then hold the step's gradient; remainders are kept for later steps.
         """
         with self.get_tensors() as averaged:
             sums = self._held or list(self._grad_accumulators())
             self._code.settle(averaged, sums, averaged=bool(self._averaged.value))
         newer = [parameter.grad for parameter in self.parameters]
-        for parameter, spare in zip(self.parameters, self._held, strict=False):  # none held: the step uses all
+        for parameter, spare in zip(self.parameters, self._held, strict=False):  # empty if none are held
             parameter.grad = spare
         yield
         if not self.holds:
@@ -343,7 +343,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         self._declare()
         step.wait_for_cancel = partial(given_up, step)
         position = b"".join(number.to_bytes(8, "big") for number in self._position)
-        code = repr((PROTOCOL_VERSION, self.averaging.code)).encode()  # other codes would split parts differently
+        code = repr((PROTOCOL_VERSION, self.averaging.code)).encode()  # other encodings split parts differently
         self._matchmaking.schema_hash = self.schema_hash + position + code
         if self._leaders is None:
             self._leaders = Leaders(self.directory, time.monotonic)
@@ -361,11 +361,11 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
                 forget_frames(step.exception())
 
     async def _aggregate_with_group(self, group_info: GroupInfo, **kwargs: Any) -> AveragedGroup:
-        """Average with this group, but stop if the step is cancelled: hivemind checks that in matchmaking only.
+        """Average with this group; stop if the step is cancelled, which hivemind does not check.
 
-        The other members' round then fails too, so these samples enter a step only by a retry.
+        The other members' round then fails too, so a retry counts these samples only once.
         """
-        assert self._control is not None  # only a step looks for a group
+        assert self._control is not None  # set by `_step`, which looks for the group
         self._beginnings.forget()
         if self._averaged.value:  # the gradients are overwritten, so a retry is impossible
             raise RuntimeError("a round has averaged the gradients, and failed after that")
@@ -375,12 +375,12 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
             await asyncio.wait({averaging, waiting}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             waiting.cancel()
-            averaging.cancel()  # has no effect if the round has ended
+            averaging.cancel()  # no effect if the round has ended
             await asyncio.wait({averaging})
         return averaging.result()
 
     def _note(self, finding: Finding) -> None:
-        """Report a finding to the trainer's process, and accuse the peer in the next declarations."""
+        """Report a finding to the trainer's process, and accuse the peer in later declarations."""
         self.findings.tell(finding)
         self._accusations.accuse(finding.peer_id)
 
@@ -409,7 +409,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         self._control._data_for_gather = self._declared
 
     def _refused(self, gathered: bytes, peer: PeerID) -> str:
-        """Return why other peers would reject a declaration, or "" if they accept it."""
+        """Return the reason why peers reject a declaration; "" if it is valid."""
         token = self.directory.token_of(peer)
         try:
             if token is not None:
@@ -440,7 +440,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         )
 
     def _round_failed(self) -> None:
-        """Record a failed round, unless this peer cancelled it; the time limit may have been too short."""
+        """Record a failed round, unless this peer cancelled it; its time limit may be too short."""
         if self._control is None or self._control.done():
             return
         self._failed_rounds.value += 1
@@ -449,7 +449,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         self._declare()
 
     def _undercounting_again(self, runner: ExactAllReduce, half: bytes) -> set[str]:
-        """Return the reducers that undercounted in successive rounds; an honest one may do so once."""
+        """Return the reducers that undercounted repeatedly; an honest one may do so once."""
         accounts, before = runner.accounts, self._undercounted.get(half, {})
         rounds = {peer: before.get(peer, 0) + 1 for peer in accounts.undercounting(self.gathering.target)}
         again = {peer for peer, count in rounds.items() if count >= UNDERCOUNTED_ROUNDS}
@@ -459,7 +459,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         return again
 
     def _note_absent(self, group_info: GroupInfo, runner: ExactAllReduce, half: bytes) -> None:
-        """Record the peers that failed; if most did, the cause is this peer's connection or the leader."""
+        """Record failed peers; if most failed, this peer's connection or the leader is to blame."""
         assert self._control is not None
         assert self._leaders is not None
         if self._control.done():  # cancelled before the others' parts arrived
@@ -467,8 +467,8 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         own = {self.peer_id.to_base58()}
         senders = {peer.to_base58() for peer in runner.sender_peer_ids}
         late = runner.late if time.monotonic() >= self._nearly_over_at else set()
-        silent = absent_of(late or runner.silent, senders)  # a round's end bans senders with open streams
-        unreturned = set() if late else runner.missed  # reducers may be waiting for the late sender too
+        silent = absent_of(late or runner.silent, senders)  # the end of a round bans senders with open streams
+        unreturned = set() if late else runner.missed  # reducers may await the late sender too
         missed = absent_of(unreturned, runner.other_reducers | own)
         self._missed.round_ended(missed)
         self._silent.round_ended(silent)
@@ -488,7 +488,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
     async def rpc_aggregate_part(
         self, stream: AsyncIterator[averaging_pb2.AveragingData], context: P2PContext
     ) -> AsyncIterator[averaging_pb2.AveragingData]:
-        """Return averages at this peer's permitted sending rate."""
+        """Return averages within this peer's upload limit."""
         heard = self._beginnings.heard(context.remote_id, stream)
         try:
             async for message in self._traffic.sending(super().rpc_aggregate_part(heard, context)):
@@ -498,7 +498,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
 
     @contextmanager
     def _register_allreduce_group(self, group_info: GroupInfo) -> Iterator[None]:
-        """Accept parts for every half of the round; release the senders of a half that does not take place."""
+        """Accept parts for every half of a round; release the senders of an omitted half."""
         halves = [group_info.group_id + half for half in self._code.halves]
         for half in halves:  # the last half has the group's own ID and is registered below
             self._running_groups[half] = asyncio.Future()
@@ -507,14 +507,14 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
                 yield
             finally:
                 for half in halves:
-                    self._running_groups[half].cancel()  # no effect on a half that has begun
+                    self._running_groups[half].cancel()  # no effect on a started half
                     if half != group_info.group_id:
                         del self._running_groups[half]
 
     async def _run_allreduce_inplace_(
         self, tensors: Sequence[torch.Tensor], group_info: GroupInfo, group_id: bytes | None = None, **kwargs: Any
     ) -> AveragedGroup:
-        """Average in place with the current encoding. Raises an error if a value is missing."""
+        """Average in place with the current encoding. Raises an exception if a value is missing."""
         del group_id
         began, halves = time.perf_counter(), list[AveragedGroup]()
 
@@ -529,7 +529,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
     async def _average_exactly(
         self, tensors: Sequence[torch.Tensor], group_info: GroupInfo, half: bytes, **kwargs: Any
     ) -> AveragedGroup:
-        """Average in place. Raises `AllreduceException` unless every value came back finite."""
+        """Average in place. Raises `AllreduceException` if a value is missing or not finite."""
         group_id = group_info.group_id + half
         layout = layout_of(group_info.peer_ids, kwargs["peer_fractions"])
         attested = AttestedRound(self.access.run, *self._position, group_id, layout)
@@ -568,11 +568,11 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         try:
             await take_averages(runner, tensors)
             is_whole = True
-        except BaseException:  # on cancellation too, because nobody may wait for this round's audit
+        except BaseException:  # also on cancellation, because no peer may wait for this round's audit
             self.auditing.give_up(group_id)
             raise
         finally:
-            self._note_absent(group_info, runner, half)  # comes before any call that may raise
+            self._note_absent(group_info, runner, half)  # before any call that may raise
             self._events.add(runner.passed(is_whole))
             guard.ended()
         self._guard.accepted(half, tensors)

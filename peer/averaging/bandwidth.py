@@ -1,10 +1,10 @@
-"""An estimate of this peer's bandwidth: measured when it joins, then corrected by its rounds.
+"""An estimate of this peer's bandwidth: measured on joining, then corrected by rounds.
 
-A round is as fast as its slowest connection, so its traffic is only a lower bound: it may raise the
-estimate (by a moving average), never lower it. A failed round, or one much slower than the declared
-rates promise, casts doubt on all of them, including this peer's. A doubted estimate is measured
-again with the coordinator, and that result replaces it. These pure decisions are used by
-`peer.swarm.step_rounds` and `peer.training.worker`.
+A round is as fast as its slowest connection, so a round's traffic is only a lower bound: it may
+raise the estimate (by a moving average), but never lower it. A failed round, or a round much slower
+than expected from the declared rates, makes all these rates doubtful, including this peer's. A
+doubtful estimate is replaced by a new measurement with the coordinator. These pure decisions are
+used by `peer.swarm.step_rounds` and `peer.training.worker`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 from peer.averaging.declarations import MAX_BANDWIDTH
 
-LEAST_BYTES = 2**20  # least transfer in each direction; a smaller one may fit into buffers and proves nothing
+LEAST_BYTES = 2**20  # least transfer in each direction; less may fit into buffers and proves nothing
 RISE = 0.5  # fraction of the difference by which a faster round raises the estimate
-SLOW_TIMES, SLOW_S = 2.0, 5.0  # a round is slow above `SLOW_TIMES` of the promised time plus `SLOW_S`
-DOUBTFUL_ROUNDS = 2  # successive slow rounds that cause doubt
+SLOW_TIMES, SLOW_S = 2.0, 5.0  # a round is slow above `SLOW_TIMES` times the expected time plus `SLOW_S`
+DOUBTFUL_ROUNDS = 2  # successive slow rounds after which the estimate is doubtful
 SOONEST_S, LATEST_S = 180.0, 6 * 3600.0  # bounds of the interval between measurements
 SPREAD_S = 60.0  # random spread of the peers' measurements after the same round
 SAME = 0.25  # relative difference below which a measurement confirms the estimate
@@ -35,18 +35,18 @@ class RoundTraffic:
 
     @property
     def rate(self) -> float | None:
-        """A lower bound of the slower direction's bytes per second; None if too little was transferred."""
+        """A lower bound of the slower direction's bytes per second; None for a small transfer."""
         moved = min(self.sent_bytes, self.received_bytes)
         return moved / self.seconds if moved >= LEAST_BYTES and self.seconds > 0 else None
 
     @property
     def is_slow(self) -> bool:
-        """True if the round took longer than is possible at the declared rates."""
+        """Whether the round took longer than is possible at the declared rates."""
         return self.promised_s > 0 and self.seconds > SLOW_TIMES * self.promised_s + SLOW_S
 
 
 class LineEstimate:
-    """An estimate of one peer's bandwidth in bytes per second; a rate of None (unlimited) never changes."""
+    """An estimate of a peer's bandwidth in bytes per second; None (unlimited) never changes."""
 
     def __init__(self, rate: float | None, clock: Callable[[], float], rng: random.Random) -> None:
         self.rate = rate
@@ -83,7 +83,7 @@ class LineEstimate:
         self._due_at = min(self._due_at, soonest + self._rng.uniform(0, SPREAD_S))
 
     def is_due(self) -> bool:
-        """Return whether to measure now; True only once, because a result may never arrive."""
+        """Return whether to measure now; True only once, because the result may never arrive."""
         if self.rate is None or self._clock() < self._due_at:
             return False
         self._measured_at = self._clock()
@@ -92,7 +92,7 @@ class LineEstimate:
         return True
 
     def measured(self, rate: float) -> None:
-        """Apply a measurement; each one that confirms the estimate doubles the minimum interval."""
+        """Apply a measurement; if it confirms the estimate, double the minimum interval."""
         if self.rate is None or not 0 < rate <= MAX_BANDWIDTH:
             return
         confirmed = abs(rate - self.rate) < SAME * self.rate

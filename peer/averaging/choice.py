@@ -1,9 +1,9 @@
 """Selection of the averaging mode for `averaging.compression: auto`, from connections, model and batch.
 
-The first mode (in the order of `peer.averaging.ways`) that leaves 90% of the time for training is
-selected, among the modes that admit as many volunteers as the most productive one. `relative_time`
-estimates the duration of a round, as for the shares. These pure decisions are used by the keeper in
-a live run (`coordinator.keeper.way_chooser`) and by the rehearsal.
+Among the modes that admit as many volunteers as the most productive mode, the first one (in the
+order of `peer.averaging.ways`) that leaves 90% of the time for training is selected.
+`relative_time` estimates the duration of a round. These pure decisions are used by the keeper in a
+live run (`coordinator.keeper.way_chooser`) and by the rehearsal.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from peer.config.training import Averaging
 from peer.network.traffic import BOTH_WAYS, ON_THE_LINE, passes_in_time
 from peer.reduction.sizes import RoundBytes
 
-SUFFICIENT = 0.9  # fraction of time for training that suffices
+SUFFICIENT = 0.9  # sufficient fraction of time for training
 TOO_LITTLE = 0.8  # fraction of time for training below which a live run changes its mode
 AMPLE = 0.95  # fraction of time for training above which a live run returns to a mode with a lower loss
-WORTH_SHUTTING_OUT = 1.5  # factor of training speed that justifies the exclusion of slow connections
-LEAST_GAIN = 1.1  # smallest improvement for which a live run changes its mode without another reason
+WORTH_SHUTTING_OUT = 1.5  # increase of training speed that justifies the exclusion of slow connections
+LEAST_GAIN = 1.1  # smallest improvement that alone justifies a change of mode in a live run
 SLOWER = ON_THE_LINE * (1 + BOTH_WAYS)  # real duration of a round relative to the estimate
 
 
@@ -35,7 +35,7 @@ class RoundPace:
     averaging: Averaging  # averaging settings in force
     values: Callable[[int], int]  # PowerSGD rank -> number of values that one peer sends
     lines: GroupLines  # connections of the present group and of peers on standby
-    speeds: tuple[float, ...]  # relative training speeds of these peers; 0 for those that do not train
+    speeds: tuple[float, ...]  # relative training speeds of these peers; 0 for peers that do not train
     batch_s: float  # time in which the present group computes a batch; infinite without trainers
     present_speed: float  # training speed of the present group
 
@@ -59,24 +59,24 @@ class RoundPace:
         return SLOWER * size.own * relative_time(taking_part) if any(taking_part.reduces) else 0.0
 
     def round_and_batch_s(self, way: AveragingWay) -> tuple[float, float]:
-        """Return the seconds of a round and of a batch if the peers that a mode admits take part."""
+        """Return the seconds of a round and of a batch with the peers that a mode admits."""
         speed = self.speed(way)
         is_known = speed > 0 and math.isfinite(self.batch_s)
         return self.round_s(way), self.batch_s * self.present_speed / speed if is_known else self.batch_s
 
     def utilisation(self, way: AveragingWay) -> float:
-        """Return the fraction of time that a mode leaves for training if the peers that it admits take part."""
+        """Return the fraction of time for training in a mode, with the peers that it admits."""
         round_s, batch_s = self.round_and_batch_s(way)
         if self.averaging.delay:
             return min(1.0, batch_s / round_s) if round_s else 1.0
         return batch_s / (batch_s + round_s) if math.isfinite(batch_s) else 1.0
 
     def contribution(self, way: AveragingWay) -> float:
-        """Return the total training speed in a mode, without the peers on standby."""
+        """Return the total training speed in a mode, including the time for rounds."""
         return self.speed(way) * self.utilisation(way)
 
     def speed(self, way: AveragingWay) -> float:
-        """Return the speed of all peers that a mode admits, while they train."""
+        """Return the total speed, while training, of all peers that a mode admits."""
         return math.fsum(itertools.compress(self.speeds, self._passes(way)))
 
     def volunteers(self, way: AveragingWay) -> int:
@@ -93,7 +93,7 @@ class RoundPace:
         return self._passes(way_of(self.averaging))
 
     def _passes(self, way: AveragingWay) -> list[bool]:
-        """Return for each peer whether a mode admits it, that is, its connection is fast enough."""
+        """Return for each peer whether its connection is fast enough for a mode."""
         longest_s = self.averaging.averaging_timeout_s
         return [
             is_trusted or rate is None or passes(way, self.values, rate, longest_s)
@@ -116,14 +116,14 @@ class AveragingChoice:
 
 
 def choose(pace: RoundPace, ways: Sequence[AveragingWay], *, may_shut_out: bool = True) -> AveragingChoice:
-    """Return the first of `ways` that leaves enough time for training, or else the most productive one.
+    """Return the first of `ways` that leaves enough time for training, or the most productive one.
 
-    The first must admit as many volunteers as the most productive one. A mode may exclude present
-    peers only with `may_shut_out`, and if the others train much faster without them. If no mode
-    admits any volunteer, return the one with the fewest bytes.
+    The first mode must admit as many volunteers as the most productive mode. A mode may exclude
+    present peers only with `may_shut_out`, and only if the others train much faster without them.
+    If no mode admits any volunteer, return the mode with the fewest bytes.
     """
     now = way_of(pace.averaging)
-    best = max([way for way in ways if not pace.shuts_out(way)] or ways, key=pace.contribution)  # the first of equals
+    best = max([way for way in ways if not pace.shuts_out(way)] or ways, key=pace.contribution)  # the first on a tie
     others = max(ways, key=pace.contribution)
     if may_shut_out and pace.contribution(others) >= WORTH_SHUTTING_OUT * pace.contribution(best):
         best = others
@@ -146,12 +146,12 @@ def reconsider(
 ) -> AveragingChoice | None:
     """Return the mode to which a live run should change, or None to keep the present one.
 
-    `paces`: those of the newest groups, in order. A run changes its mode to admit volunteers
-    whose contribution exceeds the cost of their slow connections. It also changes if training time
-    is too short and another mode improves it clearly. It returns to a lower loss only if that
-    leaves ample time in all these groups, to avoid a change with every peer that joins or leaves. A
-    slow peer is excluded only if the others train much faster without it in each of these groups.
-    `may_return`: whether a change to a mode with a lower loss is permitted now.
+    `paces`: the paces of the newest groups, in order. A run changes its mode to admit volunteers
+    whose contribution exceeds the cost of their slow connections, or if training time is too short
+    and another mode clearly increases it. It returns to a mode with a lower loss only if that mode
+    leaves ample time in all these groups, which avoids a change with every peer that joins or
+    leaves. A slow peer is excluded only if the others train much faster without it in each of these
+    groups. `may_return`: whether a change to a lower loss is permitted now.
     """
     pace = paces[-1]
     if not any(map(pace.volunteers, ways)):

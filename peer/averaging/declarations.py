@@ -1,11 +1,12 @@
 """Signed declarations with which peers join a group.
 
-The group's leader sends all of them to every member. They determine the shares of the reduction,
-the peers that reduce nothing, and the time limits (`peer.averaging.shares`). Run, era, step and
-gradient encoding are signed too, so a leader can neither alter or invent declarations nor reuse
-those of another step, run or encoding. It could replay an older declaration for the same step. Each
-peer therefore checks that its newest one is included, and the round's ID is derived from all
-declarations (`bound`), so that all members have seen the same.
+The group's leader sends all declarations to every member. They determine the shares of the
+reduction, the peers that reduce nothing, and the time limits (`peer.averaging.shares`). Run, era,
+step and gradient encoding are signed too, so a leader can neither alter nor invent declarations,
+nor reuse declarations of another step, run or encoding. A leader could replay an older declaration
+for the same step. Each peer therefore checks that its newest declaration is included, and the
+round's ID is derived from all declarations (`bound`), so that all members have the same
+declarations.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from peer.reduction.findings import MAX_ID_CHARS, MOST_ACCUSED
 
 MAX_BYTES = 4096  # maximum size of a declaration, including its signature
 GROUP_ID_BYTES = 20  # the size of hivemind's group IDs
-MAX_BANDWIDTH = 12.5e9  # bytes per second (100 Gbit/s); higher claims are not believed
+MAX_BANDWIDTH = 12.5e9  # bytes per second (100 Gbit/s); higher claims are invalid
 MAX_S = 86_400.0
-MOST_MISSED = 16  # most reducers that one peer lists as missed
+MOST_MISSED = 16  # maximum number of reducers that one peer lists as missed
 _Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
 _PeerId = Annotated[str, Field(min_length=1, max_length=MAX_ID_CHARS)]
 
@@ -46,8 +47,8 @@ class Declaration(Statement):
     powersgd_rank: _Count
     rate: Annotated[float, Field(ge=0, le=MAX_BANDWIDTH)] | None = None  # the peer's bytes per second
     takes_connections: bool = True
-    reduces: bool = True  # False if not all peers can connect to this peer directly
-    patience_s: Annotated[float, Field(gt=0, le=MAX_S)]  # time limit for the round, from earlier rounds
+    reduces: bool = True  # False unless all peers can connect to this peer directly
+    patience_s: Annotated[float, Field(gt=0, le=MAX_S)]  # time limit for the round, based on earlier rounds
     accused: list[_PeerId] = Field(default_factory=list, max_length=MOST_ACCUSED)  # reducers caught cheating
     missed: list[_PeerId] = Field(default_factory=list, max_length=MOST_MISSED)  # reducers that failed to answer
 
@@ -86,15 +87,15 @@ def _parts(gathered: bytes) -> tuple[str, bytes]:
         if not isinstance(signature, bytes):
             raise TypeError("it has no signature")
         return body.decode("ascii"), signature
-    except Exception as error:  # MessagePack's errors have no common base; also malformed pairs
+    except Exception as error:  # MessagePack's errors have no common base class; also for malformed pairs
         raise ValueError("The declaration is not one.") from error
 
 
 def bound(group: GroupInfo) -> GroupInfo:
     """Return the group with an ID derived from its peers and their declarations.
 
-    If a leader sends different data to different peers, they form separate groups instead of one
-    with inconsistent shares. The ID always has `GROUP_ID_BYTES`.
+    If a leader sends different data to different peers, these peers form separate groups instead of
+    one group with inconsistent shares. The ID always has `GROUP_ID_BYTES`.
     """
     content = [group.group_id, [peer.to_bytes() for peer in group.peer_ids], list(group.gathered)]
     digest = hashlib.sha256(MSGPackSerializer.dumps(content)).digest()

@@ -1,9 +1,9 @@
-"""Gradient encodings: the part of an averager that selects the values a round averages.
+"""Gradient encodings, which determine the values that an averaging round averages.
 
 The class here averages all values unchanged. `peer.averaging.power_sgd` averages factors of
-matrices, and `peer.averaging.error_feedback` few values of each tensor; both keep a remainder. The
-operator can change an averager's encoding from a given step (`peer.config.steering`). Each of two
-processes has one: the trainer's process calls `load`, `settle`, `forget`; the averager's `average`.
+matrices, and `peer.averaging.error_feedback` a few values of each tensor; both keep remainders. The
+operator can change an averager's encoding from a given step (`peer.config.steering`). Two processes
+have an encoding: the trainer's calls `load`, `settle` and `forget`; the averager's, `average`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import torch
 
 
 class Reduce(Protocol):
-    """An exact, in-place averaging round of the group; raises an error unless all values come back."""
+    """An exact in-place averaging round of the group; raises an exception if a value is missing."""
 
     async def __call__(self, values: Sequence[torch.Tensor], half: bytes = b"") -> None:
-        """Average these tensors; `half` names the round if it is not the group's last one."""
+        """Average these tensors; `half` names the round unless it is the group's last round."""
         ...
 
 
@@ -46,21 +46,21 @@ class GradientCode:
         return {}
 
     def resume(self, remainders: Mapping[int, torch.Tensor]) -> None:
-        """Load an earlier session's remainders of all tensors; if the mapping is empty, begin with none."""
+        """Load an earlier session's remainders of all tensors; an empty mapping means none."""
 
     def load(self, tensors: Sequence[torch.Tensor], samples: int) -> None:
         """Replace mean gradients over `samples` samples by the values to average."""
 
     async def average(self, tensors: Sequence[torch.Tensor], reduce: Reduce) -> None:
-        """Average the loaded values; an error must leave no lasting change."""
+        """Average the loaded values; an exception must leave no lasting change."""
         await reduce(tensors)
 
     def settle(self, tensors: Sequence[torch.Tensor], sums: Sequence[torch.Tensor], *, averaged: bool) -> None:
-        """Write the step's gradients into the loaded tensors, and keep the remainders for a later step.
+        """Write the step's gradients to the loaded tensors; keep the remainders for later steps.
 
         `sums`: this peer's gradients, whose means were loaded. `averaged`: a round has averaged the
         values; otherwise this peer was alone and uses its whole gradient.
         """
 
     def forget(self) -> None:
-        """Drop the remainders after a change of state, or if other peers may have counted them."""
+        """Drop the remainders, after a change of state or if other peers may have counted them."""

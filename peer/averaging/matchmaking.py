@@ -1,15 +1,15 @@
-"""Matchmaking: the time at which a group begins to average, and the choice of its leader.
+"""Matchmaking: the start of a group's averaging round, and the choice of its leader.
 
-hivemind's leader begins at its declared time, however early the last peer arrived. Here the
-averager's process begins once all peers that the trainer's process expects are present. The
-declared time matters only if a peer does not arrive.
+hivemind's leader begins at its declared time, even if the last peer arrived much earlier. Here the
+averager's process begins once all peers expected by the trainer's process are present. The declared
+time matters only if a peer does not arrive.
 
-hivemind asks every peer declared as a leader, and anybody can declare any peer in its DHT. A leader
-determines the members of its group. A leader without the right token, or with strangers in its
-group, could block every round: the others reject the group (`auth.swarm.access`) and then ask the
-same leader again. `Leaders` therefore follows only members that may average, and avoids leaders of
-invalid groups for a time. A leader whose groups fail (it never begins, or sends members different
-data) is skipped while another is available. Used by `peer.averaging.averager`.
+hivemind requests to join every declared leader, and anyone can declare any peer in hivemind's DHT.
+A leader determines the members of its group. A leader without a valid token, or with strangers in
+its group, could block every round: the others reject the group (`auth.swarm.access`) and then ask
+the same leader again. `Leaders` therefore follows only members that may average, and avoids leaders
+of invalid groups for a time. A leader whose groups fail (it never begins, or sends members
+different data) is skipped while another is available. Used by `peer.averaging.averager`.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from peer.averaging.shares import TRUSTED_ROLES
 from peer.config.training import Compression
 
 logger = logging.getLogger(__name__)
-AVOIDED_S = 60.0  # how long a leader is avoided: a few rounds only, as it may not know yet that a follower was revoked
+AVOIDED_S = 60.0  # time for which a leader is avoided; short, because it may not know of a revocation yet
 MOST_AVOIDED = 1000
 FRUITLESS_GROUPS = 2  # failed groups after which a leader is skipped for a time
 MOST_PASSED_OVER_S = 600.0
 LOOK_S = 0.3  # interval between lookups of leaders
 BEGIN_POLL_S = 0.05
-MOST_REQUEST_S = 3.0  # timeout of a peer's answer, which ends mutual waiting within the matchmaking time
+MOST_REQUEST_S = 3.0  # timeout of a peer's answer, which ends mutual waits within the matchmaking time
 NEVER = 2**30  # a group size that is never reached
-FULL_GROUP_ATTEMPTS = 3  # rounds that wait for all peers, before a majority suffices
+FULL_GROUP_ATTEMPTS = 3  # rounds that wait for all peers before a majority suffices
 COMPRESSIONS: tuple[Compression, ...] = get_args(Compression)
 LEAST_WINDOW_S = 3.0  # shortest matchmaking: a DHT record and a distant peer's answer take up to a second each
 
@@ -62,7 +62,7 @@ class Gathering:
 
     @property
     def required(self) -> int:
-        """The smallest number of peers with which a group may begin to average."""
+        """The minimum number of peers for a group to begin averaging."""
         return int(self._required.value)
 
     @required.setter
@@ -80,7 +80,7 @@ class Gathering:
 
     @property
     def keeperless(self) -> int:
-        """The smallest number of peers with which a group without the keeper may average."""
+        """The minimum number of peers for a group to average without the keeper."""
         return int(self._keeperless.value)
 
     @keeperless.setter
@@ -98,7 +98,7 @@ class Gathering:
 
     @property
     def position(self) -> tuple[int, int]:
-        """The era and global step after which the group averages; peers with other values do not match."""
+        """The era and global step after which the group averages, equal for all its peers."""
         return int(self._era.value), int(self._step.value)
 
     @position.setter
@@ -118,7 +118,7 @@ class Gathering:
 
     @property
     def begun_after(self) -> int:
-        """The global step after which this peer's group already averages (see `Beginnings`); -1 if none does.
+        """The global step after which this peer's group averages (see `Beginnings`); -1: none.
 
         Reset to -1 when this peer's round runs, when the group gives up, and when a search begins.
         """
@@ -154,39 +154,39 @@ class Gathering:
 
 
 class Beginnings:
-    """Detects which peers of the found group have begun to average, from their streams to this peer.
+    """A detector of group members that have begun to average, based on their streams.
 
     A peer begins when the claims that it trusts fill the batch. A peer that trusts fewer samples
-    would make its group wait in vain. It therefore also begins once the keeper, or more than half
-    of the group's members, have begun, if the group may average at all. A peer that reduces nothing
-    receives no parts, and does not notice that others begin. Used in the averager's process only.
+    would make its group wait in vain, so it also begins once the keeper, or more than half of the
+    group's members, have begun, if the group may average at all. A peer that reduces nothing
+    receives no parts and cannot detect this. Used in the averager's process only.
     """
 
     def __init__(self, gathering: Gathering, token_of: Callable[[PeerID], AccessToken | None]) -> None:
         self._gathering, self._token_of = gathering, token_of
         self._step, self._searches = -1, 0
         self._found: GroupInfo | None = None
-        self._sent: dict[PeerID, bytes] = {}  # sender -> group to which it sends
+        self._sent: dict[PeerID, bytes] = {}  # sender -> group of its stream
 
     def sought_after(self, step: int) -> None:
-        """Set the global step after which the groups that are now sought will average."""
+        """Set the global step of the groups to search for."""
         self._step = step
 
     def forget(self) -> int:
-        """Reset when a new search begins or this peer's round runs; return the number of the search."""
+        """Reset for a new search or this peer's round; return the number of the search."""
         self._searches += 1
         self._found, self._sent = None, {}
         self._gathering.begun_after = -1
         return self._searches
 
     def found(self, group: GroupInfo, search: int) -> None:
-        """Set the group found for this peer, unless that search has been replaced by another."""
+        """Set the group found for this peer, unless a newer search has begun."""
         if search == self._searches:
             self._found = group
             self._judge()
 
     async def heard(self, peer: PeerID, stream: AsyncIterator[AveragingData]) -> AsyncIterator[AveragingData]:
-        """Forward a peer's stream, and record its group."""
+        """Forward a peer's stream, and record the group of the stream."""
         try:
             async for message in stream:
                 if message.group_id:  # set in the first message only
@@ -198,7 +198,7 @@ class Beginnings:
                 await stream.aclose()
 
     def hung_up(self, peer: PeerID) -> None:
-        """Record the end of a peer's stream: if this peer has not begun yet, the other gave up the group."""
+        """Record the end of a peer's stream; the peer no longer counts as having begun."""
         self._sent.pop(peer, None)
         self._judge()
 
@@ -226,15 +226,15 @@ class Leaders:
         self._directory, self._clock, self._pause = directory, clock, pause
         self._avoided: dict[PeerID, float] = {}  # leader -> end of the exclusion
         self._fruitless: Counter[PeerID] = Counter()  # leader -> failed groups since the last success
-        self._passed_over: dict[PeerID, float] = {}  # leader -> time until which others are preferred
+        self._passed_over: dict[PeerID, float] = {}  # leader -> time until which other leaders are preferred
         self._followed: tuple[PeerID, tuple[bytes, ...]] | None = None  # last leader and its declarations
         self._looked_at = float("-inf")
 
     def choose_for(self, matchmaking: Matchmaking) -> None:
-        """Restrict this search to trusted leaders, looked up at intervals. Call it once per search.
+        """Restrict a search to trusted leaders, looked up at intervals. Call this once per search.
 
-        hivemind looks again at once when no leader was found. It never asks a leader whose search
-        ends later than its own, but while it knows such a leader, it looks for no other.
+        hivemind repeats a lookup immediately if no leader was found. It never asks a leader whose
+        search ends later than its own, but looks up no other leader while it knows such a leader.
         """
         keys, request = matchmaking.group_key_manager, matchmaking._request_join_group
         declared = keys.get_averagers
@@ -259,7 +259,7 @@ class Leaders:
             if group is not None:
                 self._followed = leader, group.gathered
                 await self._look_at(leader, group)
-            elif self._clock() - asked_at >= matchmaking.request_timeout:  # a refusal is answered at once
+            elif self._clock() - asked_at >= matchmaking.request_timeout:  # a refusal is immediate
                 self._came_to_nothing(leader)
             return group
 
@@ -272,13 +272,13 @@ class Leaders:
         return {peer for peer in admitted if self._avoided.get(peer, now) <= now}
 
     def _fruitful(self, leaders: set[PeerID]) -> set[PeerID]:
-        """Return the leaders whose groups succeed, or all of `leaders` if there is none."""
+        """Return the leaders without failing groups, or all of `leaders` if there are none."""
         now = self._clock()
         self._passed_over = {peer: until for peer, until in self._passed_over.items() if until > now}
         return leaders - self._passed_over.keys() or leaders
 
     def _came_to_nothing(self, leader: PeerID) -> None:
-        """Skip the leader from its second failed group on, each time for twice as long."""
+        """Skip the leader from its second failed group on, for twice as long each time."""
         self._fruitless[leader] += 1
         over = self._fruitless[leader] - FRUITLESS_GROUPS
         if over >= 0:
@@ -287,7 +287,7 @@ class Leaders:
             self._fruitless.clear()
 
     def group_ended(self, group: GroupInfo, came_about: bool) -> None:
-        """Record whether a group came about, for which its leader is responsible."""
+        """Record whether a group succeeded, for which its leader is responsible."""
         leader = self._leader_of(group)
         if leader is None:
             return
@@ -297,7 +297,7 @@ class Leaders:
             self._came_to_nothing(leader)
 
     def avoid_leader_of(self, group: GroupInfo, reason: str) -> None:
-        """Avoid the leader of a group with declarations that no honest leader sends."""
+        """Avoid the leader of a group whose declarations no honest leader would send."""
         leader = self._leader_of(group)
         if leader is not None:
             self._avoid(leader, f"a group in which {reason}")
@@ -323,7 +323,7 @@ class Leaders:
 
 
 def required_group_size(averaging: int, attempts: int, has_waited: bool) -> int:
-    """Return the required group size: all peers at this step, or a majority after failures or a long wait."""
+    """Return the required group size: all peers, or a majority after failures or a long wait."""
     return averaging // 2 + 1 if has_waited or attempts >= FULL_GROUP_ATTEMPTS else averaging
 
 
@@ -338,7 +338,7 @@ def keeperless_group_size(live: int, has_keeper: bool, is_taken: bool) -> int:
 
 
 def require_declarations(matchmaking: Matchmaking, refused: Callable[[bytes, PeerID], str]) -> None:
-    """Make this leader reject followers for whose declaration `refused` returns a reason, not ""."""
+    """Make this leader reject a follower if `refused` returns a reason for its declaration."""
     check = matchmaking._check_reasons_to_reject
 
     def reasons(request: JoinRequest, context: P2PContext) -> MessageFromLeader | None:
@@ -352,13 +352,13 @@ def require_declarations(matchmaking: Matchmaking, refused: Callable[[bytes, Pee
 
 
 def hold_searches(matchmaking: Matchmaking, beginnings: Beginnings) -> None:
-    """Keep each search for a group alive until it ends, and bind the group found to its declarations.
+    """Keep each search for a group alive until it ends, and bind its group to the declarations.
 
     `beginnings` is notified of each search and its group.
 
-    hivemind does not await a cancelled search, and asyncio keeps no reference to a waiting task.
-    The garbage collector (`peer.averaging.rounds`) could then end it during cleanup, and the
-    averager would find no group for a minute.
+    hivemind does not await a cancelled search, and asyncio keeps no strong reference to a waiting
+    task. Garbage collection (`peer.averaging.rounds`) could therefore end the task during cleanup,
+    and the averager would find no group for a minute.
     """
     look, running = matchmaking.look_for_group, set()
 
@@ -384,11 +384,11 @@ def request_timeout(window_s: float) -> float:
 
 
 async def begin_if_complete(matchmaking: Matchmaking, step: StepControl, expected: int) -> None:
-    """Begin with the present followers if this peer leads and all expected peers have arrived."""
+    """Begin with the current followers if this peer leads and all expected peers are present."""
     if not _is_complete(matchmaking, step, expected):
         return
     async with matchmaking.lock_request_join_group:
-        if _is_complete(matchmaking, step, expected):  # again, because it may have changed meanwhile
+        if _is_complete(matchmaking, step, expected):  # checked again under the lock
             await matchmaking.leader_assemble_group()
 
 

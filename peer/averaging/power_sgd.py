@@ -1,9 +1,9 @@
 """PowerSGD: sends a large gradient as the product of two thin matrices, with error feedback.
 
-Vogels et al. 2019 (arXiv 1905.13727). For each peer's matrix M, the peers first average the image
-of a few directions under M, then M's coordinates in that image. That is rank * (rows + columns)
-values instead of rows * columns. The remainder is added to the peer's gradient of the next step.
-Equal averages give equal bits on any machine, because sums are rounded in a fixed order.
+Vogels et al. 2019 (arXiv 1905.13727). The peers first average the images of a few directions under
+each peer's matrix M, then the coordinates of M in these images: rank * (rows + columns) values
+instead of rows * columns. The remainder is added to the peer's gradient of the next step. Equal
+averages give equal bits on any machine, because sums are rounded in a fixed order.
 
 hivemind's own version averages differences, lets peers diverge, changes its buffers in failed
 rounds, and multiplies by factors that grow with the gradient's square, which underflows in 16 bits.
@@ -22,7 +22,7 @@ from peer.averaging.gradient_codes import Factors, GradientCode, Reduce
 from peer.reduction.sizes import shrinks
 
 FIRST = b".images"  # suffix of the group ID for the first half of a round
-DEPENDENT = 1e-6  # relative norm below which what remains of a direction is rounding noise
+DEPENDENT = 1e-6  # relative norm below which the rest of a direction is rounding noise
 CACHED_VALUES = 2**16  # float32 values that fit into a processor's cache
 
 
@@ -71,23 +71,23 @@ def product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 class LowRank(GradientCode):
-    """The gradient encoding that averages matrices as factors of a fixed rank; holds one peer's remainders.
+    """The gradient encoding of matrices as factors of a fixed rank, with one peer's remainders.
 
-    A matrix's average is left.T @ right, the same on all peers. After a round the factors lie in
-    the matrix's own memory, which passes them to the trainer's process.
+    A matrix's average is left.T @ right, the same on all peers. After a round the factors are
+    stored in the memory of the matrix, which the trainer's process shares.
     """
 
     halves = (FIRST, b"")
 
     def __init__(self, shapes: Sequence[torch.Size], rank: int) -> None:
-        self._rights = {  # index -> right factor (rank, columns) of the last round, the start of the next
+        self._rights = {  # index -> right factor (rank, columns) of the last round, and start of the next
             index: first_directions(index, torch.Size((rank, math.prod(shape[1:]))))
             for index, shape in enumerate(shapes)
             if shrinks(shape, rank)
         }
         self._factors: dict[int, Factors] = {}
-        self._lost: dict[int, torch.Tensor] = {}  # index -> sums over samples; empty on a peer without samples
-        self._samples = 0  # samples behind the gradients of the last `load`
+        self._lost: dict[int, torch.Tensor] = {}  # index -> sum over samples; empty without samples
+        self._samples = 0  # number of samples of the last `load`
 
     @property
     def factors(self) -> Mapping[int, Factors]:
@@ -100,19 +100,18 @@ class LowRank(GradientCode):
         return self._lost
 
     def remainder_shapes(self, shapes: Sequence[torch.Size]) -> dict[int, torch.Size]:
-        """Return the shapes of the remainders, as matrices by tensor index, if the gradients have these shapes."""
+        """Return the shapes of the remainders (matrices), by index, for these gradient shapes."""
         return {index: torch.Size((shapes[index][0], right.shape[1])) for index, right in self._rights.items()}
 
     def resume(self, remainders: Mapping[int, torch.Tensor]) -> None:
-        """Load an earlier session's remainders of all tensors; if the mapping is empty, begin with none."""
+        """Load an earlier session's remainders of all tensors; an empty mapping means none."""
         self._lost = dict(remainders)
 
     @torch.no_grad()
     def load(self, tensors: Sequence[torch.Tensor], samples: int) -> None:
-        """Add the remainders to mean gradients over `samples` samples; if that is 0, keep them for later.
+        """Add the remainders to mean gradients over `samples` samples; without samples, keep them.
 
-        Remainders are sums, like gradients, so a change of the peer's share of the batch does not
-        scale them.
+        Remainders are sums, so they are independent of the peer's share of the batch.
         """
         self._samples = samples
         if samples:
@@ -122,7 +121,7 @@ class LowRank(GradientCode):
     async def average(self, tensors: Sequence[torch.Tensor], reduce: Reduce) -> None:
         """Average the images of the matrices, then their coordinates and all other tensors.
 
-        The group's samples are those of the second half, which contains the actual averages.
+        The number of samples is that of the second half, which contains the actual averages.
         """
         images = await asyncio.to_thread(self.images, tensors)
         if images:
@@ -134,12 +133,12 @@ class LowRank(GradientCode):
 
     @torch.no_grad()
     def images(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the values of the first half: each matrix's image of the directions, (rank, rows)."""
+        """Return the values of the first half: the images of the directions, each (rank, rows)."""
         return [_directions(index, right) @ as_matrix(tensors[index]).T for index, right in self._rights.items()]
 
     @torch.no_grad()
     def coordinates(self, tensors: Sequence[torch.Tensor], lefts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return matrices' coordinates (rank, columns) and copies of other tensors, for the second half."""
+        """Return the matrices' coordinates, (rank, columns), and copies of the other tensors."""
         matrices = (as_matrix(tensors[index]) for index in self._rights)
         rest = [tensor.clone() for index, tensor in enumerate(tensors) if index not in self._rights]
         return [left @ matrix for left, matrix in zip(lefts, matrices, strict=True)] + rest
@@ -148,9 +147,9 @@ class LowRank(GradientCode):
     def take(
         self, tensors: Sequence[torch.Tensor], lefts: Sequence[torch.Tensor], averages: Sequence[torch.Tensor]
     ) -> None:
-        """Replace this peer's own values by the averages; matrices are stored as their factors.
+        """Replace this peer's values by the averages; matrices are stored as factors.
 
-        Raises `OverflowError`, and changes nothing, if a value of a product could be infinite.
+        Raises `OverflowError`, without any change, if a value of a product could be infinite.
         """
         rights, rest = averages[: len(lefts)], averages[len(lefts) :]
         if not all(torch.isfinite(2 * right.abs().sum(dim=0)).all() for right in rights):
@@ -165,11 +164,11 @@ class LowRank(GradientCode):
 
     @torch.no_grad()
     def settle(self, tensors: Sequence[torch.Tensor], sums: Sequence[torch.Tensor], *, averaged: bool) -> None:
-        """Replace the factors by the averaged matrices for a step, and update this peer's remainders.
+        """Replace the factors by the averaged matrices, and update this peer's remainders.
 
-        A remainder is the part of the peer's own values outside the common directions. If it were
-        the difference from the average, it would never be sent once another peer had left. A peer
-        that was alone uses its whole gradient and has no remainder.
+        A remainder is the part of the peer's own values outside the common directions. A difference
+        from the average would never be sent if another peer had left. A peer without a round
+        (`averaged` is False) uses its whole gradient and has no remainder.
         """
         self._factors = {}
         if not averaged:
@@ -190,7 +189,7 @@ class LowRank(GradientCode):
         return lost if bool(torch.isfinite(lost).all()) else torch.zeros_like(lost)
 
     def forget(self) -> None:
-        """Drop the remainders after a change of state, or if other peers may have counted them."""
+        """Drop the remainders, after a change of state or if other peers may have counted them."""
         self._lost = {}
 
 
@@ -200,7 +199,7 @@ def as_matrix(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _directions(index: int, right: torch.Tensor) -> torch.Tensor:
-    """Return orthonormal directions (rank, columns): those of the last round, or random ones."""
+    """Return orthonormal directions, (rank, columns), from the last round or random."""
     found = orthonormal(right)
     none = found.abs().amax(dim=1, keepdim=True) == 0
     return orthonormal(torch.where(none, first_directions(index, found.shape), found))

@@ -1,9 +1,9 @@
 """A trainer's gradient remainders, saved in a file between two sessions.
 
-With sparse gradients a remainder contains much of the last twenty steps, which each pause, restart
-or power-saving hour would lose. A remainder belongs to the parameters of its step and decays by 5%
-per step of absence: half is left after 13 steps. The file is deleted when it is read, so no
-remainder is sent twice, however the next session ends.
+With sparse gradients, a remainder contains much of the last twenty steps, which would be lost at
+each pause or restart. A remainder belongs to the parameters of its step and decays by 5% per step
+of absence, to half after 13 steps. The file is deleted when it is read, so no remainder is sent
+twice, regardless of how the next session ends.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 from peer.averaging.error_feedback import DECAY
 
 logger = logging.getLogger(__name__)
-LONGEST_AWAY = 90  # steps after which hardly one percent of a remainder is left
+LONGEST_AWAY = 90  # steps after which about one percent of a remainder is left
 Remainders = Mapping[int, torch.Tensor]  # tensor index -> sums over samples
 
 
@@ -43,7 +43,7 @@ class RemainderFile:
         self._path, self._aside = path, path.with_name(f".{path.name}")
 
     def keep(self, origin: RemainderOrigin, remainders: Remainders) -> None:
-        """Save the remainders, if there are any; after a write error, log a warning and give them up."""
+        """Save the remainders, if any; on a write error, log a warning and drop them."""
         if not remainders:
             return
         about = {"run": origin.run, "era": str(origin.era), "step": str(origin.step), "code": origin.code}
@@ -51,14 +51,14 @@ class RemainderFile:
             self._aside.parent.mkdir(exist_ok=True)
             tensors = {str(index): tensor.contiguous() for index, tensor in remainders.items()}
             save_file(tensors, self._aside, metadata=about)
-            os.utime(self._aside, (0, 0))  # the oldest, so that a full cache deletes it first
+            os.utime(self._aside, (0, 0))  # oldest time, so that a full cache deletes the file first
             self._aside.replace(self._path)
         except (OSError, SafetensorError) as error:
             logger.warning("the remainders of gradients are lost, because they cannot be written: %s", error)
             self._delete(self._aside)
 
     def take(self, origin: RemainderOrigin, shapes: Mapping[int, torch.Size]) -> dict[int, torch.Tensor]:
-        """Read and delete the file; return its remainders, decayed for the steps since they were saved.
+        """Read and delete the file; return its remainders, decayed by the number of missed steps.
 
         The result is empty unless the run, era and encoding match and all tensors have `shapes`.
         """

@@ -1,9 +1,9 @@
-"""Deadlines derived from the durations of earlier rounds, and release of memory after a round.
+"""Deadlines based on the durations of earlier rounds, and release of memory after a round.
 
 The averagers release memory in their forked processes. A failed round ends in exceptions, whose
 tracebacks form reference cycles with the round, its copy of the gradients and its streams. Python
-collects old cycles only after the number of objects has grown by a quarter. With all of PyTorch
-imported that takes a thousand rounds. glibc keeps memory freed so late, because it is fragmented.
+collects old cycles only after the number of objects has grown by a quarter, which takes a thousand
+rounds with PyTorch imported. glibc does not return memory freed so late: it is fragmented.
 """
 
 from __future__ import annotations
@@ -16,19 +16,18 @@ from functools import cache
 from typing import Any
 
 REMEMBERED = 20  # number of remembered rounds
-LEAST_KNOWN = 5  # number of rounds before which the run's own limit applies
-SPREADS = 8  # deviations above the median that are tolerated
+LEAST_KNOWN = 5  # number of rounds until which the run's own limit applies
+SPREADS = 8  # tolerated number of standard deviations above the median
 TIMES_MEDIAN = 3  # smallest deadline in multiples of the median, because equal rounds have no spread
-LEAST_S = 15.0  # shortest deadline: a sender has a third of it, and a busy processor may delay it by seconds
-SPREAD_OF_DEVIATION = 1.4826  # a normal distribution's standard deviation over its median deviation
+LEAST_S = 15.0  # shortest deadline; a sender has a third of this time, and a busy processor may take seconds
+SPREAD_OF_DEVIATION = 1.4826  # standard deviation over median deviation of a normal distribution
 
 
 class RoundDeadline:
-    """A deadline from the median and spread of past rounds, at most the run's limit; failures double it.
+    """A deadline from the durations of past rounds, within the run's limit; doubled by failures.
 
-    The averager has one for its rounds, and the optimizer one for the matchmaking before them.
-    Median and median absolute deviation limit the effect of a single round delayed by a sleeping
-    laptop.
+    The averager has a deadline for rounds, and `peer.swarm.step_rounds` one for matchmaking. Median
+    and median absolute deviation limit the effect of a single delayed round.
     """
 
     def __init__(self, most_s: float, least_s: float = LEAST_S) -> None:
@@ -47,7 +46,7 @@ class RoundDeadline:
         return min(self._most_s, expected * 2.0 ** min(self._failures, 32))
 
     def bounded(self, seconds: float) -> float:
-        """Return the time limit on which the group agreed, kept within this run's bounds."""
+        """Return the group's agreed time limit, clamped to this run's bounds."""
         return min(self._most_s, max(self._least_s, seconds))
 
     def succeeded(self, seconds: float) -> None:
@@ -56,14 +55,14 @@ class RoundDeadline:
         self._failures = 0
 
     def failed(self) -> None:
-        """Count a failed round; its time limit may have been too short."""
+        """Count a failed round, whose time limit may have been too short."""
         self._failures += 1
 
 
 def freeze_imported() -> None:
     """Exclude all present objects from garbage collection, at the start of a forked process.
 
-    A collection then takes a few milliseconds, and copies no pages shared with the parent process.
+    Collections then take a few milliseconds and copy no pages shared with the parent process.
     """
     gc.freeze()
 
@@ -77,7 +76,7 @@ def give_back() -> None:
 
 
 def forget_frames(error: BaseException | None) -> None:
-    """Drop the tracebacks of an exception and its causes, in case the exception is kept for long."""
+    """Drop the tracebacks of an exception and its causes, which would keep a round in memory."""
     while error is not None:
         error.__traceback__ = None
         error = error.__cause__ or error.__context__

@@ -1,27 +1,27 @@
-"""The number of values that each peer of a group reduces, computed from the declared bandwidths.
+"""The shares of a group's peers in the reduction, computed from the declared bandwidths.
 
 DeDLOC's adaptive averaging (Diskin et al. 2021, arXiv 2106.10207, section 3.2): in a group of n
 peers that average V values, a peer that reduces the fraction f sends and receives V * (1 + (n - 2)
-* f) values. The round ends with the slowest connection's traffic. All peers must compute the same
-shares. The shares are therefore a closed form, not a solver's result, and depend only on tokens and
-on the declarations collected by the leader. Declarations are signed
-(`peer.averaging.declarations`): a leader could otherwise call all others slow and reduce
+* f) values. The round ends with the traffic of the slowest connection. All peers must compute the
+same shares, so the shares have a closed form instead of a solver's result, and depend only on
+tokens and on the declarations collected by the leader. Declarations are signed
+(`peer.averaging.declarations`); otherwise a leader could declare all others slow and reduce
 everything.
 
 A peer without samples (the keeper, an auxiliary peer) sends only V * (n - 1) * f values, but
-receives V * (1 + (s - 1) * f) from s peers with samples: as much as before if all others have
-samples. A declaration contains the slower direction only, so shares do not depend on samples.
+receives V * (1 + (s - 1) * f) from s peers with samples: the same as above if all others have
+samples. A declaration contains only the slower direction, so shares do not depend on samples.
 
 If averages take r times the bytes of senders' values (`averages_of_own`), a peer that reduces the
-fraction f sends V * (1 + ((n - 1) * r - 1) * f), with V the bytes of its own values.
+fraction f sends V * (1 + ((n - 1) * r - 1) * f), where V is the size of its own values in bytes.
 
-A reducer determines its parts' averages, and its bandwidth is only claimed. No device but the
-keeper therefore reduces more than a quarter of the values, or two equal shares if that is more
-(`largest_share`). The limit costs time only if one or two connections are much faster than the
-others and the keeper, which has no limit, is absent. 8 peers with 200 and 7 x 10 Mbit/s then need
-1.64 times as long (16 peers: 1.70). DeDLOC's example of 4 x 200, 8 x 100, 4 x 50 is unaffected. A
-limit of a half would give 1.43, but let a dishonest peer reduce twice as much. (These factors are
-results of `round_time`; if all peers reduce, they are at most 2.)
+A reducer determines the averages of its parts, and its bandwidth is only a claim. Except for the
+keeper, no device therefore reduces more than a quarter of the values, or two equal shares if that
+is more (`largest_share`). The limit costs time only if one or two connections are much faster than
+the others and the keeper, which has no limit, is absent. 8 peers with 200 and 7 x 10 Mbit/s then
+need 1.64 times as long (16 peers: 1.70). DeDLOC's example of 4 x 200, 8 x 100, 4 x 50 is
+unaffected. A limit of a half would give 1.43, but let a dishonest peer reduce twice as much. (These
+factors are results of `round_time`; if all peers reduce, they are at most 2.)
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from peer.reduction.findings import outvoted
 from peer.reduction.sizes import AVERAGE_BYTES, CHUNK, VALUE_BYTES
 
 PARTS_PER_REDUCER = 32
-SCALE = 2**20  # number of values to divide in estimates; only proportions matter
+SCALE = 2**20  # number of values in estimates, where only proportions matter
 LEAST_PART_BYTES, MOST_PART_BYTES = 2**14, 2**19
 LARGEST_SHARE = 1 / 4  # largest fraction of the values for one device in a group of eight or more
 FASTEST = 25e6  # bytes/s (200 Mbit/s); above that, encryption and decoding are the bottleneck
 AUXILIARY_RATE = 12.5e6  # bytes/s (100 Mbit/s) assumed for a future auxiliary peer
-ROUND_SHARE = 1 / 5  # fraction of a step that a round may take; it leaves enough time for computing
-WORTHWHILE = 0.9  # factor by which one more auxiliary peer must shorten a round
-TRUSTED_ROLES = frozenset({"keeper"})  # run by the operator, like the coordinator
+ROUND_SHARE = 1 / 5  # fraction of a step that a round may take, which leaves enough time for computing
+WORTHWHILE = 0.9  # maximum ratio of round durations with and without one more auxiliary peer
+TRUSTED_ROLES = frozenset({"keeper"})  # roles run by the operator, like the coordinator
 TIMES_PROMISED = 2.0  # permitted duration of a round relative to the estimate
 
 
@@ -59,8 +59,8 @@ def believed(claim: float | None) -> float | None:
 def largest_share(reducers: int) -> float:
     """Return the largest fraction of all values for an untrusted device, given the number of reducers.
 
-    The limit is at least two equal shares, so that half of the reducers could reduce everything.
-    One or two reducers have no limit.
+    The limit is at least two equal shares, so half of the reducers can reduce everything. One or
+    two reducers have no limit.
     """
     return min(1.0, max(LARGEST_SHARE, 2 / reducers))
 
@@ -72,7 +72,7 @@ def reduction_shares(
     trusted: Sequence[bool] = (),
     averages_of_own: float = 1.0,
 ) -> tuple[int, ...]:
-    """Divide `values` among the reducers so that the round ends as early as possible.
+    """Divide `values` among the reducers to end the round as early as possible.
 
     `bandwidths`: bytes per second of each peer's slower direction; None (unlimited) is treated as
     the fastest known reducer's. `reduces`: which peers may reduce. `trusted`: peers without a limit
@@ -92,11 +92,11 @@ def reduction_shares(
 
 
 def part_size(values: int, compression: Compression, group_size: int) -> int:
-    """Return the size in bytes of the parts in which senders split `values` in a group of this size.
+    """Return the size in bytes of the parts into which senders split `values`.
 
     The last part of each reducer is returned when nothing else is in transit. Parts are therefore
     small compared with a reducer's share, but large enough to limit the overhead. They consist of
-    whole chunks and so of whole blocks, and a whole average can be encoded again without loss.
+    whole chunks and therefore whole blocks, so an average can be encoded again without loss.
     """
     value_bytes = AVERAGE_BYTES[compression]
     returned = min(MOST_PART_BYTES, max(LEAST_PART_BYTES, values * value_bytes / (PARTS_PER_REDUCER * group_size)))
@@ -121,19 +121,19 @@ def round_time(
 
 
 def round_limit(agreed_s: float, promised_s: float) -> float:
-    """Return a round's time limit: the agreed one, but at least twice the time its connections need.
+    """Return a round's time limit: the agreed limit, but at least twice the expected duration.
 
-    `promised_s`: that time, from the declared rates (`round_time`). The agreed limit follows the
-    members' last rounds, in which a peer with a slower connection may not have taken part.
+    `promised_s`: the expected duration, from the declared rates (`round_time`). The agreed limit is
+    based on earlier rounds, possibly without a member with a slower connection.
     """
     return max(agreed_s, TIMES_PROMISED * promised_s)
 
 
 def missing_auxiliaries(lines: GroupLines, round_s: float, step_s: float) -> int:
-    """Return how many more auxiliary peers would shorten this group's rounds to a fifth of a step.
+    """Return the number of further auxiliary peers that would shorten rounds to a fifth of a step.
 
-    `round_s`: the present duration. A further peer is added only if it shortens the round by a
-    tenth, because a home connection that just carries its own gradients remains the bottleneck.
+    `round_s`: the present duration. A peer is added only if it shortens the round by a tenth,
+    because a home connection that carries only its own gradients remains the bottleneck.
     """
     missing, before = 0, relative_time(lines)
     longest = before * ROUND_SHARE * step_s / round_s if round_s > 0 else math.inf
@@ -159,7 +159,7 @@ def relative_time(lines: GroupLines, more: int = 0) -> float:
 def _fractions(rates: Sequence[float], limits: Sequence[float], averages_of_own: float) -> list[float]:
     """Return the fractions, summing to 1, that minimize the longest time within the limits.
 
-    A limited peer's excess goes to the others, which then need longer, so it remains limited.
+    A limited peer's excess goes to the others, which then take longer, so the peer stays limited.
     """
     others = (len(rates) - 1) * averages_of_own - 1
     if others <= 0:  # two peers: the choice of reducers does not change the traffic
@@ -180,10 +180,10 @@ def _fractions(rates: Sequence[float], limits: Sequence[float], averages_of_own:
 
 
 def _filled_up(rates: Sequence[float], others: float, rest: float) -> list[float]:
-    """Divide the fraction `rest` of the values among peers with these rates, the fastest first.
+    """Divide the fraction `rest` of the values among peers with these rates, fastest first.
 
-    With the k fastest reducing, all end at T = (others * rest + k) / (sum of their rates). The k-th
-    gets a share if it could send its own values in less than T.
+    With the k fastest peers reducing, all end at T = (others * rest + k) / (sum of their rates).
+    The k-th peer gets a share if it could send its own values in less than T.
     """
     total, time = 0.0, math.inf
     for count, rate in enumerate(sorted(rates, reverse=True), 1):
@@ -208,8 +208,8 @@ class GroupLines:
     rates: tuple[float | None, ...]
     reduces: tuple[bool, ...]  # whether each peer may reduce
     trusted: tuple[bool, ...]
-    second_reducers: tuple[PeerID, ...]  # peers with direct connections, which audit other reducers
-    patience_s: float = math.inf  # limit for the whole round
+    second_reducers: tuple[PeerID, ...]  # directly reachable peers, which audit other reducers
+    patience_s: float = math.inf  # time limit of the whole round
     averages_of_own: float = 1.0  # bytes of an average per byte of a sender's values
 
 
@@ -219,9 +219,9 @@ NOBODY = GroupLines((), (), (), ())
 def group_lines(peers: Sequence[PeerID], tokens: Sequence[AccessToken], said: Sequence[Declaration]) -> GroupLines:
     """Return the connections of a group, in its order, from its declarations and tokens.
 
-    A peer reduces nothing if more than half of the other members have caught it cheating or got no
-    averages from it, or if the keeper, which every round needs, got none. The keeper itself always
-    has a share.
+    A peer reduces nothing if more than half of the other members have caught it cheating or
+    received no averages from it, or if the keeper, which every round needs, received none. The
+    keeper always has a share.
     """
     members, trusted = [token.member for token in tokens], [token.role in TRUSTED_ROLES for token in tokens]
     return GroupLines(
@@ -238,7 +238,7 @@ def group_lines(peers: Sequence[PeerID], tokens: Sequence[AccessToken], said: Se
 def reducing_peers(
     ids: Sequence[str], members: Sequence[str], trusted: Sequence[bool], said: Sequence[Declaration]
 ) -> tuple[bool, ...]:
-    """Return which peers may reduce, given their IDs, members and declarations; at least one can."""
+    """Return whether each peer may reduce, from IDs, members and declarations; at least one may."""
     against = [{*words.accused, *words.missed} for words in said]
     out = outvoted(ids, members, against, trusted)
     kept_from = {peer for words, by_keeper in zip(said, trusted, strict=True) if by_keeper for peer in words.missed}
@@ -253,7 +253,7 @@ def reducing_peers(
 def agreed_patience(members: Sequence[str], patience_s: Sequence[float]) -> float:
     """Return a round's time limit: the median over members, each with its longest patience.
 
-    With different limits, others would give up a reducer while it still waits for a silent sender,
+    With different limits, some peers would give up a reducer that still waits for a silent sender,
     and treat the reducer as missing.
     """
     longest: dict[str, float] = {}

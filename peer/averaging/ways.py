@@ -1,4 +1,4 @@
-"""Averaging modes: each is a compression format with a PowerSGD rank; ordered by the loss they cost.
+"""Averaging modes, each a compression format with a PowerSGD rank, in order of their cost in loss.
 
 For the measurements, see docs/operators/network.md, "Many workers in one process".
 """
@@ -20,7 +20,7 @@ class AveragingWay:
     """A compression format with a PowerSGD rank, and its measured cost."""
 
     compression: Compression
-    powersgd_rank: int = 0  # 0: all tensors are averaged whole
+    powersgd_rank: int = 0  # 0: tensors are averaged as a whole
     loss: float = field(default=1.0, compare=False)  # held-out loss relative to exact averages
 
     @property
@@ -42,7 +42,7 @@ def ways_of(averaging: Averaging, *, before_run: bool = False) -> tuple[Averagin
     """Return the modes available to a run, in ascending order of their cost in loss.
 
     PowerSGD was not measured with local steps, and `topk-2bit` only with local steps and a plain
-    outer optimizer; it is included only with `before_run`, as a live run cannot change to it.
+    outer optimizer. `topk-2bit` is included only with `before_run`: a live run cannot change to it.
     """
     if averaging.aggregation == "centered_clipping":
         return DENSE
@@ -58,7 +58,7 @@ def way_of(averaging: Averaging) -> AveragingWay:
 
 
 def fewest_bytes(averaging: Averaging, model: torch.nn.Module) -> int:
-    """Return the fewest bytes that a peer's gradients take in any mode to which the run may change.
+    """Return the smallest size of a peer's gradients, in bytes, over all modes of the run.
 
     Only a run with `compression: auto` changes its mode; any other run has one mode.
     """

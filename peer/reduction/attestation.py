@@ -6,12 +6,12 @@ to all senders. It contains each sender's digests, declared weight and counted w
 digests of the averages. A sender accepts the averages only if the attestation matches its inputs
 and the averages. Consequently:
 
-- a sender with the same attestation as another peer has confirmed its own entry: the inputs that
-  it shows that peer after the round must have these digests;
+- two peers with the same attestation have both confirmed their entries: the inputs that one shows
+  the other after the round must have these digests;
 - a reducer's average must be the result of inputs with these digests;
 - two different attestations of one round, signed by one reducer, prove that the reducer lied.
 
-No peer takes part twice in rounds with the same group ID between two steps
+Between two steps, a peer takes part in only one round with a given group ID
 (`peer.reduction.audit_rpc`), so an honest reducer's attestation cannot be replayed for another
 round. `peer.averaging.all_reduce` exchanges attestations, and `peer.reduction.audit` compares them.
 """
@@ -61,12 +61,12 @@ class AttestedSender(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
     weight: _Weight  # declared by the sender, in samples
-    inputs: _Digest | Literal[""]  # digest of its parts' digests; empty without a weight
+    inputs: _Digest | Literal[""]  # digest of the digests of the sender's parts; empty without a weight
     counted: tuple[tuple[_Parts, _Weight], ...]  # runs of equal weights: (number of parts, counted weight)
 
     @classmethod
     def of_parts(cls, weight: float, inputs: Sequence[bytes], counted: Iterable[float]) -> AttestedSender:
-        """Return a sender's entry from its parts' digests and counted weights."""
+        """Build a sender's entry from the digests and counted weights of its parts."""
         spans = tuple((len(list(span)), value) for value, span in groupby(counted))
         return cls(weight=weight, inputs=digest_of_all(inputs).hex() if weight else "", counted=spans)
 
@@ -106,7 +106,7 @@ class Attestation(Statement):
     def of_round(
         cls, attested: AttestedRound, averages: Iterable[bytes], senders: Sequence[AttestedSender]
     ) -> Attestation:
-        """Return the attestation of a round with these senders and digests of averages."""
+        """Build a round's attestation from its senders and the digests of its averages."""
         return cls(
             run=attested.run,
             era=attested.era,
@@ -123,7 +123,7 @@ class Attestation(Statement):
         return AttestedRound(self.run, self.era, self.step, bytes.fromhex(self.group), bytes.fromhex(self.layout))
 
     def totals(self, parts: int) -> list[float]:
-        """Return the senders' total weight in each of `parts` parts; every sender's entry must cover them all."""
+        """Return the total counted weight of each part; every entry must cover `parts` parts."""
         totals = [0.0] * parts
         for sender in self.senders:
             counted = chain.from_iterable(repeat(weight, count) for count, weight in sender.counted)
@@ -191,7 +191,7 @@ class AttestedWeight(NamedTuple):
     named: float  # largest weight that any reducer received
     brought: float  # smallest weight that any reducer received; 0 if one received none
     counted: float  # smallest weight counted in any part, among the reducers that received a weight
-    by_most: float  # weight that more than half of the reducers counted at least
+    by_most: float  # largest weight that at least half of the reducers counted
 
     @property
     def taken(self) -> float:

@@ -1,13 +1,13 @@
-"""Audit of a completed round by one of its peers, which checks that the reducers' averages are correct.
+"""Audit of a completed round, in which a peer checks that the reducers' averages are correct.
 
-A peer that accepts connections repeats the reduction of one random part: all senders of this part
-send it the same bytes again. All peers also compare digests of their attestations
-(`peer.reduction.attestation`). No claim is trusted: senders have confirmed their inputs' digests,
-the reducer has signed the weights, and peers must show attestations that differ. This module is
-pure; `peer.reduction.audit_rpc` communicates.
+A peer that accepts connections recomputes the average of one random part, for which all senders of
+the part send the same bytes again. All peers also compare digests of their attestations
+(`peer.reduction.attestation`). No claim needs to be trusted: senders have confirmed the digests of
+their inputs, the reducer has signed the weights, and a peer must show an attestation that differs.
+This module is pure; `peer.reduction.audit_rpc` communicates.
 
 An honest reducer computes the mean with the weights that it attests. It may scale down inputs that
-are far too large, by data that others do not know exactly. `falsified` allows for this.
+are far too large, based on data that other peers do not know exactly. `falsified` allows for this.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from peer.reduction.findings import Finding, FindingKind
 from peer.reduction.screening import LEAST_SENDERS, MARGIN as LARGE
 from peer.reduction.top_k import TOP_K
 
-TOLERANCE = 1e-3  # fraction of a part's norm, because processors round sums differently
+TOLERANCE = 1e-3  # fraction of a part's norm; processors round sums differently
 ON_EDGE = 1e-3  # fraction of half a rounding step; a sum this close to the edge may be rounded either way
-MOST_DIFFERING = 4  # most attestations requested from one peer
+MOST_DIFFERING = 4  # maximum number of attestations requested from one peer
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Evidence:
             self._inputs[self._own].append(digest_of(wire))
 
     def keep_returned(self, drawn: Drawn, wire: runtime_pb2.Tensor, average: torch.Tensor, weight: float) -> None:
-        """Add the digest of a reducer's next average, and store the drawn one. Parts must come in order."""
+        """Record the digest of a reducer's next average, and keep the average if it was drawn."""
         self._averages[drawn.reducer].append(digest_of(wire))
         self._weights[drawn.reducer].append(weight)
         if drawn == self.drawn:
@@ -189,7 +189,7 @@ class Audit:
             self._inputs[self.peers.index(own)] = decode(mine[0], TOP_K)
 
     def hear(self, peer: PeerID, digests: Sequence[bytes]) -> Wanted | None:
-        """Process a peer's first digests of attestations; return the evidence to request, or None if invalid."""
+        """Process a peer's first digests; return the evidence to request, or None if invalid."""
         index = self._index_of(peer)
         if index is None or index in self._asked or len(digests) != len(self.peers):
             return None
@@ -300,7 +300,7 @@ def falsified(returned: ReturnedAverage, given: Sequence[WeightedPart], reducer:
 
 
 def _may_be_limited(returned: ReturnedAverage, given: Sequence[WeightedPart], reducer: int) -> bool:
-    """Return whether the average may come from a reducer that scaled down inputs whose norms were far too large."""
+    """Return whether the average can result from scaling down far too large inputs."""
     large = _are_large(given, reducer)
     if not any(large):
         return False
@@ -318,8 +318,8 @@ def _may_be_limited(returned: ReturnedAverage, given: Sequence[WeightedPart], re
 def _are_large(given: Sequence[WeightedPart], reducer: int) -> list[bool]:
     """Return which of these inputs a reducer may have scaled down.
 
-    A reducer compares an input with at least the senders' median norm. With two senders, it uses
-    the other sender's norm or its own gradient's, which nobody knows if the reducer sent nothing.
+    A reducer's reference norm is at least the senders' median. With two senders, it is the other
+    sender's norm or that of the reducer's gradient, which is unknown if the reducer sent nothing.
     """
     total = sum(one.weight for one in given)
     norms = [float(one.part.norm()) for one in given]

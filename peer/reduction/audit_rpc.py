@@ -1,8 +1,8 @@
 """Exchange of audit evidence within a group, in the background after a round.
 
 Each peer sends the digests of its attestations to every other peer that accepts connections, and
-then the evidence that this peer requests (`peer.reduction.audit` evaluates it). An audit never
-delays a step, and an absent answer causes no failure. Runs in the averager's own process.
+then the evidence that the other peer requests (evaluated by `peer.reduction.audit`). An audit never
+delays a step, and a missing answer causes no failure. Audits run in the averager's process.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from peer.reduction.findings import Finding
 
 logger = logging.getLogger(__name__)
 AUDIT_S = 30.0  # duration after which an audit ends and its evidence is dropped
-MOST_AUDITS = 2  # most concurrent audits, such as those of a round's two halves
+MOST_AUDITS = 2  # maximum number of concurrent audits, for example of a round's two halves
 Stub = Any  # hivemind's stub of another peer's averager
 
 
@@ -38,13 +38,13 @@ class AuditedRound:
         self.complete = asyncio.Event()  # set when the audit has all evidence
 
     async def audit(self, patience_s: float) -> Audit | None:
-        """Wait for this peer's averages; return its audit, or None if the round failed or is late."""
+        """Wait for this peer's averages; return the audit, or None on failure or timeout."""
         await asyncio.wait([self.ended], timeout=patience_s)
         return self.ended.result() if self.ended.done() and not self.ended.cancelled() else None
 
 
 class Auditing:
-    """All audits of this process: of running and of recently completed rounds."""
+    """The audits of this process, for running and recently completed rounds."""
 
     def __init__(self, traffic: Traffic, note: Callable[[Finding], None], patience_s: float = AUDIT_S) -> None:
         self._traffic, self._on_finding = traffic, note
@@ -56,8 +56,8 @@ class Auditing:
     def expect(self, attested: AttestedRound) -> None:
         """Register a new round.
 
-        Raises `AllreduceException` if its ID was already used at this step: two attestations signed
-        by this peer could otherwise be presented as one round's.
+        Raises `AllreduceException` if the round's ID was already used at this step; otherwise, two
+        attestations signed by this peer could be presented as belonging to one round.
         """
         position = attested.era, attested.step
         if position != self._position:
@@ -74,7 +74,7 @@ class Auditing:
     def begin(
         self, group_id: bytes, audit: Audit, second_reducers: Sequence[PeerID], stub: Callable[[PeerID], Stub]
     ) -> None:
-        """Audit a round in the background with these second reducers; keep at most `MOST_AUDITS` audits."""
+        """Start a background audit with `second_reducers`; keep at most `MOST_AUDITS` running."""
         self._rounds[group_id].ended.set_result(audit)
         self._running = [task for task in self._running if not task.done()]
         for task in self._running[: -MOST_AUDITS + 1]:
@@ -130,7 +130,7 @@ class Auditing:
                 self._on_finding(finding)
 
     async def _talk(self, group_id: bytes, audit: Audit, stub: Stub) -> None:
-        """Send this peer's statement to one second reducer, then the requested evidence."""
+        """Send this peer's statement to one other peer, then the evidence that it requests."""
         evidence = audit.evidence
         statement = Statement(group_id=group_id, digests=evidence.digests)
         await self._sent(statement.ByteSize())
@@ -152,12 +152,12 @@ class Auditing:
 
 
 class AuditedRounds:
-    """Mixin before a hivemind averager, after `AuthorizedAverager`, with the RPCs of an audit."""
+    """Mixin with the RPCs of an audit, between `AuthorizedAverager` and hivemind's averager."""
 
     auditing: Auditing
 
     async def rpc_compare_averages(self: Any, request: Statement, context: P2PContext) -> Question:
-        """Receive a peer's digests of its attestations."""
+        """Receive the digests of a peer's attestations."""
         if not await self.directory.admits(context.remote_id, TRAINING_ROLES):
             return Question()
         question: Question = await self.auditing.hear(request, context.remote_id)

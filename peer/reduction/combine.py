@@ -1,17 +1,17 @@
 """A reducer's buffer of parts, averaged once all senders' parts have arrived.
 
-hivemind adds each part to a sum on arrival, so the last bits depend on the order, and a part that
-is later refused is already included. Here parts are summed in the order of senders, once all
-senders still in the round have sent the same part. The order of arrival has no effect, and banned
-senders are excluded. A sender with weight 0 sends no parts. Used by `peer.averaging.all_reduce`.
+hivemind adds each part to a sum on arrival, so the last bits of the sum depend on the order, and a
+part that is refused later is already included. Here parts are summed in sender order, once every
+sender still in the round has sent the same part. Banned senders are excluded. A sender with weight
+0 sends no parts. Used by `peer.averaging.all_reduce`.
 
 The average is either the mean or centred clipping, which limits each sender's influence
 (Karimireddy, He, Jaggi 2021, arXiv 2012.10333; applied by each reducer to its own parts as in
 Gorbunov et al. 2021, arXiv 2106.11257). It starts at a centre, the accepted average of the previous
 round. Each sender's difference from the centre is clipped to a radius, and the mean of the clipped
 differences moves the centre, for a few iterations. In the paper all senders have equal batches.
-Here the gradient of a sender with a small share is noisier, by the root of that share. Its radius
-is therefore `radius` times the usual norm of the average, divided by the root of its share.
+Here a sender with a small share of the samples has a noisier gradient. A sender's radius is
+therefore `radius` times the usual norm of the average, divided by the square root of its share.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from hivemind.averaging.partition import AllreduceException, BannedException, Te
 
 
 class RefusedPart(AllreduceException):
-    """Raised for a part that no honest peer sends; the message continues a sentence that names the sender."""
+    """Raised for a part that no honest peer sends; its message omits the sender."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ class PartReducer(TensorPartReducer):
         self.check_current_part_finished()
 
     def check_current_part_finished(self) -> None:
-        """Combine the current part once all awaited senders have sent it; ban absent unawaited senders."""
+        """Combine the part once all awaited senders have sent it; ban missing unawaited senders."""
         absent = self._absent()
         if self.finished.is_set() or not self._held or not absent <= self._unawaited:
             return
@@ -186,8 +186,8 @@ def centered_clipping(
     """Average one part by centred clipping.
 
     `centre` is the part's last accepted average, and `usual` the usual norm of its averages. If
-    either is unknown, the centre is the elementwise median of the senders' parts. The usual norm is
-    then the median of the parts' distances from it, each times the root of the sender's share.
+    either is unknown, the centre is the elementwise weighted median of the senders' parts. The
+    usual norm is then the median of the parts' distances from it, each times the root of the share.
     """
     weighing = [given for given in contributions if given.weight > 0]
     if not weighing:

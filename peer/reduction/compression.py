@@ -1,8 +1,9 @@
 """Wire compression: gradients in 32, 16, blockwise 8 or 4 bits, or sparse; moments in 16 bits.
 
-hivemind's own 8-bit compressions cannot be decoded with current NumPy, and its blockwise one needs
-bitsandbytes, a download of a hundred megabytes. In the blockwise compression here each block of 128
-values has its own scale, so a rare large gradient reduces the precision of its block only.
+hivemind's own 8-bit compressions cannot be decoded with current NumPy, and its blockwise
+compression needs bitsandbytes, a download of a hundred megabytes. In this module's blockwise
+compression, each block of 128 values has its own scale, so a rare large gradient reduces only the
+precision of its block.
 
 Equal bytes decode to equal bits on any machine: each value is an integer times a float32.
 """
@@ -85,7 +86,7 @@ class BlockwiseCompression(CompressionBase):
 
 
 class HalfByteCompression(BlockwiseCompression):
-    """Compression to half a byte per value, from -7 to 7; the first value of a pair has the low nibble."""
+    """Compression to half a byte per value, from -7 to 7; low nibbles hold the even indices."""
 
     compression_type = 18  # unused by hivemind, whose codes are all lower
     bits = 4
@@ -154,7 +155,7 @@ def compression_of(name: Compression) -> CompressionBase:
 
 
 def average_code_of(name: Compression) -> CompressionBase:
-    """Return the compression in which reducers return averages if senders use the compression `name`."""
+    """Return the compression of the reducers' averages if senders use the compression `name`."""
     return HALF_BYTES if name == "topk-2bit" else compression_of(name)
 
 
@@ -167,7 +168,7 @@ def encode(tensor: torch.Tensor, compression_type: int) -> runtime_pb2.Tensor:
 
 
 def half_steps(values: torch.Tensor, compression_type: int) -> torch.Tensor:
-    """Return the largest rounding error, (values,) float64, of values decoded from this compression."""
+    """Return the largest rounding error of each decoded value, (values,) float64."""
     sizes, code = values.flatten().double().abs(), _CODES.get(compression_type)
     if isinstance(code, BlockwiseCompression):
         blocks = torch.nn.functional.pad(sizes, (0, -len(sizes) % BLOCK)).view(-1, BLOCK)
@@ -180,10 +181,10 @@ def half_steps(values: torch.Tensor, compression_type: int) -> torch.Tensor:
 def decode(message: runtime_pb2.Tensor, *also: CompressionBase) -> torch.Tensor:
     """Decode the tensor in another peer's message.
 
-    Raises `ValueError` if the tensor is inconsistent, or if its dtype or compression is neither
-    common to all peers nor in `also`, because it could lose most of an average. Unlike hivemind,
-    this function rejects NumPy dtypes that are a thousand times larger in memory than on the wire,
-    and requests for an autograd graph.
+    Raises `ValueError` if the tensor is malformed, if its dtype is not a common one, or if its
+    compression is neither a common one nor in `also`: other compressions could lose most of an
+    average. Unlike hivemind, this function rejects NumPy dtypes that are a thousand times larger in
+    memory than on the wire, and never builds an autograd graph.
     """
     readers = {**_READERS, **{code.compression_type: code for code in also}}
     reader = readers.get(message.compression)

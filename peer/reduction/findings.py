@@ -1,13 +1,13 @@
 """Findings about other peers in a round, and accusations, which exclude reducers from later groups.
 
 The averager's process sends findings to the trainer's process, which knows the owners of devices. A
-failed round has no result to carry them, and hivemind retries by itself, so findings use a separate
-pipe. Its capacity is small and its writer never waits; excess findings are dropped.
+failed round returns no result, and hivemind retries internally, so findings use a separate pipe.
+Its capacity is small and the writer never blocks; excess findings are dropped.
 
-A reducer that returns false averages could otherwise make every round fail. Each peer therefore
-declares to its groups, with its bandwidth, the reducers that it has caught itself. All peers of a
-group see the same accusations and exclude the reducers accused by most members. One member's
-accusation against another has no effect.
+Without accusations, a reducer that returns false averages could make every round fail. Each peer
+therefore declares to its groups, along with its bandwidth, the reducers that it has caught itself.
+All peers of a group see the same accusations and exclude the reducers that most members accuse. A
+single accusation has no effect in a group of three or more members.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-MOST_ACCUSED = 8  # most accusations by one peer at a time
+MOST_ACCUSED = 8  # maximum number of accusations by one peer at a time
 ACCUSED_S = 3600.0  # duration of an accusation in seconds
 MAX_ID_CHARS = 100
-MOST_WAITING = 32  # most findings in the pipe, far below its capacity
+MOST_WAITING = 32  # maximum number of findings in the pipe, far below its capacity
 MOST_DETAIL_CHARS = 200
 FindingKind = Literal["reduction", "shown", "average", "parts", "gradient"]  # also in `reporting.suspicions`
 
@@ -83,8 +83,8 @@ def outvoted(
 ) -> list[bool]:
     """Return for each peer whether a majority of the other members votes against it.
 
-    It is False for every trusted peer. `members`: the member that owns each peer; a member has one
-    vote, but none about its own devices. `against`: the peers that each peer wants to exclude.
+    The result is False for every trusted peer. `members`: the owner of each peer; a member has one
+    vote, but none against its own devices. `against`: the peers that each peer wants to exclude.
     """
     out = []
     for peer, member, is_trusted in zip(peers, members, trusted, strict=True):

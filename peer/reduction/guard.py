@@ -1,17 +1,17 @@
 """Validation of senders' parts before this peer averages them, and of reducers' averages.
 
-Parts are subject to weight caps, norm limits and bans. A weight is accepted as far as the gradients
-of recent rounds support it (`peer.reduction.standing`); a new sender's share is limited. A part
-that is far too large is ignored, as is its sender in the following rounds.
+Parts are subject to weight caps, norm limits and bans. A weight is accepted to the extent that the
+gradients of recent rounds support it (`peer.reduction.standing`); a new sender's share is limited.
+A part that is far too large is ignored, as is its sender in the following rounds.
 
 An averager has one guard, in its own process, which remembers earlier rounds. Each round (with
 PowerSGD, each half) has a `RoundGuard`. `peer.reduction.screening` makes the decisions.
 
 A reducer could return values so large that they dominate the step. All peers of the last rounds
 have the same averages, and therefore compute the same limits (`AverageScreen`). The limits are
-wide, because honest gradients do jump, and grow with the round's gradients, as in a diverging run
-(`too_large`). They cannot block a run: a reducer's large averages make one round fail, then the
-reducer is accused (`peer.reduction.findings`) and excluded.
+wide, because honest gradients can jump, and they grow with the round's gradients, as in a diverging
+run (`too_large`). The limits cannot block a run: excessive averages make one round fail, and the
+reducer is then accused (`peer.reduction.findings`) and excluded.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from peer.reduction.shared_caps import CapsOfRound, WeightCaps
 from peer.reduction.standing import RoundGram, Standings, largest_weight_share, share_bounded
 
 logger = logging.getLogger(__name__)
-JUMP = 1000.0  # factor over the largest norm of recent averages up to which an average is accepted
-LEAST_ROWS = 16  # tensor rows among which an honest sender has some gradient if others have it in most
-UNHEARD_ROUNDS = 4  # rounds in which a sender is ignored after most of its values were too large
+JUMP = 1000.0  # multiple of the largest recent norm up to which an average is accepted
+LEAST_ROWS = 16  # rows needed to expect a nonzero value from an honest sender
+UNHEARD_ROUNDS = 4  # rounds for which a sender is ignored after most of its values were too large
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,12 @@ class Past:
 
     history: NormHistory = field(default_factory=NormHistory)
     standings: Standings = field(default_factory=Standings)
-    unheard: dict[str, int] = field(default_factory=dict)  # peer ID -> rounds in which it is still ignored
+    unheard: dict[str, int] = field(default_factory=dict)  # ignored peer ID -> remaining rounds
     averages: list[torch.Tensor] = field(default_factory=list)  # last averages, if needed for clipping
 
 
 class ReductionGuard:
-    """An averager's guard, created before its process is forked."""
+    """An averager's guard, created before the averager's process is forked."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class ReductionGuard:
 
     @property
     def makes_means(self) -> bool:
-        """Whether averages are means of parts, which a peer with the parts can recompute."""
+        """Whether averages are plain means, which any peer with the parts can recompute."""
         return self._averaging.aggregation == "mean"
 
     def begin(self, group_id: bytes, half: bytes, members: Mapping[str, str] | None = None) -> RoundGuard:
@@ -111,7 +111,7 @@ class RoundGuard:
         self._caps, self._findings, self._averaging, self._past = caps, findings, averaging, past
         self.refused = refused  # peer IDs that are banned from the group's rounds
         self._member_of_peer = members
-        self._believed: dict[int, float] = {}  # sender -> its weight, within its cap
+        self._believed: dict[int, float] = {}  # sender -> its declared weight, within its cap
         self._counted: dict[int, float] = {}  # sender -> the accepted portion of that weight
         self._smaller: Counter[int] = Counter()  # sender -> number of values that were scaled down or excluded
         self._gross: Counter[int] = Counter()  # sender -> number of values excluded as far too large
@@ -124,7 +124,7 @@ class RoundGuard:
         parts: Sequence[tuple[torch.Tensor, CompressionInfo]],
         weight: float,
     ) -> None:
-        """Set senders, own gradients, parts to reduce and weight; call it before the first part."""
+        """Set the senders and this peer's gradients, parts and weight, before the first part."""
         self._senders, self._parts = senders, parts
         self._members = [self._member_of_peer.get(peer_id, peer_id) for peer_id in senders]
         self._values = sum(len(part) for part, _ in parts)
@@ -164,7 +164,7 @@ class RoundGuard:
             self._nonzero[given.sender] += int(given.part.count_nonzero())
         sizes = {given.sender: norm_of(given.part) for given in weighing}
         heard = [replace(given, weight=counted) for given in weighing if (counted := self.counted(given.sender)) > 0]
-        if not heard:  # all accepted senders were banned, so the round brings no step
+        if not heard:  # all accepted senders were banned, so the round yields no step
             return ReducedPart(torch.zeros_like(weighing[0].part), {})
         place, norms = self._places[part_index], [sizes[given.sender] for given in heard]
         limit = self._yardsticks.limit(place, norms)
@@ -211,10 +211,10 @@ class RoundGuard:
     ) -> None:
         """Count each sender's excessive values, even if the sender is ignored in this round.
 
-        A sender is reported once most of its values in this reducer's parts are gross. Reports need
-        earlier rounds to compare with, because first gradients of honest peers differ as much.
+        A sender is reported once most of its values in this reducer's parts are gross. Reports
+        require earlier rounds, because the first gradients of honest peers differ by as much.
         Single tensors of an honest gradient may be gross: once most samples are learnt, one mistake
-        makes the gradients of pooler and sentence-order head a hundred times as large.
+        makes the gradients of pooler and sentence-order head a hundred times larger.
         """
         total = sum(given.weight for given in weighing)
         for given in weighing:
@@ -241,13 +241,13 @@ class RoundGuard:
     def _brought_nothing(self, sender: int) -> bool:
         """Return whether a sender's values are all zero although an honest gradient's would not be.
 
-        An honest gradient may lack the rows of rare tokens, or an untrained tensor, and this peer
-        may reduce only those. Other senders, above all those with few samples, then lack many of
-        them too. Therefore this peer must reduce many values, most senders must have nonzero
-        values, and most values of each must be nonzero. The fewer samples this sender declares
-        relative to the smallest other sender, the more rows are required. Sparse gradients and
-        progress over local steps are not judged: samples before the first local step bring no
-        progress.
+        An honest gradient may be zero in the rows of rare tokens or in an untrained tensor, and
+        this peer may reduce only such values. Other senders, especially those with few samples,
+        then have many zeros too. Therefore this peer must reduce many values, most senders must
+        have nonzero values, and most values of each of these senders must be nonzero. The fewer
+        samples this sender declares relative to the smallest other sender, the more rows are
+        required. Sparse gradients and progress over local steps are not judged: before the first
+        local step, there is no progress.
         """
         others = [other for other in self._believed if self._nonzero[other]]
         is_judged = self._judges_noise and self._gram.may_judge(self._values, len(self._gram.members))
@@ -259,10 +259,10 @@ class RoundGuard:
 
     @property
     def _judges_noise(self) -> bool:
-        """Whether a part's noise depends on its number of samples, as in a mean over samples.
+        """Whether the noise of a part depends on its number of samples.
 
-        Progress over local steps is no such mean, nor is a sparse gradient with remainders of many
-        steps.
+        This holds for a mean over samples, but not for progress over local steps, nor for a sparse
+        gradient with remainders of many steps.
         """
         return self._averaging.local_steps == 1 and not self._averaging.sends_sparse
 
@@ -321,12 +321,12 @@ def norm_of(tensor: torch.Tensor) -> float:
 
 
 def too_large(sizes: Mapping[str, float], own_size: float, trusted: str) -> dict[str, float]:
-    """Return the reducers with averages too large for their round, and the excess as a factor.
+    """Return the reducers whose averages are too large for their round, with the excess factor.
 
     `sizes`: each reducer's largest average in multiples of the limit from earlier rounds;
-    `own_size`: the same for this peer's gradient, 0 without samples; `trusted`: this peer's own
-    ID. The limit grows with this peer's gradient and the other reducers' averages. Without any
-    of them there is no comparison within the round, and earlier rounds alone accuse nobody.
+    `own_size`: the same for this peer's gradient, 0 without samples; `trusted`: this peer's own ID.
+    The limit grows with this peer's gradient and the other reducers' averages. Without any of them,
+    the round has no reference, and earlier rounds alone do not suffice for an accusation.
     """
     found = {}
     for reducer, size in sizes.items():
@@ -338,7 +338,7 @@ def too_large(sizes: Mapping[str, float], own_size: float, trusted: str) -> dict
 
 
 class AverageScreen:
-    """The L2 norms of each tensor's averages in the last rounds, separately for each half of a round."""
+    """The L2 norms of each tensor's averages in recent rounds, separately per half of a round."""
 
     def __init__(self) -> None:
         self._norms: dict[bytes, deque[tuple[float, ...]]] = {}
@@ -350,10 +350,10 @@ class AverageScreen:
         norms.append(tuple(norm_of(average) for average in averages))
 
     def forget_tensors(self) -> None:
-        """Forget the norms of single tensors but not the largest, because the averaged tensors change.
+        """Forget the norms per tensor when the averaged tensors change, but keep the largest norm.
 
-        Projections and coordinates of a matrix in orthonormal directions have at most its norm, and
-        a gradient is seldom a thousand times as large as its coordinates.
+        The projections and coordinates of a matrix in orthonormal directions have at most the norm
+        of the matrix, and a gradient is seldom a thousand times as large as its coordinates.
         """
         known = [max(norms) for rounds in self._norms.values() if len(rounds) >= LEAST_ROUNDS for norms in rounds]
         self._largest = max(known, default=self._largest)

@@ -1,15 +1,15 @@
-"""Screening of senders' parts: pure decisions on which parts are accepted and how they are scaled.
+"""Screening of senders' parts: pure functions that accept, scale down or refuse parts.
 
 Parts that no honest peer sends are refused, such as non-finite values or negative weights. Parts
 that are far too large are scaled down, so that no sender dominates.
 
-An honest sender contributes (its weight / all weight) * its part to the average. The norm of this
-contribution is the sender's share of the average's norm if gradients agree, and the root of that
-share if they are only noise. It is therefore at most about the norm of the average, and about that
-of any single gradient. Both are known: the former from the last rounds (`NormHistory`; every peer
-receives all averages), the latter from this peer's own gradient and from the median of three or
-more senders. Without an own gradient and with fewer senders, the smaller norm is used, as both may
-have grown.
+An honest sender contributes (its weight / total weight) * its part to the average. Relative to the
+norm of the average, the norm of this contribution is the sender's share if gradients agree, and the
+square root of that share if they are pure noise. The norm is therefore at most about that of the
+average, and at most about that of any single gradient. Both references are known: the former from
+recent rounds (`NormHistory`; every peer receives all averages), the latter from this peer's own
+gradient and from the median of three or more senders. With fewer senders and no gradient of its
+own, a peer uses the smaller norm, because norms may have grown.
 
 All of a tensor's gradient may be in one of its many parts (the rows of frequent words). Limits are
 therefore norms of whole tensors: no part of an honest gradient is larger than the whole.
@@ -28,12 +28,12 @@ from peer.reduction.combine import RefusedPart
 
 REMEMBERED_ROUNDS = 16
 LEAST_ROUNDS = 4  # rounds before a norm is considered usual
-SPREADS = 6.0  # deviations above the median that are tolerated
-SPREAD_OF_DEVIATION = 1.4826  # a normal distribution's standard deviation over its median deviation
+SPREADS = 6.0  # tolerated number of standard deviations above the median
+SPREAD_OF_DEVIATION = 1.4826  # standard deviation over median deviation of a normal distribution
 LEAST_FACTOR, MOST_FACTOR = 4.0, 32.0  # bounds of the usual limit in multiples of the median
 MARGIN = 4.0  # multiple of this round's reference norm up to which a contribution is always allowed
 MOST_MARGIN = 1000.0  # multiple of the reference norm above which a contribution is never allowed
-GROSS = 10.0  # factor over the limit above which a part is ignored
+GROSS = 10.0  # multiple of the limit above which a part is ignored
 LEAST_SENDERS = 3  # senders required for a median
 
 
@@ -56,7 +56,7 @@ class Yardsticks:
     def limit(self, place: PartPlace, norms: Sequence[float]) -> float:
         """Return the largest allowed norm of a sender's contribution to this part.
 
-        It is infinite if no norm is known. `norms`: those of the parts of all senders with samples.
+        The limit is infinite if no norm is known. `norms`: the norms of all weighted parts.
         """
         if self.usual is None and len(norms) < LEAST_SENDERS:
             return math.inf  # of two honest senders, one may have hundreds of times the other's norm
@@ -71,12 +71,12 @@ class Yardsticks:
     def gross(self, place: PartPlace, limit: float) -> float:
         """Return the norm above which a contribution to this part cannot be accidental.
 
-        `limit` is the largest allowed norm. A norm within the usual range is never gross, however
-        small this round's reference is: a peer that has learnt its own samples has almost no
+        `limit` is the largest allowed norm. A norm within the usual range is never gross, even if
+        this round's reference is small: a peer that has learnt its own samples has almost no
         gradient. Without a history, the usual norm is estimated from the largest norm per value
-        among this peer's own tensors, because the reference of a single tensor may be zero. That of
-        the sentence-order head is zero, for example, if two of three senders have as many pairs in
-        order as swapped.
+        among this peer's own tensors, because the reference of a single tensor may be zero. For
+        example, the reference of the sentence-order head is zero if two of three senders have as
+        many swapped pairs as ordered ones.
         """
         usual = self._like_others(self.sizes[place.tensor]) if self.usual is None else self.usual[place.tensor]
         return GROSS * max(limit, usual)
@@ -126,7 +126,7 @@ class NormHistory:
 
 
 def usual_limit(norms: Sequence[float]) -> float:
-    """Return the upper limit of usual norms: the median plus some spreads, on a logarithmic scale.
+    """Return the upper limit of usual norms: the median plus several spreads on a log scale.
 
     The limit is 0 if most of the norms are zero.
     """

@@ -1,7 +1,7 @@
 """Weight caps per sender, written by the trainer's process and read by the averager's.
 
-The trainer's process follows the run and computes how many samples of each device are credible. The
-averager's process, forked from it, reduces parts. The table is in their shared memory.
+The trainer's process follows the run and computes the credible number of samples of each device.
+The averager's process, forked from the trainer's, reduces parts. Both share the table in memory.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import multiprocessing as mp
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-MOST_DEVICES = 4096  # devices in the table; all others are treated as newcomers
+MOST_DEVICES = 4096  # capacity of the table; all other devices are treated as newcomers
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class CapsOfRound:
     newcomers: float
 
     def of(self, peer_id: str) -> float:
-        """Return the largest weight (samples) of this device."""
+        """Return the largest accepted weight of this device, in samples."""
         return self.by_hash.get(_hash_of(peer_id), self.newcomers)
 
 

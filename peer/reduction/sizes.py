@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 BLOCK = 128  # number of values that share a scale
 SCALE_BYTES = 4
 ROUNDED_BYTES = 2 + SCALE_BYTES / BLOCK  # bytes per value of an optimizer's statistic
-LEAST_SAVING = 2  # factor by which a matrix must shrink to be averaged as factors
+LEAST_SAVING = 2  # minimum reduction in size for a matrix to be averaged as two factors
 CHUNK = 4096  # values per chunk, of which a sparse sender sends `CHUNK_SENT`
 CHUNK_SENT = 64
 CHUNK_BYTES = 2 * SCALE_BYTES + CHUNK_SENT * (12 + 2) // 8  # two scales, and an index and a code per value sent
@@ -41,7 +41,7 @@ class RoundBytes:
 
     @classmethod
     def of(cls, compression: Compression, values: int = 1) -> RoundBytes:
-        """Return the bytes of this number of values."""
+        """Return the bytes of a round that averages this number of values."""
         return cls(VALUE_BYTES[compression] * values, AVERAGE_BYTES[compression] * values)
 
     @property

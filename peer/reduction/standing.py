@@ -4,15 +4,15 @@ A mean over n samples differs from the true gradient by noise of energy sigma^2 
 al. 2018, arXiv 1812.06162). A reducer with the parts of three or more members can measure this
 energy without trusting anybody, because two gradients share the signal but not the noise. A member
 that declares twenty times its samples shows twenty times too much noise. Large claims must
-therefore be supported by gradients. Noise of few dimensions varies much by chance: in the head for
-sentence order, where all samples begin alike, it has hardly more than one dimension. The judgement
-allows for that (`noise_spread`).
+therefore be supported by gradients. Noise with few dimensions varies widely by chance: in the
+sentence-order head, whose samples are alike at first, the noise has little more than one dimension.
+`noise_spread` accounts for this.
 
-A reversed gradient points away from the others. A single step's cosine is inconclusive, because
-honest gradients are mostly noise, but the mean of several is not. Each member has one vote.
+A reversed gradient points away from the others. The cosine of one step is inconclusive, because
+honest gradients are mostly noise, but the mean over several steps is not. Each member has one vote.
 
-Each reducer judges by its own parts only, from the rounds that it has reduced, for later rounds.
-Used by `peer.reduction.guard`.
+Each reducer judges members only by the parts that it reduced itself in earlier rounds. Used by
+`peer.reduction.guard`.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from peer.reduction.combine import WeightedPart
 
 LEAST_MEMBERS = 3  # members required to attribute the noise
 LEAST_VALUES = 1024  # values of the gradient required for a conclusion
-MOST_VALUES = 1024  # values examined per part
+MOST_VALUES = 1024  # maximum number of values examined per part
 MOST_NEIGHBOURS = 16  # members compared with each member, because all pairs of 300 would take seconds
 REMEMBERED = 32  # number of remembered rounds
 FORGOTTEN_AFTER = 64  # forget a member after it has missed this many rounds
-MOST_EXCESS = math.log(64.0)  # limit per round, so that an honest mistake is soon forgotten
-LEAST_EXCESS = -math.log(4.0)  # limit per round, so that small noise by chance excuses few other rounds
-SPAN = 16  # most rounds over which noise is averaged
-LEAST_TOLERANCE = 2.0  # factor over the shown samples above which a claim is reduced to them
-SPREAD = 0.7  # least standard deviation of an honest member's excess in a round
+MOST_EXCESS = math.log(64.0)  # upper limit per round, so that an honest mistake is soon forgotten
+LEAST_EXCESS = -math.log(4.0)  # lower limit per round, so that accidentally small noise offsets few rounds
+SPAN = 16  # maximum number of rounds over which noise is averaged
+LEAST_TOLERANCE = 2.0  # ratio of claimed to shown samples above which only the shown ones count
+SPREAD = 0.7  # smallest assumed standard deviation of an honest member's excess in a round
 SPREADS = 3.5  # tolerated number of standard deviations
 LEAST_ROUNDS_AGAINST = 3
 SIGNIFICANT = 5.0  # standard errors by which a mean cosine must be below zero
 LEAST_DEVIATION = 0.02  # smallest assumed standard deviation of cosines
-SCARCE = 8.0  # extra tolerance, divided by the degrees of freedom
-AGREEING = 1 / 16  # least median cosine of all members, as a fraction of the judged cosine's magnitude
-GROWTH = 2.0  # factor over the recently shown samples above which a member's share is limited
-SHOWING = 4  # most rounds in the median of shown samples, because noise may be small by chance in one
-LARGEST_SHARE = 1 / 4  # fraction of all weight for a member that has not shown enough samples
-Term = tuple[torch.Tensor, torch.Tensor]  # rows of members, and their factors
+SCARCE = 8.0  # extra tolerance for few observations, divided by the degrees of freedom
+AGREEING = 1 / 16  # least median cosine of all members, relative to the judged cosine's magnitude
+GROWTH = 2.0  # ratio of claimed to recently shown samples above which a member's share is limited
+SHOWING = 4  # rounds in the median of shown samples; a single round may have little noise by chance
+LARGEST_SHARE = 1 / 4  # largest share of the total weight for a member with too few shown samples
+Term = tuple[torch.Tensor, torch.Tensor]  # members' rows and their factors
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class RoundGram:
         rows = shares @ looked_at
         products = rows @ rows.T
         usual = median(float(products[row, row]) for row in map(self._row.__getitem__, weights))
-        if usual > 0:  # a weight between dominance of the largest tensor and equal influence of all
+        if usual > 0:  # a compromise between weighting by norm and equal weights for all tensors
             self._products += products / math.sqrt(usual)
         self._values += contributions[0].part.numel()
         self._present = set(weights) if self._present is None else self._present & weights.keys()
@@ -106,8 +106,8 @@ class RoundGram:
     def observe(self, weights: Mapping[str, float]) -> dict[str, Observation]:
         """Return the round's observation of each member; empty if the round cannot be judged.
 
-        `weights`: declared ones. A member that sends only zeros shows neither noise nor direction,
-        and is excluded from the others' observations.
+        `weights`: the declared weights. A member that sends only zeros shows neither noise nor
+        direction, and is excluded from the others' observations.
         """
         members = [
             member
@@ -131,10 +131,10 @@ class RoundGram:
 
 
 def noise_energies(products: torch.Tensor) -> list[float]:
-    """Estimate the energy of each member's noise: the mean of (g_i - g_j) * (g_i - g_k).
+    """Estimate the energy of each member's noise: the expectation of (g_i - g_j) * (g_i - g_k).
 
-    The mean does not depend on j and k. The median over pairs of other members is robust as long as
-    most members are honest.
+    The expectation does not depend on j and k. The median over pairs of other members is robust as
+    long as most members are honest.
     """
     count = len(products)
     own = products.diag()
@@ -169,8 +169,8 @@ def noise_dimensions(products: torch.Tensor, weights: Sequence[float]) -> float:
     """Estimate the number of dimensions of the members' noise; 1 if all noise lies on a line.
 
     The differences of two pairs of members are independent noise, whose squared cosine is 1 / d on
-    average. With three members, two independent differences are used: that of two members, and that
-    of the third from their weighted mean.
+    average. With three members, the two independent differences are between two members, and
+    between the third member and the weighted mean of these two.
     """
     count = len(products)
     i, j, k, last = ((torch.arange(count) + step) % count for step in range(4))
@@ -186,7 +186,7 @@ def noise_dimensions(products: torch.Tensor, weights: Sequence[float]) -> float:
 
 
 def _squared_cosines(products: torch.Tensor, first: Sequence[Term], second: Sequence[Term]) -> torch.Tensor:
-    """Return the squared cosines of pairs of gradient sums (members' rows and factors)."""
+    """Return the squared cosines between pairs of weighted sums of gradients."""
 
     def product(left: Sequence[Term], right: Sequence[Term]) -> torch.Tensor:
         return torch.stack([x * y * products[a, b] for a, x in left for b, y in right]).sum(dim=0)
@@ -220,8 +220,8 @@ def shown_excess(seen: Sequence[tuple[float, float]]) -> float:
     """Return the factor by which a member's claims exceed its samples in these rounds; 1 if tolerable.
 
     `seen`: (excess, spread among honest members) of each round, in order. The threshold for a
-    single round is far higher than for the mean of sixteen. A member beyond tolerance is counted
-    with the samples shown, so nobody gains by exceeding it slightly.
+    single round is far higher than for the mean of sixteen. A member beyond the tolerance is
+    counted only with the samples shown, so exceeding the tolerance slightly gains nothing.
     """
     found, total, variance = 1.0, 0.0, 0.0
     for rounds, (excess, spread) in enumerate(reversed(seen[-SPAN:]), 1):
@@ -232,11 +232,11 @@ def shown_excess(seen: Sequence[tuple[float, float]]) -> float:
 
 
 def pointing_away(cosines: Mapping[str, Sequence[float]], deviation: float) -> set[str]:
-    """Return the members whose gradients point away from the others' significantly.
+    """Return the members whose gradients point significantly away from the others'.
 
-    `cosines`: each member's cosines, in order; the last few rounds or all may be significant.
-    `deviation`: standard deviation of one round's cosine. The result is empty if the others disagree
-    (as they do after learning their own samples), or if half of the members would be in it.
+    `cosines`: each member's cosines in round order; the last few rounds or all of them are tested.
+    `deviation`: standard deviation of one round's cosine. The result is empty if the others
+    disagree (as after learning their own samples), or if it would include half of the members.
     """
     away: set[str] = set()
     for rounds in range(LEAST_ROUNDS_AGAINST, REMEMBERED + 1):
@@ -253,9 +253,9 @@ def cosine_deviation(cosines: Sequence[Sequence[float]]) -> float:
     """Return the standard deviation of one member's cosine over rounds; infinite if unknown.
 
     `cosines`: each member's cosines. The result is the median over members, which a dishonest
-    minority does not control. With three members in three rounds it is far too small by chance in
-    about one case in a hundred. It is therefore enlarged while there are few rounds, like the wider
-    tails of Student's t distribution.
+    minority does not control. With three members and three rounds, the estimate is far too small by
+    chance in about one case in a hundred. While there are few rounds, it is therefore enlarged,
+    like the tails of Student's t distribution.
     """
     known = [found for found in cosines if len(found) >= LEAST_ROUNDS_AGAINST]
     if not known:
@@ -265,7 +265,7 @@ def cosine_deviation(cosines: Sequence[Sequence[float]]) -> float:
 
 
 class Standings:
-    """The observations of each member in the last rounds, and the members that point away."""
+    """Each member's recent observations, and the members whose gradients point away."""
 
     def __init__(self) -> None:
         self._seen: dict[str, deque[Observation]] = {}
@@ -297,7 +297,7 @@ class Standings:
         return 1.0 / shown_excess([(seen.excess, seen.spread) for seen in self._seen.get(member, ())])
 
     def _judge_directions(self, observed: Mapping[str, Observation]) -> list[str]:
-        """Update the members that point away; return the new ones. A positive mean cosine readmits a member."""
+        """Update the members that point away; return new ones. A positive mean cosine readmits."""
         cosines = {member: [seen.cosine for seen in self._seen[member]] for member in observed}
         before = self._away
         staying = {
@@ -310,7 +310,7 @@ class Standings:
 
 
 def largest_weight_share(members: int) -> float:
-    """Return an unknown member's largest share of weight: a quarter, or two equal shares if that is more."""
+    """Return an unknown member's largest share: a quarter, or two equal shares if larger."""
     return min(1.0, max(LARGEST_SHARE, 2 / members))
 
 

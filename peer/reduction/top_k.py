@@ -1,9 +1,9 @@
 """Sparse compression of gradients: the 64 largest of each chunk of 4096 values, in 2 bits each.
 
-Sarfi et al. 2025 (SparseLoCo, arXiv 2508.15706) train with so few values, if each peer adds the
-values that it did not send to its next gradient (`peer.averaging.error_feedback`). A value's 2 bits
-are its sign and one of two magnitudes of its chunk; its index within the chunk takes 12 bits. A
-shorter chunk, the last of a tensor, sends one value in 64, rounded up.
+Sarfi et al. 2025 (SparseLoCo, arXiv 2508.15706) show that so few values suffice for training if
+each peer adds its unsent values to its next gradient (`peer.averaging.error_feedback`). A value's 2
+bits are its sign and one of two magnitudes of its chunk; its index within the chunk takes 12 bits.
+In a shorter chunk at the end of a tensor, one value in 64 is sent, rounded up.
 
 Compression is idempotent. A peer can sparsify its gradient once, and then split it into parts of
 whole chunks without further loss.
@@ -23,14 +23,14 @@ from numpy.typing import NDArray
 
 from peer.reduction.sizes import CHUNK, CHUNK_BYTES, CHUNK_SENT, SCALE_BYTES
 
-MOST_DECODED = 2**20  # most values of a part, which is 137 times as large in memory as on the wire
+MOST_DECODED = 2**20  # maximum number of values per part, which takes 137 times more memory than bytes on the wire
 REFINEMENTS = 3  # iterations for a chunk's two magnitudes
 _SCALE = np.dtype("<f4")
 
 
 @dataclass(frozen=True)
 class SparseValues:
-    """The values of a tensor that a peer sends, and their places."""
+    """The values of a tensor that a peer sends, and their positions."""
 
     count: int  # number of values in the tensor
     places: torch.Tensor  # (sent,) int64: indices in the flat tensor, ascending
@@ -59,7 +59,7 @@ class SparseValues:
         return cls(len(values), torch.cat(places), torch.cat(scales), torch.cat(codes))
 
     def dense(self) -> torch.Tensor:
-        """Return all values, (count,) float32, with zeros for unsent ones."""
+        """Return all values, (count,) float32, with zeros for unsent values."""
         values = torch.zeros(self.count)
         magnitudes = self.scales[self.places // CHUNK, (self.codes & 1).long()]
         values[self.places] = torch.where(self.codes >= 2, -magnitudes, magnitudes)
@@ -97,15 +97,15 @@ class SparseValues:
 
 
 def sent_of(count: int) -> int:
-    """Return how many of `count` values are sent: one in 64, rounded up."""
+    """Return the number of values sent out of `count`: one in 64, rounded up."""
     return -(-count * CHUNK_SENT // CHUNK)
 
 
 def _two_magnitudes(sizes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return two magnitudes (rows, 2) per row, and which values (rows, sent) are nearer the larger.
+    """Return two magnitudes per row, (rows, 2), and the mask of the larger values, (rows, sent).
 
-    They are the means of two groups, found by Lloyd's method. The smaller one is zero if any value
-    is, so that zeros stay zero. A row with only two magnitudes keeps them exactly.
+    The magnitudes are the means of two groups, found by Lloyd's method. The smaller one is zero if
+    any value is zero, so zeros stay zero. A row with only two magnitudes keeps them exactly.
     """
     least, most = sizes.amin(dim=1, keepdim=True), sizes.amax(dim=1, keepdim=True)
     smaller, larger = least, most
@@ -125,7 +125,7 @@ def _padded(values: NDArray[Any], multiple: int) -> NDArray[Any]:
 
 
 class TopKCompression(CompressionBase):
-    """The sparse compression in hivemind's form, for parts that consist of whole chunks."""
+    """The sparse compression behind hivemind's interface, for parts of whole chunks."""
 
     compression_type: int = 17  # unused by hivemind, whose codes are all lower
 

@@ -1,18 +1,18 @@
-"""Detection of reducers that count too few samples of the senders, so that no step can be taken.
+"""Detection of reducers that prevent steps by counting too few of the senders' samples.
 
 A reducer decides how much of each sender's weight it counts, because it may know of parts that are
 far too large, or too noisy for their samples. It attests the counted weights. A dishonest reducer
-could count nothing, and no round would ever reach the samples of a batch. No single attestation
-proves that. But all peers of a complete round hold the same attestations, and those of other
-reducers show how much could have been counted:
+could count nothing, and no round would ever reach the size of a batch. No single attestation proves
+this. But all peers of a complete round hold the same attestations, and other reducers' attestations
+show how much could have been counted:
 
-- An honest reducer measures by the senders' median, so it hardly ever counts most of the other
-  members for less than most reducers do.
-- A reducer falls short alone if its parts lack samples of the batch only because of its own cuts.
+- An honest reducer compares with the senders' median, so it rarely undercounts most of the other
+  members relative to most reducers.
+- A reducer falls short alone if its averages are below the batch size only because of its own cuts.
 
-Either may happen to an honest reducer, but seldom in two successive rounds. Reducers are therefore
-not reported, and lose their share only after two such rounds (`peer.averaging.averager`). This
-module is pure.
+Either case can occur with an honest reducer, but seldom in two successive rounds. Reducers are
+therefore not reported, and lose their share only after two such rounds (`peer.averaging.averager`).
+This module is pure.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from statistics import median_high
 from peer.reduction.attestation import Attestation
 
 FULL = 0.999  # fraction of a weight that is treated as the whole weight
-LEAST_CUT = 2  # fewest members that an accused reducer cuts; of two senders, either could be right
+LEAST_CUT = 2  # minimum number of undercounted members; of two senders, either could be right
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,10 @@ class Accounts:
         return self.cutting_most() | self.short_alone(target)
 
     def cutting_most(self) -> set[str]:
-        """Return the reducers that undercount most of the other members, but at least two of them.
+        """Return the reducers that undercount most of the other members, and at least two of them.
 
-        A member is undercounted if most reducers count more of it. A reducing member's devices are
-        judged together, because it could spread the cuts over them.
+        A member is undercounted if most reducers count more of it. A member's reducers are judged
+        together, because the member could spread the cuts over them.
         """
         usual = self._usual(beside_named=True)
         cut: dict[str, set[str]] = {}  # reducing member -> members that it undercounts

@@ -1,8 +1,8 @@
-"""Rehearsal of a run: a simulation of a whole swarm in virtual time, with the product's own decisions.
+"""Rehearsal of a run: a simulation of a whole swarm in virtual time, with real decision code.
 
-The decisions are the product's code: `peer.swarm` (`view`, `credit`, `decision`, `refresh`) and
-`peer.averaging` (`shares`, `absences`, `bandwidth`, `rounds`). Computation, connections, DHT
+Decisions are made by the code of real peers: `peer.swarm` (`view`, `credit`, `decision`, `refresh`)
+and `peer.averaging` (`shares`, `absences`, `bandwidth`, `rounds`). Computation, connections, DHT
 delays, matchmaking and crashes are modelled. `scenario` describes the participants, `population`
-draws scenarios from published figures, and `swarm` runs them. `forecast` turns rehearsals into
-figures, pictures and run files for operators.
+draws scenarios from published figures, and `swarm` runs them. `forecast` produces figures, plots
+and run files for operators.
 """

@@ -10,18 +10,18 @@ import simpy
 from peer.rehearsal.troubles import Troubles
 from peer.swarm.records import KnownPeer
 
-# Bytes in each direction per read, and per other peer in it; they include reports and keep-alives.
+# Bytes in each direction per read, and per other peer in a read, including reports and keep-alives.
 # Measured in real swarms of 2 to 8 peers that only compute (`benchmarks/swarm/rehearsal.py` at
 # commit f9c99822).
 LOOK_BYTES, PEER_BYTES = 9_000, 1_500
-DHT_S = 0.4  # time to store a record at several nodes and find it there: a few packets each way
+DHT_S = 0.4  # time to store a record at several nodes and read it there: a few packets each way
 
 
 @dataclass(frozen=True)
 class _Stored:
     seen_at: float
     peer: KnownPeer
-    hidden: frozenset[str]  # devices on the other side of a partition at that time
+    hidden: frozenset[str]  # devices on the other side of a partition at publication
 
 
 class Board:
@@ -30,7 +30,7 @@ class Board:
     def __init__(self, env: simpy.Environment, expiration_s: float, troubles: Troubles) -> None:
         """Set up the board; a record is valid for `expiration_s` seconds."""
         self._env, self._expiration_s, self._troubles = env, expiration_s, troubles
-        self._records: dict[str, deque[_Stored]] = {}  # the visible record and newer ones
+        self._records: dict[str, deque[_Stored]] = {}  # the visible record, then newer records
 
     def publish(self, peer: KnownPeer) -> None:
         """Publish a peer's record; other devices see it after a delay."""
@@ -39,11 +39,11 @@ class Board:
         records.append(_Stored(seen_at, peer, self._troubles.beyond(peer.peer_id)))
 
     def seen(self, by: str = "") -> list[KnownPeer]:
-        """Return the records visible to the device `by`; if it is empty, partitions hide nothing."""
+        """Return the records visible to the device `by`; if empty, partitions hide no records."""
         return [peer for peer_id in list(self._records) if (peer := self.seen_of(peer_id, by)) is not None]
 
     def seen_of(self, peer_id: str, by: str = "") -> KnownPeer | None:
-        """Return one peer's newest record that the device `by` can see, or None if it can see none."""
+        """Return one peer's newest record that is visible to the device `by`, or None."""
         now, records, found = self._env.now, self._records.get(peer_id, deque()), None
         while len(records) > 1 and records[1].seen_at <= now and not (records[0].hidden or records[1].hidden):
             records.popleft()

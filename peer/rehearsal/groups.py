@@ -1,8 +1,8 @@
 """Groups and their averaging rounds in virtual time.
 
-Shares of the reduction follow the product's rules (`peer.averaging.shares`). Matchmaking is a model
-of `peer.averaging.matchmaking`: a leader begins when all expected peers have arrived, or when its
-time limit has passed and enough are present.
+Shares of the reduction are computed by `peer.averaging.shares`. Matchmaking is a model of
+`peer.averaging.matchmaking`: a leader begins when all expected peers have arrived, or when its time
+limit has passed and enough peers are present.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ JOIN_S = 0.6  # time to find a group's leader: a DHT read and a request
 FORM_S = 0.3  # time from a complete group to the first part: the leader's answer, shares, digests
 FINISH_S = 1.0  # time from the last part to the step: attestations, the last averages, the optimizer
 ROUND_BYTES = 170_000  # bytes per peer and direction besides the parts
-JOIN_EXCHANGES, FORM_EXCHANGES = 3, 3  # number of round trips within these times
-LAST_PARTS = 0.1  # rest of a round in which a lost reducer may have returned its averages to some peers already
+JOIN_EXCHANGES, FORM_EXCHANGES = 3, 3  # number of round trips in `JOIN_S` and in `FORM_S`
+LAST_PARTS = 0.1  # rest of a round in which a lost reducer may already have returned averages to some peers
 Position = tuple[int, int]  # era and step
 
 
 @dataclass(frozen=True)
 class MetGroup:
-    """A complete round, as known to one of its peers."""
+    """A complete round from one peer's perspective."""
 
     number: int  # unique number of the average
     peers: frozenset[str]
-    weights: Mapping[str, float]  # declared weights of the senders whose parts arrived
+    weights: Mapping[str, float]  # declared weights of the senders with complete parts
     attested: Mapping[str, AttestedWeight]  # attested weights of the same senders
     reducers: frozenset[str]
     seconds: float  # duration of the round
@@ -73,7 +73,7 @@ class MetGroup:
 
     @classmethod
     def alone(cls, number: int, name: str, samples: int, now: float) -> MetGroup:
-        """Return the group of a peer that is alone in the swarm."""
+        """Build the group of a peer that is alone in the swarm."""
         traffic = RoundTraffic(0.0, 0.0, 0.0, 0.0)
         weight = float(samples)
         attested = {name: AttestedWeight(weight, weight, weight, weight)}
@@ -84,8 +84,8 @@ class MetGroup:
 class FailedRound:
     """A round that failed because some values are missing."""
 
-    missed: frozenset[str]  # reducers that did not return all averages
-    reducers: frozenset[str]  # all reducers; empty if the group was given up before its round
+    missed: frozenset[str]  # reducers with missing averages
+    reducers: frozenset[str]  # all reducers; empty if the group was dissolved before its round
 
 
 @dataclass(eq=False)
@@ -95,23 +95,23 @@ class Seeker:
     name: str
     member: str
     role: str
-    leads: bool  # other peers can connect to this one
+    leads: bool  # other peers can connect to this peer
     words: Declaration
     demands: Demands
     course: SwarmCourse  # source of the weight caps in this peer's reduction
-    window_s: float  # longest wait for absent peers
+    window_s: float  # maximum wait for absent peers
     done: simpy.Event  # succeeds with a `MetGroup` or a `FailedRound`
     runs: simpy.Event  # succeeds when the group is complete
-    weight: float | None = None  # number of samples; None before it begins to average
+    weight: float | None = None  # number of samples; None before this peer begins to average
     position: Position = (0, 0)
     is_gone: bool = False
     scheduled_at: float = 0.0  # end of the wait for others
-    began_at: float = 0.0  # start time of its averaging
-    others: list[Seeker] = field(default_factory=list)  # all peers that look for the same group
+    began_at: float = 0.0  # start time of this peer's averaging
+    others: list[Seeker] = field(default_factory=list)  # all peers that search for the same group
 
     @property
     def is_running(self) -> bool:
-        """Whether the group is complete and nobody can join it."""
+        """Whether the group is complete, so that no other peer can join."""
         return self.runs.triggered
 
 
@@ -119,7 +119,7 @@ class Seeker:
 class _Round:
     """A running averaging round."""
 
-    present: list[Seeker]  # participants, as far as is known
+    present: list[Seeker]  # participants that are not known to be lost
     share_of: Mapping[str, float]
     patience_s: float
     moved_at: float  # time of the last progress
@@ -128,12 +128,12 @@ class _Round:
 
     @property
     def reducers(self) -> frozenset[str]:
-        """The peers that have a share."""
+        """The peers with a share of the reduction."""
         return frozenset(name for name, share in self.share_of.items() if share > 0)
 
 
 class Groups:
-    """All searches for groups, and all rounds."""
+    """The model of all searches for groups and all averaging rounds."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class Groups:
         troubles: Troubles,
         rng: random.Random,
     ) -> None:
-        """Set up the model; `round_bytes`: size of a round; `longest_s`: the run's time limit for a round."""
+        """Set up the model; `longest_s`: the run's time limit for a round."""
         self._env, self._lines, self._bytes, self._longest_s = env, lines, round_bytes, longest_s
         self._troubles, self._rng = troubles, rng
         self._seeking: dict[tuple[Position, tuple[bool, ...]], list[Seeker]] = {}
@@ -163,7 +163,7 @@ class Groups:
         self._env.process(self._look(position, seeker))
 
     def begin(self, seeker: Seeker, weight: float) -> None:
-        """Start averaging for a peer that looks for a group."""
+        """Start averaging for a peer that searches for a group."""
         if seeker.weight is None:
             seeker.weight = self._troubles.named_by(seeker.name, round(weight), "weight")
             seeker.began_at = self._env.now
@@ -204,13 +204,13 @@ class Groups:
             seeker.scheduled_at = self._env.now + seeker.window_s
 
     def _join(self, seeker: Seeker) -> None:
-        """Add a peer to the searches for the same group on its side of a partition."""
+        """Add a peer to the search for its group on its side of a partition."""
         side = self._troubles.side_of(seeker.name)
         seeker.others = self._seeking.setdefault((seeker.position, side), [])
         seeker.others.append(seeker)
 
     def _follow_sides(self) -> Process:
-        """Divide the searches again whenever a partition may have begun or ended."""
+        """Regroup the searches whenever a partition may have begun or ended."""
         while True:
             yield self._troubles.changed
             seekers = [seeker for group in self._seeking.values() for seeker in group]
@@ -221,7 +221,7 @@ class Groups:
                 self._consider(group)
 
     def _leader(self, seekers: Sequence[Seeker]) -> Seeker | None:
-        """Return the reachable peer whose search began first, which the others follow, or None."""
+        """Return the leader, the reachable peer whose search ends first, or None."""
         return min(
             (seeker for seeker in seekers if seeker.leads and not self._troubles.is_cut_off(seeker.name)),
             key=lambda each: (each.scheduled_at, each.name),
@@ -229,7 +229,7 @@ class Groups:
         )
 
     def _consider(self, seekers: list[Seeker]) -> None:
-        """Start the group if its leader expects nobody else."""
+        """Start the group if its leader expects no other peer."""
         leader = self._leader(seekers)
         if leader is not None and leader.weight is not None and 1 < leader.demands.expected <= len(seekers):
             self._form(seekers)
@@ -322,8 +322,8 @@ class Groups:
     def _pass(self, round_: _Round, traffic: Mapping[Direction, float]) -> Process:
         """Transfer all parts until they have arrived or a time limit is reached.
 
-        A sender that is cut off is awaited, then excluded. A reducer that is cut off is awaited,
-        then its averages are missing for all peers that do not have them already.
+        A disconnected sender is excluded after its time limit. After a disconnected reducer's time
+        limit, its averages are missing for all peers without them.
         """
         env, left = self._env, 1.0
         while env.now < round_.ends_at:
@@ -351,7 +351,7 @@ class Groups:
             round_.winners = [each for each in able if self._rng.random() < 0.5]
 
     def _blocked(self, round_: _Round) -> list[Seeker]:
-        """Return the participants that are gone, withhold averages or miss those of a reducer."""
+        """Return the participants that are gone, withhold averages or lack a reducer's averages."""
         return [
             each
             for each in round_.present
@@ -365,7 +365,7 @@ class Groups:
         return name in round_.reducers and self._troubles.lies(name, "withholds")
 
     def _lost_to(self, seeker: Seeker, round_: _Round) -> frozenset[str]:
-        """Return the reducers that return nothing to a peer."""
+        """Return the reducers from which a peer receives no averages."""
         here = {each.name for each in round_.present if not each.is_gone}
         return frozenset(
             name
@@ -377,7 +377,7 @@ class Groups:
         )
 
     def _attested(self, group: Sequence[Seeker], round_: _Round) -> dict[str, AttestedWeight]:
-        """Return each sender's attested weights, from the caps that each reducer applies."""
+        """Compute each sender's attested weights from the caps of all reducers."""
         courses = dict.fromkeys(each.course for each in group if each.name in round_.reducers)
         caps = [course.weight_caps() for course in courses]
         attested = {}
@@ -388,7 +388,7 @@ class Groups:
         return attested
 
     def _traffic(self, present: Sequence[Seeker], share_of: Mapping[str, float]) -> dict[Direction, float]:
-        """Return the bytes per connection and direction: a sender's own parts, and returned averages."""
+        """Return the bytes per connection and direction, of parts and averages."""
         senders = {each.name for each in present if each.weight}
         traffic: dict[Direction, float] = {}
         for each in present:

@@ -2,8 +2,8 @@
 
 A transfer moves bytes over several connections at once, in fixed proportions. It models an
 averaging round, in which all peers send their parts at the same pace. Each direction is shared
-equally by its transfers. Capacity that one cannot use, because another connection limits it, goes
-to the others (max-min fairness: Bertsekas and Gallager, "Data Networks", section 6.5.2).
+equally by its transfers. Capacity that a transfer limited by another connection cannot use goes to
+the other transfers (max-min fairness: Bertsekas and Gallager, "Data Networks", section 6.5.2).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from peer.network.traffic import BOTH_WAYS, BYTES_PER_S_OF_MBIT, ON_THE_LINE
 from peer.rehearsal.scenario import HomeLine
 
 DONE = 1e-9  # fraction of a transfer treated as rounding error
-LEAST_S = 1e-6  # shortest duration of a transfer; less might not advance the clock
+LEAST_S = 1e-6  # shortest duration of a transfer; a shorter one might not advance the clock
 Direction = tuple[str, str]  # peer's name; "up" or "down"
 Process = Generator[simpy.Event, Any, Any]
 
 
 @dataclass(eq=False)
 class Transfer:
-    """Bytes that are transferred together; `done` succeeds when all have arrived."""
+    """A transfer over several connections; `done` succeeds when all bytes have arrived."""
 
     bytes_by: Mapping[Direction, float]
     load_by: Mapping[Direction, float]  # capacity used in bytes, which may exceed the bytes sent
@@ -58,7 +58,7 @@ class Lines:
         self._share()
 
     def rate(self, name: str) -> float:
-        """Return the bytes per second of the slower direction of a peer's connection."""
+        """Return the bytes per second of a peer's connection in its slower direction."""
         return min(self._rates[name, "up"], self._rates[name, "down"])
 
     def exchange_s(self, names: Iterable[str]) -> float:
@@ -83,12 +83,12 @@ class Lines:
         return transfer
 
     def passed(self, name: str, size: float) -> None:
-        """Count bytes sent and received besides the transfers, too few to slow them down."""
+        """Count bytes outside of transfers, which are too few to slow down the transfers."""
         for way in ("up", "down"):
             self._moved[name, way] = self._moved.get((name, way), 0.0) + size
 
     def _loads(self, bytes_by: Mapping[Direction, float]) -> dict[Direction, float]:
-        """Return the capacity that a transfer uses: above its bytes where the other direction is busy too."""
+        """Return a transfer's used capacity, above its bytes if both directions are busy."""
         busy_s = {way: size / self._rates[way] for way, size in bytes_by.items() if self._rates[way] > 0}
         loads = {}
         for (name, way), size in bytes_by.items():
@@ -118,9 +118,9 @@ class Lines:
                 transfer.done.succeed()
 
     def _share(self) -> None:
-        """Divide the capacity among the active transfers, and schedule the end of the first one.
+        """Divide the capacity among the active transfers, and schedule the first completion.
 
-        A direction that limits all of its transfers is divided equally among them, then the rest.
+        A direction that limits all of its transfers is divided equally among them first.
         """
         waiting = list(self._under_way)
         free = {way: self._rates[way] for transfer in waiting for way in transfer.load_by}

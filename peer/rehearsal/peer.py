@@ -1,7 +1,7 @@
 """One peer in virtual time: a simulated `peer.swarm.swarm` and `peer.training.trainer`.
 
-The product's own functions choose the moves, which are executed in virtual time. States are not
-computed: a state is represented by a number.
+The functions of real peers choose the moves, which are executed in virtual time. States are not
+computed but represented by numbers.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ from peer.swarm.view import MEETING_S, MOST_BATCHES
 from peer.training.bootstrap import ASK_EVERY, RETRY_S
 
 STATE_BYTES, CHECKPOINT_BYTES = 8, 12  # bytes per value
-LOOK_S = 10.0  # interval of checks during a download; shorter than a donor's timeout for a slot
-MOMENT_S = 0.05  # the product's polling interval
+LOOK_S = 10.0  # interval of checks during a download, below a donor's timeout for a slot
+MOMENT_S = 0.05  # polling interval of a real peer
 SURVIVORS_WAIT_S, SURVIVORS_TOLD_S, SURVIVORS_STATE_S = 10.0, 60.0, 60.0  # same as in `coordinator.keeper.keeper`
 SLOW_POLL_S = 10.0  # polling interval of a peer on standby
-POLL_S = 0.5  # replaces shorter intervals of the product: nothing changes in between
+POLL_S = 0.5  # replaces shorter intervals of real peers, in which nothing changes
 
 
 @dataclass
 class Work:
-    """One device's samples and time over all its visits."""
+    """One device's samples and time, summed over all visits."""
 
     computed: int = 0
     counted: int = 0
     lost: Counter[str] = field(default_factory=Counter)
-    present_s: float = 0.0  # time with the run's state
+    present_s: float = 0.0  # time during which the device had the run's state
     downloads: int = 0
-    steps: int = 0  # steps in which it took part
+    steps: int = 0  # steps with this device's samples
 
 
 class RehearsedPeer:
-    """One visit of one device; the keeper and auxiliary peers do not compute."""
+    """A peer during one visit of a device; the keeper and auxiliary peers do not compute."""
 
     def __init__(self, world: World, device: Rehearsed, role: str, work: Work, eyes: Eyes) -> None:
         self.world, self.device, self.role, self.work = world, device, role, work
@@ -62,8 +62,8 @@ class RehearsedPeer:
         self.history = AverageHistory()
         self._resumes = False
         self._silent_looks = 0
-        self.samples = 0  # samples accumulated towards the next step that is not being averaged
-        self.held: int | None = None  # samples set aside for a background round; None: no round
+        self.samples = 0  # samples accumulated towards a step, without those in a background round
+        self.held: int | None = None  # samples in a background round; None: no round
         self.is_training = role == "keeper"
         self.is_leaving = False
         self.left = env.event()
@@ -83,7 +83,7 @@ class RehearsedPeer:
     # lifecycle
 
     def run(self) -> Process:
-        """Take part until asked to leave, or until interrupted by a crash of the device."""
+        """Run until asked to leave, or until interrupted by a crash of the device."""
         try:
             if self.role != "keeper":
                 yield self._env.timeout(self.world.scenario.start_s)
@@ -124,7 +124,7 @@ class RehearsedPeer:
         self._begin_step()
 
     def _resume_run(self) -> Process:
-        """Look for peers that continued to train; without any, undo the lost steps (`Keeper.resume_ledger`)."""
+        """Look for peers with a newer state, or undo the lost steps (`Keeper.resume_ledger`)."""
         resumed_at, may_undo, are_found = self.step, self.world.recorded > self.step, False
         until = self._env.now
         if self.world.recorded or resumed_at:
@@ -232,7 +232,7 @@ class RehearsedPeer:
 
     @property
     def is_client(self) -> bool:
-        """Whether other peers cannot connect to this one."""
+        """Whether other peers cannot connect to this peer."""
         return not self.device.is_reachable
 
     @property
@@ -355,7 +355,7 @@ class RehearsedPeer:
     # other peers' states
 
     def _follow(self) -> Process:
-        """Take the first missed step from the keeper's average; samples are lost unless late ones count."""
+        """Take the first missed step from the keeper's average; late samples may be lost."""
         keeps = (
             self.tracker.progress.step == self.step + 1
             and self._averaging.delay
@@ -420,7 +420,7 @@ class RehearsedPeer:
         return True
 
     def _take_state(self) -> Process:
-        """Download the first recent and trusted state of a donor; return whether there was one."""
+        """Download the first recent and trusted state of a donor; return whether one was found."""
         course, is_keeper = self.tracker.course, self.role == "keeper"
         least = 0 if self.tracker.is_undone else self.step + (self.tracker.progress.step > self.step)
         least_era = self.era if is_keeper else course.era
@@ -442,14 +442,14 @@ class RehearsedPeer:
         return False
 
     def _meet_all(self) -> Process:
-        """On the keeper, wait up to a few seconds until all peers have found it."""
+        """On the keeper, wait up to a few seconds until all peers have found the keeper."""
         deadline = self._env.now + MEETING_S + CONFIRMATION_WAIT_S
         while not self.tracker.course.has_met_all(self._env.now) and self._env.now < deadline:
             yield from self._wait(POLL_S)
             self.tracker.look_if_due()
 
     def _doubts(self, donor: RehearsedPeer, step: int, sketch: Sketch) -> Process:
-        """Return whether a donor's state is rejected; the keeper waits for the members to confirm it."""
+        """Return whether a donor's state is rejected; the keeper waits for members' sketches."""
         course, is_keeper = self.tracker.course, self.role == "keeper"
         deadline = self._env.now + CONFIRMATION_WAIT_S
         while is_keeper and sketch and not course.sketch_at(step) and self._env.now < deadline:
@@ -477,7 +477,7 @@ class RehearsedPeer:
         return came
 
     def _receive(self, size: int, sender: str, goes_on: Callable[[], bool]) -> Process:
-        """Receive a number of bytes; return whether all arrived."""
+        """Receive `size` bytes; return whether all of them arrived."""
         transfer = self.world.lines.send({(sender, "up"): float(size), (self.name, "down"): float(size)})
         silent_at = self._env.now + PATIENCE_S
         try:

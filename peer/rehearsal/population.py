@@ -1,7 +1,7 @@
-"""Random populations of volunteers from published figures: connections, devices, sessions, reachability.
+"""Random populations of volunteers, with connections, devices, sessions and reachability.
 
-The figures are in `tables`, each with its source or the reason for an assumption. `manyhands
-rehearse --volunteers` draws a population per seed, reproducible on any machine.
+The published figures are in `tables`, each with its source or the reason for an assumption.
+`manyhands rehearse --volunteers` draws one population per seed, reproducible on any machine.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from peer.rehearsal.scenario import HomeLine, Rehearsed, Scenario, Visit
 
 HOUR_S = 3600.0
 DAY_S = 24 * HOUR_S
-PASSES = 3  # the forward pass, and two products of the same size in the backward pass
+PASSES = 3  # the forward pass, and twice its operations in the backward pass
 _Levels = Annotated[tuple[PositiveFloat, ...], Field(min_length=2, strict=False)]
 
 
@@ -34,7 +34,7 @@ class Sourced(Section):
     """A figure or a table with its source."""
 
     kind: Literal["published", "assumption"]
-    """Whether `source` published it, or says why it is assumed."""
+    """Whether `source` is a publication or the reason for an assumption."""
     source: Annotated[str, Field(min_length=20)]
     """Publication with its year and address, or the reason."""
 
@@ -43,7 +43,7 @@ class SourcedFigure(Sourced):
     """A single number."""
 
     value: PositiveFloat
-    """The number, in the unit that its key names."""
+    """The number, in the unit of its key."""
 
 
 class LineQuantiles(Section):
@@ -54,18 +54,18 @@ class LineQuantiles(Section):
     up_mbit_per_second: _Levels
     """Uplink."""
     round_trip_ms: _Levels
-    """Round trip to a server nearby."""
+    """Round-trip time to a nearby server."""
 
 
 class LineTable(Sourced):
     """Connections by region, from the file `lines.yaml`."""
 
     levels: Annotated[tuple[Fraction, ...], Field(strict=False)]
-    """Levels of the quantiles. Lines beyond the outer ones are drawn as if at them."""
+    """Levels of the quantiles; draws beyond the outer levels are clamped to them."""
     regions: dict[str, LineQuantiles]
     """Quantiles by region."""
     correlation: SourcedFigure
-    """Correlation of a line's three figures, as normal scores."""
+    """Correlation between a connection's three figures, as normal scores."""
 
     @model_validator(mode="after")
     def _quantiles_rise(self) -> LineTable:
@@ -80,13 +80,13 @@ class DeviceClass(Section):
     """Devices with similar training speeds."""
 
     share: SourcedFigure
-    """Weight of the class beside the others."""
+    """Weight of the class relative to the others."""
     peak_tflops: SourcedFigure
-    """Peak of its usual device in the precision that it trains in."""
+    """Peak speed of a typical device in its training precision."""
     utilisation: SourcedFigure
-    """Part of the peak that training uses."""
+    """Fraction of the peak that training reaches."""
     hosted_mbit_per_second: SourcedFigure | None = None
-    """Speed of both directions of the line, for a device that does not stand in a home and cannot be reached."""
+    """Bandwidth of a hosted device in both directions; other peers cannot connect to it."""
 
 
 class DeviceTable(Section):
@@ -102,17 +102,17 @@ class SessionTable(Section):
     """Lengths and times of sessions, from the file `sessions.yaml`."""
 
     mean_hours: SourcedFigure
-    """Length of a session on average."""
+    """Mean length of a session."""
     longest_hours: SourcedFigure
     """Length of the longest session."""
     per_day: SourcedFigure
-    """Sessions of a volunteer in a day."""
+    """Number of sessions per volunteer and day."""
     daily_swing: SourcedFigure
-    """Difference between the busiest hour's rate of begins and the mean rate, as part of the mean."""
+    """Relative excess of the busiest hour's rate of new sessions over the mean rate."""
     first_arrivals: SourcedFigure
-    """Part of the run, or of its first day, in which the volunteers begin their first sessions."""
+    """Fraction of the run, or of its first day, in which the first sessions begin."""
     dying_share: SourcedFigure
-    """Share of the sessions that end without telling the others."""
+    """Share of the sessions that end without notice to other peers."""
 
 
 class ReachabilityTable(Section):
@@ -121,7 +121,7 @@ class ReachabilityTable(Section):
     behind_nat: SourcedFigure
     """Share of the homes behind network address translation."""
     hole_punching: SourcedFigure
-    """Share of these that others reach by hole punching."""
+    """Share of these homes that are reachable by hole punching."""
     hole_punching_spread: SourcedFigure
     """Standard deviation of that share."""
 
@@ -169,7 +169,7 @@ def _sourced(name: str, part: object) -> Iterator[tuple[str, Sourced]]:
 
 
 def training_flops(config: RunConfig) -> float:
-    """Return the floating-point operations of training on one sample, from the layers' sizes.
+    """Return the floating-point operations per training sample, computed from the layer sizes.
 
     ALBERT's layers share weights, not operations. Attention is always counted in full.
     """
@@ -229,9 +229,9 @@ class _Draw:
         )
 
     def line(self) -> HomeLine:
-        """Draw a connection whose bandwidths and latency are correlated in quality.
+        """Draw a connection with bandwidths and latency of correlated quality.
 
-        A packet to another peer takes half of the drawn round-trip time at each end of its path.
+        Each end of a packet's path contributes half of its drawn round-trip time.
         """
         quantiles, home = self.tables.lines.regions[self.region], self.rng.gauss(0, 1)
         return HomeLine(
@@ -241,7 +241,7 @@ class _Draw:
         )
 
     def _quantile(self, row: tuple[float, ...], score: float) -> float:
-        """Draw a value from quantiles, correlated with a normal `score`; between levels, interpolate logarithms."""
+        """Draw from log-interpolated quantiles, with correlation to a normal `score`."""
         levels, correlation = self.tables.lines.levels, self.tables.lines.correlation.value
         own = correlation * score + math.sqrt(1 - correlation**2) * self.rng.gauss(0, 1)
         level = min(max(NormalDist().cdf(own), levels[0]), levels[-1])
@@ -250,7 +250,7 @@ class _Draw:
         return row[left] * math.pow(row[left + 1] / row[left], part)
 
     def visits(self) -> tuple[Visit, ...]:
-        """Draw the sessions of one volunteer: the first soon after the run's start, others on any day."""
+        """Draw the sessions of one volunteer; the first begins soon after the start of the run."""
         visits: list[Visit] = []
         begin_s = self.rng.uniform(0, self.tables.sessions.first_arrivals.value * min(self.duration_s, DAY_S))
         while begin_s < self.duration_s:
@@ -272,7 +272,7 @@ class _Draw:
         sessions = self.tables.sessions
         swing, pause_s = sessions.daily_swing.value, DAY_S / sessions.per_day.value - sessions.mean_hours.value * HOUR_S
         begin_s = after_s
-        while True:  # thinning: candidates at the highest rate, accepted by the rate of their hour
+        while True:  # thinning: candidates at the highest rate, accepted with the rate of their hour
             begin_s += self.rng.expovariate((1 + swing) / pause_s)
             if self.rng.random() * (1 + swing) < 1 + swing * math.cos(2 * math.pi * begin_s / DAY_S):
                 return begin_s

@@ -1,4 +1,4 @@
-"""One peer's averaging rounds in virtual time, repeated until one succeeds (`peer.swarm.step_rounds`)."""
+"""One peer's averaging rounds in virtual time, with retries (see `peer.swarm.step_rounds`)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class VirtualRounds:
     def __init__(
         self, world: World, peer: Taking, device: Rehearsed, tracker: VirtualTracker, left: simpy.Event
     ) -> None:
-        """Set up the rounds; `left` succeeds when the peer is asked to leave."""
+        """Set up the rounds; `left`: event that succeeds when the peer is asked to leave."""
         averaging = world.config.averaging
         self._world, self._env, self._peer, self._device = world, world.env, peer, device
         self._tracker, self._left = tracker, left
@@ -50,13 +50,13 @@ class VirtualRounds:
         self.missing_auxiliaries: int | None = None
 
     def prepare(self) -> None:
-        """Look for a group ahead of time when the batch will soon be full."""
+        """Search for a group ahead of time if the batch will soon be full."""
         left_s = 0.0 if self._tracker.is_full else self._tracker.progress.full_at - self._env.now
         if self._seeker is None and left_s <= self._window_s:
             self._seek()
 
     def begin_step(self) -> None:
-        """Begin another step, and give up the group of the previous one."""
+        """Begin a new step, and give up the group of the last step."""
         self.attempts = 0
         self.cancel()
         self._measure_when_due()
@@ -67,12 +67,12 @@ class VirtualRounds:
 
     @property
     def line_is_too_slow(self) -> bool:
-        """Whether this trainer cannot send its gradients in time, so that the whole round would fail."""
+        """Whether this trainer sends too slowly, which would make the whole round fail."""
         is_slow = not passes_in_time(self._world.gradient_bytes, self._line.rate, self._timeout_s)
         return self._peer.role == "trainer" and is_slow
 
     def stand_by(self) -> None:
-        """Look for no group until a faster connection is measured."""
+        """Stop searching for groups until a faster connection is measured."""
         self.cancel()
         self._line.doubt()
         self._measure_when_due()
@@ -84,7 +84,7 @@ class VirtualRounds:
             self._seeker = None
 
     def average_when_due(self) -> Process:
-        """Average, with retries after failures; return None if this peer should resume computing, or leave."""
+        """Average, with retries on failure; return None if this peer should compute or leave."""
         tracker = self._tracker
         self._due_since = self._env.now
         try:

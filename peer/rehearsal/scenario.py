@@ -1,6 +1,6 @@
-"""Scenarios of rehearsals: participants, their connections and devices, sessions and mishaps.
+"""Scenarios of rehearsals: participants, their connections and devices, sessions and faults.
 
-A scenario is a YAML file, or drawn by `peer.rehearsal.population`. Times start with the run.
+A scenario is a YAML file, or drawn by `peer.rehearsal.population`. Time 0 is the run's start.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Mishap(Section):
 
 
 class MeasuredRun(Section):
-    """Figures of the past run that a scenario describes; `manyhands rehearse` prints its own beside them."""
+    """Measured figures of the past run in a scenario, which `manyhands rehearse` also prints."""
 
     averaging: Averaging
     """The run's settings."""
@@ -137,7 +137,7 @@ class MeasuredRun(Section):
 
 
 class Scenario(Section):
-    """A swarm, and the time for which it is rehearsed."""
+    """A swarm and the duration of its rehearsal."""
 
     duration_s: PositiveFloat
     """Virtual time of the rehearsal."""
@@ -179,7 +179,7 @@ class Scenario(Section):
 
 
 def load_scenario(path: Path) -> Scenario:
-    """Load a scenario from a file. Raises `ConfigError`, which names the key, if the file is invalid."""
+    """Load a scenario file. Raises `ConfigError`, with the key's name, if the file is invalid."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:

@@ -17,7 +17,7 @@ from peer.rehearsal.scenario import KEEPER, Rehearsed, Scenario, Visit
 from peer.rehearsal.tracker import Eyes
 from peer.rehearsal.world import Happening, RehearsedStep, TakenStep, UndoneSteps, World
 
-OWN_EYES = 12  # number of devices up to which each judges the records itself
+OWN_EYES = 12  # maximum number of devices that evaluate the records separately
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class RehearsedDevice:
 
     @property
     def utilisation(self) -> float:
-        """The fraction of its time in the swarm spent on samples that ended in steps."""
+        """The fraction of the device's time in the swarm spent on samples that ended in steps."""
         rate, present_s = self.device.samples_per_second, self.work.present_s
         return self.work.counted / rate / present_s if rate and present_s else 0.0
 
@@ -76,7 +76,7 @@ def rehearse(
     shares_eyes: bool | None = None,
     watch: Callable[[TakenStep | UndoneSteps], None] = lambda _: None,
 ) -> RehearsedRun:
-    """Run a scenario in virtual time, with this seed for all random draws.
+    """Run a scenario in virtual time, with `seed` for all random draws.
 
     `shares_eyes`: whether trainers share one evaluation of the records, which is faster; None: only
     with more than `OWN_EYES` devices. `watch` is called for each step taken or undone.
@@ -98,8 +98,7 @@ def rehearse(
     env.run(until=scenario.duration_s)
     world.end()
     outcomes = {
-        # copied, because peers still present lose their samples when Python later closes their
-        # processes
+        # copied, because remaining peers lose their samples when Python closes their generators
         name: RehearsedDevice(
             device, deepcopy(works[name]), world.lines.moved(name, "up"), world.lines.moved(name, "down")
         )

@@ -1,4 +1,4 @@
-"""One peer's tracker in virtual time: reads the records and reports its own (`peer.swarm.tracker`)."""
+"""One peer's tracker in virtual time, which reads and publishes records (`peer.swarm.tracker`)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from peer.swarm.refresh import LOOKS_AHEAD, longest_refresh_s, look_interval_s, 
 from peer.swarm.tracker import NOTHING_SEEN
 from peer.swarm.view import GREETING_PERIOD_S, SwarmCourse, SwarmView, claim_of
 
-SHARED_S = 0.25  # peers with shared eyes that read within this interval see the same records
+SHARED_S = 0.25  # interval in which peers with a shared evaluation see the same records
 
 
 def sketch_of_number(state: int) -> Sketch:
     """Return a distinct sketch for a state's number."""
-    angle = state * math.pi * (3 - math.sqrt(5))  # the golden angle: no two points on the circle coincide
+    angle = state * math.pi * (3 - math.sqrt(5))  # the golden angle, so no two points on the circle coincide
     return math.cos(angle), math.sin(angle)
 
 
@@ -36,14 +36,14 @@ class KnownProgress:
 
 
 class Eyes:
-    """The evaluation of the records: one peer's own, or shared by all trainers.
+    """The evaluation of the records, for one peer or shared by all trainers.
 
-    All peers that read at one moment find the same records, so a large swarm evaluates them once.
-    Only a peer's own record differs, which it knows earlier (`VirtualTracker.look`).
+    All peers that read at the same time find the same records, so a large swarm evaluates them
+    once. Only a peer's own record differs, which the peer knows earlier (`VirtualTracker.look`).
     """
 
     def __init__(self, world: World, own_id: str, *, is_keeper: bool) -> None:
-        """Set up the evaluation for the peer `own_id`, or for all trainers if that is empty."""
+        """Set up the evaluation for the peer `own_id`, or for all trainers if the ID is empty."""
         expiration_s = world.config.averaging.statistics_expiration_s
         self.course = SwarmCourse(
             own_id=own_id,
@@ -59,7 +59,7 @@ class Eyes:
         self._heard: set[float] = set()  # end times of the processed rounds
 
     def look(self, own: KnownPeer | None) -> SwarmView:
-        """Return the current view; `own` is the reading peer's up-to-date record."""
+        """Return the current view; `own`: the reading peer's current record."""
         now = self._world.env.now
         if self.is_shared:
             if now - self._seen_at >= SHARED_S:
@@ -70,7 +70,7 @@ class Eyes:
         return self.course.look(records if own is None else [*records, own], self._world.target, now)
 
     def round_ended(self, step: int, group: MetGroup, *, short: bool) -> None:
-        """Process a round; shared eyes process it only for the first of its peers."""
+        """Process a round; a shared evaluation processes each round only once."""
         if group.ended_at not in self._heard or not self.is_shared:
             self._heard.add(group.ended_at)
             weights = group.weights if self._own_id in group.reducers or self.is_shared else {}
@@ -78,7 +78,7 @@ class Eyes:
 
 
 class VirtualTracker:
-    """One peer's knowledge of the swarm, and its reports."""
+    """One peer's view of the swarm, and the peer's reports."""
 
     def __init__(self, world: World, peer: Taking, eyes: Eyes) -> None:
         averaging = world.config.averaging
@@ -96,7 +96,7 @@ class VirtualTracker:
 
     @property
     def course(self) -> SwarmCourse:
-        """The swarm's course over time, as this peer remembers it."""
+        """The swarm's history as known to this peer."""
         return self._eyes.course
 
     @property
@@ -111,13 +111,13 @@ class VirtualTracker:
 
     @property
     def has_drifted(self) -> bool:
-        """Whether the keeper has another state after the same step as this peer."""
+        """Whether the keeper's state differs from this peer's after the same step."""
         is_at_step = self._peer.step == self.view.step
         return self._peer.role != "keeper" and is_at_step and drifted(self.sketch, self.view.keeper_sketch)
 
     @property
     def sketch(self) -> Sketch:
-        """The sketch of this peer's state; empty with shared eyes, which would compare all peers."""
+        """The sketch of this peer's state; empty with a shared evaluation."""
         return () if self._eyes.is_shared else sketch_of_number(self._peer.state)
 
     @property
@@ -136,7 +136,7 @@ class VirtualTracker:
         return max(0, self._world.target - self.progress.samples)
 
     def remaining_s(self, matters_below_s: float = math.inf) -> float:
-        """Return the seconds until the batch is full, or `matters_below_s` if it surely takes that long."""
+        """Return the seconds until the batch is full, or `matters_below_s` if that is sooner."""
         view = self.view
         if view.step != self._peer.step:
             return math.inf
@@ -150,7 +150,7 @@ class VirtualTracker:
             self.look()
 
     def look(self) -> None:
-        """Read all records, with this peer's own brought up to date."""
+        """Read all records, with this peer's own record updated."""
         now, world, peer = self._env.now, self._world, self._peer
         own = self._known() if peer.is_training else None
         self.view = view = self._eyes.look(own)
@@ -165,7 +165,7 @@ class VirtualTracker:
         self.look_at = now + look_interval_s(view.live, remaining_s, self._shortest_s, longest_s)
 
     def _unseen(self, own: KnownPeer | None) -> int:
-        """Return how many of a peer's own samples count but are not yet visible to shared eyes."""
+        """Return the number of a peer's samples that a shared evaluation does not see yet."""
         if own is None or not self._eyes.is_shared or self.view.step != own.record.step or own.role != "trainer":
             return 0
         seen = self._world.board.seen_of(own.peer_id)
@@ -187,7 +187,7 @@ class VirtualTracker:
         self._eyes.round_ended(self._peer.step, group, short=short)
 
     def report(self) -> None:
-        """Publish changes at once, and an increase of samples when the next report is due."""
+        """Publish changes at once, and additional samples when the next report is due."""
         published_at, stage, samples = self._published
         if stage != self._stage or self._peer.due_samples < samples:
             self.publish()
@@ -215,7 +215,7 @@ class VirtualTracker:
 
     @property
     def _stage(self) -> object:
-        """The part of a record whose changes are published at once."""
+        """The values whose changes are published at once."""
         return self._peer.step, self._peer.era, self._peer.is_training, self._peer.state
 
     def _publish_later(self, seconds: float) -> Process:

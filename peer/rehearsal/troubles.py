@@ -1,4 +1,4 @@
-"""The mishaps in effect at a moment of a rehearsal: stopped, cut-off, delayed or lying devices."""
+"""The active faults of a rehearsal: stopped, disconnected, delayed or dishonest devices."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ import simpy
 from peer.rehearsal.lines import Lines, Process
 from peer.rehearsal.scenario import KEEPER, Mishap, Scenario
 
-LIES_TIMES = 50  # factor by which a lying device exaggerates its samples
+LIES_TIMES = 50  # factor by which a dishonest device exaggerates its samples
 
 
 class Troubles:
-    """All mishaps of a scenario except the keeper's crashes."""
+    """All faults of a scenario except the keeper's crashes."""
 
     def __init__(self, env: simpy.Environment, lines: Lines, scenario: Scenario) -> None:
         self._env, self._lines, self._scenario = env, lines, scenario
         devices = {device.name: device.line for device in scenario.devices} | {KEEPER: scenario.keeper}
         self._home_lines = devices
         self._running: list[Mishap] = []
-        self._thaws: dict[str, simpy.Event] = {}  # stopped device -> event of its continuation
+        self._thaws: dict[str, simpy.Event] = {}  # stopped device -> event of its resumption
         self._may_stop = {mishap.who for mishap in scenario.mishaps if mishap.kind == "stop"}
-        self.changed = env.event()  # succeeds when a mishap begins or ends
+        self.changed = env.event()  # succeeds when a fault begins or ends
 
     def happen(self) -> None:
-        """Schedule all mishaps."""
+        """Schedule all faults."""
         for mishap in self._scenario.mishaps:
             if mishap.kind != "keeper":
                 self._env.process(self._happen(mishap))
 
     @property
     def has_sides(self) -> bool:
-        """Whether devices may see different records at some time."""
+        """Whether the scenario has partitions, in which devices see different records."""
         return any(mishap.kind == "partition" for mishap in self._scenario.mishaps)
 
     def is_cut_off(self, name: str) -> bool:
@@ -44,11 +44,11 @@ class Troubles:
         return self.side_of(one) != self.side_of(another)
 
     def side_of(self, name: str) -> tuple[bool, ...]:
-        """Return the device's side in each current partition."""
+        """Return the device's side in each active partition."""
         return tuple(name in each.side for each in self._running if each.kind == "partition")
 
     def beyond(self, name: str) -> frozenset[str]:
-        """Return the devices on other sides of a partition."""
+        """Return the devices on other sides of the active partitions."""
         if not any(each.kind == "partition" for each in self._running):
             return frozenset()
         return frozenset(other for other in self._home_lines if self.are_apart(name, other))
@@ -58,15 +58,15 @@ class Troubles:
         return sum(each.delay_s for each in self._of(name))
 
     def lies(self, name: str, *lies: str) -> bool:
-        """Return whether a device currently tells one of these lies."""
+        """Return whether one of these lies is active for a device."""
         return any(each.lie in lies for each in self._of(name))
 
     def named_by(self, name: str, samples: int, *lies: str) -> int:
-        """Return the number of samples that a device claims, which is too high while it tells one of `lies`."""
+        """Return the claimed number of samples, which is too high while one of `lies` is active."""
         return samples * LIES_TIMES if self.lies(name, *lies) else samples
 
     def held(self, name: str, process: Process) -> Process:
-        """Run a device's process, suspended while the device is stopped."""
+        """Run a device's process, which is suspended while the device is stopped."""
         return self._held(name, process) if name in self._may_stop else process
 
     def _held(self, name: str, process: Process) -> Process:
@@ -96,7 +96,7 @@ class Troubles:
         self._take_effect(mishap)
 
     def _take_effect(self, mishap: Mishap) -> None:
-        """Update connections and processes to the current mishaps."""
+        """Apply the active faults to connections and processes."""
         who = mishap.who
         if who is not None and mishap.kind in ("line", "stop"):
             stops = [each for each in self._of(who) if each.kind == "stop"]

@@ -1,4 +1,4 @@
-"""The shared world of a rehearsal: clock, connections, records, present peers and trace."""
+"""The shared environment of a rehearsal: clock, connections, records, present peers and trace."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Happening(NamedTuple):
 
 @dataclass(frozen=True)
 class RehearsedStep:
-    """A global step, as taken by the first peer."""
+    """A global step, with the figures of the first peer that took it."""
 
     step: int
     at_s: float
@@ -48,19 +48,19 @@ class RehearsedStep:
     samples: int  # number of averaged samples
     round_s: float
     waited_s: float  # time spent waiting for the group
-    missing_auxiliaries: int | None  # according to the first peer; None: unknown
+    missing_auxiliaries: int | None  # as computed by the first peer; None: unknown
     batches: dict[tuple[str, ...], int]  # group -> number of peers that took the step from its average
 
 
 @dataclass(frozen=True)
 class TakenStep:
-    """A step taken by one peer: its report, and the round for which it signs a receipt."""
+    """A step taken by one peer, with the data for the peer's report and receipt."""
 
     name: str
     role: str
     era: int
     step: int
-    state: int  # number that represents the state after the step
+    state: int  # number of the state after the step
     samples: int  # this peer's samples in the step
     group: MetGroup
     at_s: float
@@ -71,11 +71,11 @@ class UndoneSteps:
     """A return of the run to a checkpoint."""
 
     after_step: int
-    era: int  # era that begins with the return
+    era: int  # era that the return begins
 
 
 class Taking(Protocol):
-    """The attributes of a participating peer that its own components read."""
+    """The attributes of a participating peer that the peer's components read."""
 
     @property
     def name(self) -> str: ...
@@ -100,7 +100,7 @@ class Taking(Protocol):
 
 
 class World:
-    """The environment that all peers share."""
+    """The environment shared by all peers."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class World:
         seed: int,
         watch: Callable[[TakenStep | UndoneSteps], None] = lambda _: None,
     ) -> None:
-        """Set up the world; `watch` is called for each step of a peer and each return to a checkpoint."""
+        """Set up; `watch` is called for each peer's step and each return to a checkpoint."""
         self.env, self.config, self.scenario = env, config, scenario
         self.rng = random.Random(seed)
         self.target = config.averaging.target_batch_size
@@ -157,21 +157,21 @@ class World:
         return self._here.get(peer.name) is peer
 
     def declared_rate(self, device: Rehearsed) -> float | None:
-        """Return the bandwidth that a device first declares (bytes per second), or None if it declares none."""
+        """Return the first declared bandwidth of a device in bytes per second, or None."""
         if device.name != KEEPER:
             return device.line.slower_rate
         return None if self.scenario.line_mbit is None else self.scenario.line_mbit * BYTES_PER_S_OF_MBIT
 
     @property
     def usable_checkpoint(self) -> tuple[int, int, int] | None:
-        """The newest checkpoint (era, step, state) if the keeper has all averages since; else None."""
+        """The newest checkpoint (era, step, state), or None if the keeper lacks later averages."""
         keeper, newest = self.keeper, self.checkpoint
         if keeper is None or newest is None or not self.scenario.has_checkpoints:
             return None
         return newest if newest[0] == keeper.era and 0 <= keeper.step - newest[1] <= HELD_AVERAGES else None
 
     def turned_away(self, donor: RehearsedPeer) -> None:
-        """Record a rejected download; the keeper then writes a checkpoint for the rejected peers."""
+        """Record a rejected download, after which the keeper writes a checkpoint."""
         if donor is self.keeper:
             self.checkpoint = donor.era, donor.step, donor.state
 
@@ -182,7 +182,7 @@ class World:
         )
 
     def donors_for(self, taker: RehearsedPeer) -> list[RehearsedPeer]:
-        """Return possible donors: the keeper, or trainers in random order for the keeper itself."""
+        """Return the possible donors: the keeper or, for the keeper, trainers in random order."""
         donors = [
             each
             for each in self._here.values()
@@ -192,16 +192,16 @@ class World:
         return [each for each in donors if self.can_reach(each.name, taker.name)]
 
     def state_after(self, state: int, average: int) -> int:
-        """Return the number of the state after a step with this average; it is the same for all peers."""
+        """Return the number of the state after a step with this average, the same for all peers."""
         return self._states.setdefault((state, average), len(self._states) + 1)
 
     def end(self) -> None:
-        """Add up the time of peers that are still present; their last samples are neither counted nor lost."""
+        """Add the time of the remaining peers; their last samples are neither counted nor lost."""
         for peer in self._here.values():
             peer.stop()
 
     def undo(self, step: int, era: int) -> None:
-        """Return the run to the state after this step, and begin another era."""
+        """Return the run to the state after this step, and begin a new era."""
         self.steps = {taken: each for taken, each in self.steps.items() if taken <= step}
         self.recorded = step
         self.tell(KEEPER, "undoes", step, era)
@@ -230,7 +230,7 @@ class World:
         self.tell(peer.name, "step", step, samples, group.samples, len(who))
 
     def suspicions_of(self, name: str) -> Suspicions:
-        """Return the collector of one peer's suspicions, which this world counts."""
+        """Return a collector of one peer's suspicions, which the world counts."""
         return Suspicions(partial(self._suspect, name), lambda: self.env.now)
 
     def _suspect(self, by: str, suspicion: Suspicion) -> None:

@@ -1,4 +1,4 @@
-"""The swarm from one peer's perspective: DHT records, the global step, shared state and averaging.
+"""One peer's part in the swarm: DHT records, the global step, the shared state and averaging.
 
-`view` and `credit` contain pure decisions. The worker and the keeper use `swarm` and `fingerprint`.
+`view` and `credit` are pure. The worker and the keeper use `swarm` and `fingerprint`.
 """

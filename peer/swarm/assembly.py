@@ -36,7 +36,7 @@ SHUTDOWN_S = 2.0
 
 @dataclass(frozen=True)
 class Assembly:
-    """A factory for one peer's tracker and averagers, with the parts they share; it starts none of them."""
+    """A factory for one peer's tracker and averagers, with their shared parts; starts nothing."""
 
     config: RunConfig
     access: SwarmAccess
@@ -68,7 +68,7 @@ class Assembly:
         )
 
     def state_averager(self, model: torch.nn.Module, interrupted: threading.Event) -> SwarmStateAverager:
-        """Create the averager of the state, which uploads and downloads states but never averages them."""
+        """Create the state's averager, which transfers states between peers but averages none."""
         return SwarmStateAverager(
             prefix=f"{self.config.run.name}_state_averager",
             optimizer=partial(build_optimizer, self.config),
@@ -85,7 +85,7 @@ class Assembly:
         bandwidth: float | None,
         guard: ReductionGuard,
     ) -> SwarmGradientAverager:
-        """Create the averager of gradients; `bandwidth`: this peer's bytes per second, None if unknown."""
+        """Create the gradient averager; `bandwidth`: this peer's bytes per second, if known."""
         averaging = self.config.averaging
         return SwarmGradientAverager(
             parameters,

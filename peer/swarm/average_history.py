@@ -1,9 +1,9 @@
-"""The averages of the last global steps, kept by the keeper for peers that fell behind.
+"""The averages of recent global steps, which the keeper stores for peers that fell behind.
 
-All peers compute the same next state from the same state and average. A peer that is some steps
-behind therefore downloads only the averages it missed, because the whole state takes 8 bytes per
-value. An average is sent in its original encoding (2, 1.03 or 0.53 bytes per value), or in 4 bytes
-per value if that would lose precision. For an average from PowerSGD, its factors are sent.
+All peers compute the same next state from the same state and average. A peer that is a few steps
+behind therefore downloads only the missed averages instead of the whole state, which takes 8 bytes
+per value. An average is sent in its original encoding (2, 1.03 or 0.53 bytes per value), or in 4
+bytes per value if that would lose precision. With PowerSGD, the factors of an average are sent.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from peer.reduction.sizes import shrinks
 
 
 class Lack(str, Enum):
-    """A reason why a donor has no average to give."""
+    """The reason why a donor cannot provide an average."""
 
     NOT_YET = "not yet"  # the donor has not taken this step yet
     GONE = "gone"  # the donor has only averages of later steps
     BUSY = "busy"  # the donor is serving other peers
-    SILENT = "silent"  # no donor answers
+    SILENT = "silent"  # no donor responds
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Average:
     sizes: Sequence[int]  # bytes of each serialized tensor
 
     def copy(self) -> Average:
-        """Return a copy in this process's private memory; a received average lies in shared memory."""
+        """Return a copy in private memory, because a received average is in shared memory."""
         return Average(self.encoded.clone(), self.sizes)
 
     def tensors(self) -> Iterator[runtime_pb2.Tensor]:
@@ -63,7 +63,7 @@ class AverageHistory:
         self._averages: deque[Average] = deque(maxlen=HELD_AVERAGES)
 
     def keep(self, era: int, step: int, average: Average) -> None:
-        """Add the average that led to `step`; drop all earlier averages unless they end at the step before."""
+        """Add the average that led to `step`; drop earlier averages if they are not consecutive."""
         if self._position != (era, step - 1):
             self._averages.clear()
         self._position = (era, step)
@@ -107,7 +107,7 @@ def encode_average(
 
 
 def whole_average(parts: Iterable[torch.Tensor], shapes: Iterable[torch.Size]) -> list[torch.Tensor] | None:
-    """Assemble tensors with the given shapes from received, finite parts; return None if these do not fit."""
+    """Assemble tensors of these shapes from received, finite parts; return None on a mismatch."""
     found, rest = list[torch.Tensor](), iter(parts)
     for shape in shapes:
         part = next(rest, None)
@@ -121,7 +121,7 @@ def whole_average(parts: Iterable[torch.Tensor], shapes: Iterable[torch.Size]) -
 
 
 def _matrix_of(left: torch.Tensor, right: torch.Tensor, shape: torch.Size) -> torch.Tensor | None:
-    """Multiply two factors into a tensor of the given shape; return None if they do not fit or overflow."""
+    """Multiply two factors into a tensor of this shape; return None on a mismatch or overflow."""
     rank = len(left) if left.dim() else 0
     sides = torch.Size((rank, shape[0])), torch.Size((rank, math.prod(shape[1:])))
     if (left.shape, right.shape) != sides or not shrinks(shape, rank):
@@ -131,7 +131,7 @@ def _matrix_of(left: torch.Tensor, right: torch.Tensor, shape: torch.Size) -> to
 
 
 def _exact(tensor: torch.Tensor, key: int, code: CompressionBase) -> runtime_pb2.Tensor:
-    """Encode float32 values with `code` if that is lossless (as for received averages), else in 32 bits each."""
+    """Encode float32 values with `code` if lossless (as for received averages), else in 32 bits."""
     info = CompressionInfo.from_tensor(tensor, key=key)
     encoded = code.compress(tensor, info)
     return encoded if torch.equal(decode(encoded, code), tensor) else NoCompression().compress(tensor, info)

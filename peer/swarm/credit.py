@@ -1,17 +1,17 @@
-"""Limits on the samples that are credited to each device per step, and detection of false claims.
+"""Limits on the samples credited to each device per step, and detection of false claims.
 
 A global step begins when the claimed samples fill its batch. Each claim is capped at twice the
 samples that the device, or all devices of its member, recently contributed to a step, as measured
 by the keeper. A device without history may claim a share of the batch. Both caps grow while a step
-takes longer than usual, so every step ends. Samples above the cap are averaged with the rest.
+takes longer than usual, so every step ends. Samples above the cap are averaged too.
 
 A round with fewer samples than claimed fails and would be retried forever. After a device's first
-false claim, its real contributions and samples accumulated beyond them are counted. After false
-claims in two rounds, only its contributions are counted. All peers use the reducers' attestations:
-a peer that judged by its own parts alone could consider a batch full while others wait. A device
-with rejected parts is not counted until some are accepted; after the second rejection, never again.
-A device that contributes nothing to several successive rounds is not counted until it contributes.
-If a device's weight was cut in the last round because its gradients do not support the weight
+false claim, its missing samples are deducted from its claim. After false claims in two rounds, only
+its contributions are counted. All peers use the reducers' attestations: a peer that used only its
+own parts could consider a batch full while other peers wait. A device with rejected parts is not
+counted until some are accepted; after the second rejection, never again. A device without a
+contribution to several successive rounds is not counted until it contributes. If a device's weight
+was cut in the last round because its gradients do not support the weight
 (`peer.reduction.standing`), only the reduced weight is credited.
 """
 
@@ -26,15 +26,15 @@ from statistics import median
 from peer.reduction.attestation import NOTHING_ATTESTED, AttestedWeight
 from peer.swarm.records import MAX_CREDITS, KnownPeer
 
-GROWTH = 2.0  # factor over a device's recent contributions that is credited at once
-HEADROOM = 2.0  # factor over a claim's cap that is allowed, because reducers may know older records
+GROWTH = 2.0  # multiple of a device's recent contributions up to which a claim is credited
+HEADROOM = 2.0  # multiple of a claim's cap that reducers allow, because their records may be older
 REMEMBERED_STEPS = 8
-DOUBTED_SHARE = 0.01  # share of a batch credited in excess even after false claims
-HONEST_SHARE = 0.9  # share of a claim that must arrive; a peer may have dropped a microbatch since its record
+DOUBTED_SHARE = 0.01  # share of a batch credited beyond the contributions even after false claims
+HONEST_SHARE = 0.9  # required share of a claim; a peer may have dropped a microbatch since its record
 FALSE_ROUNDS = 2
-LOST_ROUNDS = 2  # rounds of one step without a contribution until a peer's claim is ignored in this step
-LOST_IN_ALL = 2 * LOST_ROUNDS  # rounds in a row, of any steps, without a contribution until all its claims are ignored
-WEIGHT_MARGIN = 4.0  # factor over a peer's usual maximum, because its microbatch may be large
+LOST_ROUNDS = 2  # rounds of a step without a contribution after which a claim is ignored in the step
+LOST_IN_ALL = 2 * LOST_ROUNDS  # successive rounds without a contribution after which all claims are ignored
+WEIGHT_MARGIN = 4.0  # multiple of a peer's usual maximum, because its microbatch may be large
 
 
 def newcomer_share(members: int, least: float) -> float:
@@ -48,20 +48,20 @@ class Allowances:
 
     target: int  # samples per batch
     share: float = 1.0  # share of the batch for a member without credit; see `newcomer_share`
-    patience: float = 1.0  # duration of this step relative to a usual one; at least 1
+    patience: float = 1.0  # duration of this step relative to a usual step; at least 1
     usual_s: float = 0.0  # usual duration of a step in seconds; 0: unknown
     credits: Mapping[str, int] = field(default_factory=dict)  # peer ID -> recent samples per step
     missing: Mapping[str, int] = field(default_factory=dict)  # peer ID -> claimed but missing samples
-    doubted: Mapping[str, int] = field(default_factory=dict)  # peer ID -> most samples to credit
+    doubted: Mapping[str, int] = field(default_factory=dict)  # peer ID -> maximum number of credited samples
     refused: frozenset[str] = frozenset()  # peer IDs whose parts were rejected in the last round
 
     def of(self, peer_ids: Sequence[str]) -> float:
-        """Return the most samples that can be credited to these devices of one member together."""
+        """Return the maximum number of samples credited to these devices of one member together."""
         credit = sum(self.credits.get(peer_id, 0) for peer_id in peer_ids)
         return max(self.share * self.target, GROWTH * credit) * self.patience
 
     def samples(self, peer: KnownPeer) -> float:
-        """Return the samples credited to one device, before the limit on its member's devices together."""
+        """Return the samples credited to one device, before its member's limit is applied."""
         if peer.peer_id in self.refused:
             return 0
         claimed = max(0, peer.record.samples - self.missing.get(peer.peer_id, 0))
@@ -79,7 +79,7 @@ class Allowances:
         """Return each trainer's weight limit in a round (peer ID -> samples): twice its credited samples.
 
         A member's allowance is divided among its devices by their claims, but each gets at least an
-        equal share: its record may be old. Samples counted towards the batch are never cut.
+        equal share, because records may be old. Samples counted towards the batch are never cut.
         """
         caps = {}
         for devices in _by_member(peers).values():
@@ -145,10 +145,10 @@ class FalseClaims:
     def __init__(self) -> None:
         self.missing: dict[str, int] = {}  # peer ID -> samples claimed but not contributed, in this step
         self.doubted: dict[str, int] = {}  # peer ID -> samples contributed to the last round
-        self._cut: dict[str, int] = {}  # peer ID -> samples counted in the last round, where the weight was cut
+        self._cut: dict[str, int] = {}  # peer ID -> samples counted in the last round, if the weight was cut
         self.refused: frozenset[str] = frozenset()  # peer IDs whose samples are not counted
-        self._false: dict[str, set[float]] = {}  # peer ID -> times of records that all attestations contradict
-        self._seen_false: dict[str, set[float]] = {}  # peer ID -> times of records refuted by own reductions
+        self._false: dict[str, set[float]] = {}  # peer ID -> times of records contradicted by all attestations
+        self._seen_false: dict[str, set[float]] = {}  # peer ID -> times of records contradicted by own parts
         self._lost: Counter[str] = Counter()  # peer ID -> rounds of this step without a contribution
         self._lost_in_all: Counter[str] = Counter()  # peer ID -> rounds since its last contribution
         self._refusals: Counter[str] = Counter()  # peer ID -> rounds in which its parts were rejected
@@ -159,7 +159,7 @@ class FalseClaims:
 
     @property
     def believed(self) -> dict[str, int]:
-        """The most samples credited to each peer with doubted claims or a cut weight."""
+        """The maximum samples credited to each peer with doubted claims or a cut weight."""
         both = self.doubted.keys() & self._cut.keys()
         return self.doubted | self._cut | {peer_id: min(self.doubted[peer_id], self._cut[peer_id]) for peer_id in both}
 
@@ -182,12 +182,12 @@ class FalseClaims:
         allowances: Allowances,
         short: bool,
     ) -> None:
-        """Compare the trainers' claims with the samples that they brought to the round.
+        """Compare the trainers' claims with their samples in the round.
 
-        A trainer missing from `attested` may miss one more round before its claim is not counted.
-        A cut weight is no false claim, but the batch must still fill. Credit follows from all
-        attestations; an accusation needs `weights`, the samples in the parts that this peer reduced
-        itself, because one lying reducer could attest less than it received.
+        The claim of a trainer missing from `attested` is ignored after a second missed round. A cut
+        weight is no false claim, but the batch must still fill. Credit is based on all
+        attestations. An accusation requires `weights`, the samples in the parts that this peer
+        reduced itself, because a dishonest reducer could attest less than it received.
         """
         for peer_id, weight in attested.items():
             self._cut.pop(peer_id, None)
@@ -205,12 +205,12 @@ class FalseClaims:
                 self.doubted[peer_id] = int(weight.taken)
 
     def _fell_short(self, peer: KnownPeer, own: float, weight: AttestedWeight, believed: float) -> None:
-        """Record one trainer's missing samples; `own`: its weight in the parts that this peer itself reduced."""
+        """Record a trainer's missing samples; `own`: its weight in parts that this peer reduced."""
         peer_id = peer.peer_id
         if not weight.taken:
             self._lost[peer_id] += 1
             self._lost_in_all[peer_id] += not weight.by_most
-            if self._lost[peer_id] >= LOST_ROUNDS:  # it may be stalling: the others fill the batch
+            if self._lost[peer_id] >= LOST_ROUNDS:  # the peer may be stalling: the others fill the batch
                 self.missing[peer_id] = peer.record.samples
             if self._lost_in_all[peer_id] >= LOST_IN_ALL:  # not counted in later batches either
                 self.refused |= {peer_id}
@@ -218,16 +218,16 @@ class FalseClaims:
             self.missing[peer_id] = int(peer.record.samples - weight.taken)
             if weight.brought < HONEST_SHARE * believed:
                 self._false.setdefault(peer_id, set()).add(peer.record.time)
-        elif peer_id in self.missing:  # it contributed more than was still credited
+        elif peer_id in self.missing:  # the peer contributed more than was still credited
             self.missing[peer_id] = max(0, int(peer.record.samples - weight.taken))
         if 0 < own < HONEST_SHARE * believed:
             self._seen_false.setdefault(peer_id, set()).add(peer.record.time)
 
 
 def is_inflated(named: float, cap: float, most: int) -> bool:
-    """Return whether a device's declared weight exceeds both its cap and several times what a peer accumulates.
+    """Return whether a declared weight exceeds its cap and several times the usual maximum.
 
-    `most`: the samples at which a peer stops computing. The device's record is not used: while its
-    network or its daemon is stalled it continues to compute, and others see an old record.
+    `most`: the samples at which a peer stops computing. The record is not used: a device continues
+    to compute while its network or daemon is stalled, and then its record is old.
     """
     return named > max(cap, WEIGHT_MARGIN * most)

@@ -1,4 +1,4 @@
-"""A peer's pure decisions: its next move towards the next global step, and the group sizes it requires.
+"""A peer's pure decisions: its next move towards a global step, and its required group sizes.
 
 Like torchft's `quorum_compute`, `decide` depends only on `Situation`, so every branch can be tested
 and logged. `peer.swarm.swarm` executes the move. `peer.swarm.step_rounds` computes the required
@@ -16,12 +16,12 @@ from peer.averaging.absences import unawaited
 from peer.averaging.matchmaking import keeperless_group_size, required_group_size
 from peer.swarm.view import SwarmView
 
-HELD_SHARE = 0.1  # longest wait for a batch's last samples, as a share of a usual step
-PARTED_SHARE = 0.25  # longest computation between two checks of the swarm, as a share of a usual step
+HELD_SHARE = 0.1  # longest wait for the last samples of a batch, as a share of a usual step
+PARTED_SHARE = 0.25  # longest computation between checks of the swarm, as a share of a usual step
 HELD_LOOKS = 3
-WAITED_SHARE = 0.25  # shortest wait of a full batch for absent peers, as a share of a usual step
-REFUSED_PAUSE_S = 2.0  # pause after a donor had no state to give
-MOST_PAUSE_S = 300.0  # longest pause, well below the timeout of a silent worker
+WAITED_SHARE = 0.25  # shortest wait for absent peers with a full batch, as a share of a usual step
+REFUSED_PAUSE_S = 2.0  # pause after no donor could provide a state
+MOST_PAUSE_S = 300.0  # longest pause, well below the timeout for an unresponsive worker
 
 
 class Move(Enum):
@@ -39,21 +39,21 @@ class Move(Enum):
 
 @dataclass(frozen=True)
 class Situation:
-    """A peer's view of itself and the swarm at one moment."""
+    """A peer's own status and its view of the swarm at one moment."""
 
     step: int  # global steps completed by this peer's state
     swarm_step: int  # global steps completed by the swarm, as far as this peer knows
     is_too_slow: bool = False  # the connection cannot send this peer's gradients within a round
-    is_undone: bool = False  # the run has returned to a checkpoint since this peer took its state
-    has_drifted: bool = False  # the keeper has another state after the same step
-    can_follow: bool = True  # the average that leads from `step` to the next step may still be available
+    is_undone: bool = False  # the run has returned to a checkpoint since this peer's state
+    has_drifted: bool = False  # the keeper has a different state after the same step
+    can_follow: bool = True  # the average for the step after `step` may still be available
     may_download: bool = True  # the pause after the last download is over
     is_leaving: bool = False
     is_held: bool = False  # the operator has paused or ended the run
     is_full: bool = False  # the global batch of the step after `step` is full
     remaining_s: float = math.inf  # seconds until that batch is full at the reported rates
     microbatch_s: float = 0.0  # duration of this peer's next microbatch
-    may_hold: bool = False  # this peer has not yet waited long for the last samples
+    may_hold: bool = False  # this peer has not yet exhausted its wait for the last samples
     may_overlap: bool = False  # this peer may train while that batch is averaged
     others_arrive: bool = False  # peers are about to take the step that this peer has taken
 
@@ -66,7 +66,7 @@ def decide(now: Situation) -> tuple[Move, str]:
 
 
 def _towards_the_state(now: Situation) -> tuple[Move, str] | None:
-    """Return what a peer should do if its state differs from the swarm's, or None if it matches."""
+    """Return the move of a peer whose state differs from the swarm's; None if they match."""
     state = Move.DOWNLOAD if now.may_download else Move.WAIT
     if now.is_undone:
         return state, "the run has returned to a checkpoint"
@@ -96,10 +96,10 @@ def _towards_the_batch(now: Situation) -> tuple[Move, str]:
 
 
 def samples_at_once(microbatch: int, rate: float, usual_s: float) -> int:
-    """Return how many samples to compute before checking the swarm: a microbatch, half of one, a quarter ...
+    """Return the number of samples to compute before the next check of the swarm.
 
-    They take at most a quarter of a usual step at this peer's `rate` (samples per second). A slow
-    device with a microbatch longer than a step would otherwise always be late.
+    The microbatch is halved until it takes at most a quarter of a usual step at `rate` (samples per
+    second). A slow device with microbatches longer than a step would otherwise always be late.
     """
     samples = microbatch
     while samples > 1 and samples > PARTED_SHARE * usual_s * rate > 0:
@@ -108,11 +108,11 @@ def samples_at_once(microbatch: int, rate: float, usual_s: float) -> int:
 
 
 def longest_hold_s(usual_s: float, look_s: float, missing: int, faster_rate: float) -> float:
-    """Return how long to wait for the last samples of a batch, given a step's usual duration.
+    """Return the longest wait for the last samples of a batch, given a step's usual duration.
 
-    A report and its reading take a few times `look_s`. After that, the fastest peer resumes
-    computing, and each slower one once all faster peers (`faster_rate` samples per second) could
-    have computed the missing samples. One peer, not all, then fills the batch.
+    Publishing and reading a report takes a few times `look_s`. The fastest peer then resumes
+    computing, and each slower peer resumes once all faster peers (`faster_rate` samples per second)
+    could have computed the missing samples. Thus one peer fills the batch instead of all.
     """
     others_s = missing / faster_rate if faster_rate > 0 else 0.0
     return min(HELD_SHARE * usual_s, HELD_LOOKS * look_s + others_s)
@@ -120,10 +120,10 @@ def longest_hold_s(usual_s: float, look_s: float, missing: int, faster_rate: flo
 
 @dataclass(frozen=True)
 class Demands:
-    """The sizes that one peer requires of its group, itself included."""
+    """The group sizes that one peer requires, including itself."""
 
     required: int  # smallest group that may begin to average
-    keeperless: int  # smallest group that may average without the keeper
+    keeperless: int  # smallest group that may average without a keeper
     expected: int  # size at which the group stops waiting for others; 0: unknown
 
 
@@ -138,10 +138,10 @@ def demands_on_group(
     keeper_may_be_late: bool,
     has_looked: bool,
 ) -> Demands:
-    """Return the group sizes required by a peer whose state is after `step`.
+    """Return the group sizes that a peer requires when its state is after `step`.
 
-    `left_out`: IDs of peers absent from the last groups. `attempts`: failed rounds of this step.
-    `has_looked`: the records were read after this peer's batch was full, when others had begun.
+    `left_out`: IDs of peers absent from recent groups. `attempts`: failed rounds of this step.
+    `has_looked`: the records were read again after the batch was full for this peer.
     """
     absent = len(unawaited(left_out, view.here - {own_id}))
     has_keeper = view.keepers > 0 or keeper_may_be_late
@@ -154,22 +154,22 @@ def demands_on_group(
 
 
 def may_average_alone(view: SwarmView, samples: int, target: int, keeper_may_be_late: bool) -> bool:
-    """Return whether a peer that sees no other at its step may use its own mean gradient.
+    """Return whether a peer that sees no other peer at its step may use its own mean gradient.
 
-    It needs a whole batch: without one, the others have just moved on, or this peer is the keeper.
-    While the keeper may only be late, this peer must wait, or it would leave the keeper behind.
-    While others are at another step, it must wait because one peer is no majority.
+    The peer needs a whole batch: otherwise the others have just taken the step, or this peer is the
+    keeper. It must wait while the keeper may only be late, so as not to leave the keeper behind,
+    and while others are at another step, because one peer is no majority.
     """
     return samples >= target and not keeper_may_be_late and view.live <= 1
 
 
 def patience_s(timeout_s: float, usual_s: float) -> float:
-    """Return how long a full batch waits for all peers (s); one of them may compute for minutes."""
+    """Return the seconds that a full batch waits for peers, which may compute for minutes."""
     return max(timeout_s / 2, WAITED_SHARE * usual_s)
 
 
 class DownloadPause:
-    """A growing pause between downloads of the state that do not lead to a step.
+    """An exponential backoff between downloads of the state that do not lead to a step.
 
     A download uses the donor's bandwidth, so the pause starts at the download's duration and
     doubles.
@@ -185,7 +185,7 @@ class DownloadPause:
         return self._clock() >= self._until
 
     def begin(self, seconds: float | None) -> None:
-        """Begin the pause after a download that took `seconds`, or None if no donor had a state to give."""
+        """Begin the pause after a download that took `seconds`; None if no donor had a state."""
         if seconds is None:
             self._until = self._clock() + REFUSED_PAUSE_S
             return

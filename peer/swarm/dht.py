@@ -4,9 +4,9 @@ Three coroutines run in the DHT process. `announce` publishes this peer's addres
 connects to a member at its published address, and `greet` reconnects a DHT that has lost the
 keeper.
 
-A node's traffic must fit a home connection. It asks a few of the nodes that store the entries for
-changes since its last read (`auth.swarm.protocol`). Plain hivemind nodes query twenty others for
-each read and write, cache and refresh the results, and replicate them to further nodes.
+A node's traffic must fit a home connection. A node therefore requests only the changes since its
+last read, from a few of the nodes that store the entries (`auth.swarm.protocol`). Plain hivemind
+nodes query twenty others for each read and write, and cache, refresh and replicate the results.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ DAEMON_START_TIMEOUT_S = 60.0
 RELAY_TIMEOUT_S, RELAY_POLL_S = 8.0, 0.2
 NODE_LOOK_S = 1.0
 ADDRESSES_S, ADDRESSES_RENEWED_S = 600.0, 200.0  # lifetime and renewal interval of published addresses
-ADDRESSES_RETRIED_S = 30.0  # delay of the next attempt after an error, which is logged
-SILENT_LOOKS = 60  # checks, one a second, without an answer from the daemon, which usually takes milliseconds
+ADDRESSES_RETRIED_S = 30.0  # delay before the next attempt after a logged error
+SILENT_LOOKS = 60  # checks, one per second, without a response from the daemon, usually within milliseconds
 REPLICAS = 4  # nodes that store an entry
-THRIFT = {  # options of hivemind's DHT node that save traffic
+THRIFT = {  # options of hivemind's DHT node to reduce traffic
     "bucket_size": 8,
     "num_replicas": REPLICAS,
     "cache_locally": False,
@@ -84,7 +84,7 @@ class Node(DHT):
         super().__init__(*arguments, **(THRIFT | options))
 
     async def replicate_p2p(self) -> P2P:
-        """Return this process's client of the p2p daemon, which locates members through the node."""
+        """Return this process's p2p client, which looks up members' addresses through the node."""
         p2p: Any = await super().replicate_p2p()
         p2p.reach = self._reach
         return p2p
@@ -105,7 +105,7 @@ class Node(DHT):
         await super()._get(key, latest=False, future=future, beam_size=REPLICAS, **options)
 
     async def _store(self, *arguments: Any, **options: Any) -> None:
-        """Fetch known entries first, and store on only as many nodes as needed, to avoid duplicates."""
+        """Fetch known entries first, then store on `REPLICAS` nodes only, to avoid duplicates."""
         await self._look(options["key"])
         await super()._store(*arguments, beam_size=REPLICAS, **options)
 
@@ -117,7 +117,7 @@ class Node(DHT):
             logger.warning("a look at the DHT failed", exc_info=True)
 
     async def _run_coroutine(self, coro: Any, future: Any) -> None:
-        """Reference the task until it is done; asyncio and hivemind would let it be garbage-collected."""
+        """Keep a strong reference to the running task, or it could be garbage-collected."""
         task = asyncio.current_task()
         self._held.add(task)
         try:
@@ -128,8 +128,8 @@ class Node(DHT):
     def run(self) -> None:
         """Run the forked process, with all imported objects excluded from garbage collection.
 
-        The process keeps requests for minutes. A full collection would visit all inherited objects,
-        and copying their pages would take some 50 MB.
+        Requests live for minutes. A full collection would touch all inherited objects and copy
+        about 50 MB of shared pages.
         """
         name_fork("DHT")
         freeze_imported()
@@ -146,7 +146,7 @@ def join_dht(
 ) -> tuple[DHT, bool]:
     """Start a node; return it and whether it is in client mode. Raises `SwarmError` on failure.
 
-    One dead relay would delay all others for minutes, so the second attempt uses the keeper alone.
+    A single dead relay blocks all others for minutes, so the second attempt uses only the keeper.
     """
     dht = start_dht(run, credentials, initial_peers, place, clock, relays)
     if place.reach != "relayed":
@@ -211,7 +211,7 @@ def start_dht(
 
 
 async def announce(dht: Node, node: DHTNode, run: str, *, relayed: bool) -> None:
-    """Publish this peer's addresses whenever they change, and before they expire."""
+    """Publish this peer's addresses when they change and before they expire."""
     key, subkey = peers_key(run), addresses_subkey(node.peer_id.to_base58())
     told: list[bytes] = []
     renew_at = 0.0
@@ -237,9 +237,9 @@ async def reach(_dht: DHT, node: DHTNode, peer_id: PeerID) -> bool:
 async def look(node: DHTNode, key: DHTKey) -> None:
     """Fetch a key's changes from one random reader and from one of the nodes that store the entries.
 
-    Without the readers, the few storing nodes would send everything to everybody. A node whose
-    calls fail is dropped from the routing tables, so two nodes could lose each other and the keeper
-    for good. A node with an empty table therefore asks peers at their published addresses.
+    Random readers reduce the load on the few storing nodes. A node whose calls fail is dropped from
+    the routing tables, so two nodes could lose each other and the keeper permanently. A node with
+    an empty table therefore contacts peers at their published addresses.
     """
     key_id = DHTID.generate(source=key)
     table: Any = node.protocol.routing_table
@@ -256,9 +256,9 @@ async def look(node: DHTNode, key: DHTKey) -> None:
 
 
 def waits_at_relay(dht: DHT, timeout_s: float = RELAY_TIMEOUT_S) -> bool:
-    """Wait until a relay forwards connections to this peer; return whether one does within `timeout_s`.
+    """Wait until a relay forwards connections to this peer; return False on timeout.
 
-    Raises `SwarmError` if the DHT's process ends meanwhile.
+    Raises `SwarmError` if the DHT's process ends during the wait.
     """
     deadline = time.monotonic() + timeout_s
 
@@ -275,11 +275,11 @@ def waits_at_relay(dht: DHT, timeout_s: float = RELAY_TIMEOUT_S) -> bool:
 
 
 class NodeWatch:
-    """A watchdog that checks once a second whether the node's processes live and its p2p daemon answers.
+    """A watchdog that checks the node's processes and its p2p daemon once per second.
 
-    Otherwise the peer would remain at its step without an error, and hivemind's calls may never
-    return. `on_lost` is called once, on the watchdog's thread, and should end the process at once.
-    That thread makes no hivemind calls; a second thread polls the daemon.
+    Without the watchdog, the peer would remain at its step without an error, and hivemind's calls
+    might never return. `on_lost` is called once, on the watchdog's thread, and should end the
+    process at once. That thread makes no hivemind calls; a second thread polls the daemon.
     """
 
     def __init__(self, dht: DHT, on_lost: Callable[[SwarmError], object], clock: Clock) -> None:
@@ -288,7 +288,7 @@ class NodeWatch:
         self.lost: SwarmError | None = None
         self.heard_at = clock()  # time of the daemon's last answer
         self._answers, self._answers_seen = 0, 0
-        self._silent_looks = 0  # checks, not seconds, because a suspended machine polls nothing
+        self._silent_looks = 0  # checks instead of seconds, because a suspended machine makes none
         self._stop = threading.Event()
         self._watching = threading.Thread(target=self._watch, name="node watch", daemon=True)
         self._listening = threading.Thread(target=self._listen, name="daemon watch", daemon=True)
@@ -308,7 +308,7 @@ class NodeWatch:
         self._listening.join(NODE_LOOK_S)  # a hung daemon may not return
 
     def look(self) -> SwarmError | None:
-        """Return an error if a process has died or the daemon does not answer; None if all is well."""
+        """Return an error if a process has died or the daemon does not respond; None otherwise."""
         for name, process in self._processes.items():
             if process is None or _has_died(process):
                 return SwarmError(
@@ -330,7 +330,7 @@ class NodeWatch:
 
     def _listen(self) -> None:
         while not self._stop.wait(NODE_LOOK_S):
-            with suppress(Exception):  # errors of hivemind, the daemon or the system: not an answer
+            with suppress(Exception):  # errors of hivemind, the daemon or the system count as no answer
                 self._dht.run_coroutine(call_daemon, return_future=True).result()
                 self.heard_at, self._answers = self._clock(), self._answers + 1
 
@@ -344,7 +344,7 @@ def await_outcome(future: Any, why_lost: Callable[[], SwarmError | None]) -> Any
         lost = why_lost()
         with suppress(futures.TimeoutError):
             future.result(NODE_LOOK_S)
-        if lost is not None and not future.done():  # a result may already be in the pipe
+        if lost is not None and not future.done():  # the result may already be in the pipe
             raise lost
     return future.result()
 
@@ -377,7 +377,7 @@ def _has_died(process: psutil.Process) -> bool:
 
 
 async def call_daemon(_dht: DHT, node: DHTNode) -> None:
-    """Request the p2p daemon's list of peers, to check that the daemon answers."""
+    """Request the p2p daemon's list of peers, to check that the daemon responds."""
     await node.protocol.p2p.list_peers()
 
 
@@ -387,9 +387,9 @@ def peer_ids_of(addresses: Iterable[str]) -> tuple[PeerID, ...]:
 
 
 async def greet(_dht: DHT, node: DHTNode, peer_ids: Sequence[PeerID], addresses: Sequence[str]) -> None:
-    """Ping these peers, so that they and this node enter each other's routing tables.
+    """Ping these peers, so that this node and the peers add each other to their routing tables.
 
-    The p2p daemon knows the peers' addresses from the time of joining; `addresses` has newer ones.
+    The p2p daemon knows the peers' addresses at the time of joining; `addresses` are newer ones.
     """
     await asyncio.gather(*(_connect(node, address) for address in addresses))
     await asyncio.gather(*(node.protocol.call_ping(peer_id) for peer_id in peer_ids))

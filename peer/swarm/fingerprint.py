@@ -1,10 +1,10 @@
-"""A short sketch of a peer's state, for detecting that peers hold different states.
+"""Short sketches of peers' states, to detect peers with different states.
 
-Each parameter tensor is projected onto a fixed random vector of signs. The projections of two
-models differ, relative to their norm, about as much as the models (Johnson-Lindenstrauss). The
-optimizer's tensors have fewer projections, and joiners hold them rounded, so they have a tolerance
-of their own. Equal bits give equal sketches. Sketches reveal faults and simple lies, but an
-attacker who knows the vectors can construct another state with the same sketch.
+Each parameter tensor is projected onto a fixed random vector of signs. The relative difference of
+two models' projections is about that of the models (Johnson-Lindenstrauss lemma). The optimizer's
+tensors have fewer projections and are rounded for joiners, so they have a separate tolerance.
+Identical states have identical sketches. Sketches reveal faults and simple forgeries, but an
+attacker who knows the vectors can construct a different state with the same sketch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 import torch
 
 Sketch = tuple[float, ...]
-SKETCH_SIZE = 32  # projections of the parameters; a model with more tensors adds several into one
+SKETCH_SIZE = 32  # projections of the parameters; in a model with more tensors, several share one
 MOMENTS_SIZE = 8  # projections of each kind of tensor in the optimizer's state
 MAX_MOMENTS = 4  # kinds of tensors in the optimizer's state
 MAX_SKETCH_SIZE = SKETCH_SIZE + MAX_MOMENTS * MOMENTS_SIZE
@@ -27,7 +27,7 @@ MOMENTS_TOLERANCE = 1e-2  # far above 16-bit rounding (3e-5)
 def sketch_of(parameters: Iterable[torch.Tensor], moments: Sequence[Sequence[torch.Tensor]] = ()) -> Sketch:
     """Return the sketch of these tensors, which must have the same order on all peers.
 
-    `moments`: the optimizer's tensors of each parameter; their number may differ.
+    `moments`: the optimizer's tensors for each parameter; the number per parameter may differ.
     """
     parameters = list(parameters)
     kinds = min(MAX_MOMENTS, max(map(len, moments), default=0))

@@ -1,11 +1,11 @@
-"""Peers' records in the DHT, validated for owner, bounds and time, and the step beacon.
+"""Peers' records in the DHT, validated by owner, bounds and time, and the step beacon.
 
 `peer.swarm.tracker` publishes and reads the records, and `peer.swarm.view` evaluates them.
 
 The step beacon is the keeper's signed statement of the run's current step, which every peer
 follows. It is the keeper's record with a `Course`, signed with the keeper's key; the token proves
-the keeper's role. A beacon older in era and step than one already seen is ignored, as is one that
-the keeper has stopped renewing.
+the keeper's role. A beacon with an older era or step than a beacon already seen is ignored, and so
+is a beacon that the keeper no longer renews.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from peer.swarm.fingerprint import MAX_SKETCH_SIZE, Sketch
 
 MAX_STEP = 2**40
 MAX_ERA = 2**31
-MAX_CREDITS = 64  # most devices whose credit the beacon lists
+MAX_CREDITS = 64  # maximum number of devices in the beacon's list of credits
 _Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 SketchValue = Annotated[float, Field(ge=-1e15, le=1e15, allow_inf_nan=False)]
 MAX_RATE = 1e7  # samples per second
@@ -42,13 +42,13 @@ class Course(BaseModel):
     credits: Annotated[
         dict[Annotated[str, Field(max_length=128)], Annotated[int, Field(ge=0, le=2**31)]],
         Field(max_length=MAX_CREDITS),
-    ]  # peer ID -> most samples recently contributed to a step; lists only devices with many
+    ]  # peer ID -> largest recent contribution to a step in samples; only devices with many
     steering: Steering = Steering()
 
 
 @dataclass(frozen=True)
 class Beacon:
-    """The keeper's statement that the state after `step` has this sketch."""
+    """The keeper's statement of the current step and the sketch of its state."""
 
     step: int
     sketch: Sketch
@@ -66,7 +66,7 @@ class BeaconWatch:
         self.newest: Beacon | None = None
 
     def look(self, beacon: Beacon | None, now: float) -> Beacon | None:
-        """Take in the beacon just read, if any; return the newest one, or None if it is not valid at `now`."""
+        """Process a beacon just read, if any; return the newest one, or None if it is stale."""
         newest = self.newest
         if beacon is not None and (newest is None or _order(beacon) >= _order(newest)):
             if newest is None or beacon.time != newest.time:
@@ -80,10 +80,10 @@ def _order(beacon: Beacon) -> tuple[int, int, float]:
 
 
 def nearest_step(agreed: int, seen: Beacon | None, held: Beacon | None) -> int:
-    """Return the swarm's step: the majority's step, but at least the beacon's and at most one step beyond it.
+    """Return the swarm's step: the majority's, bounded by the beacon's step and the step after it.
 
     `seen` is the beacon now in the DHT, possibly from a keeper that has left. Only `held`, a beacon
-    that the keeper still renews, limits the swarm's step from above.
+    that the keeper still renews, is an upper bound.
     """
     step = agreed if seen is None else max(agreed, seen.step)
     return step if held is None else min(max(step, held.step), held.step + 1)
@@ -100,19 +100,19 @@ class PeerRecord(BaseModel):
     time: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     training: bool  # takes part in averaging: a trainer that accumulates, the keeper, or an auxiliary peer
     client_mode: bool
-    era: Annotated[int, Field(ge=0, le=MAX_ERA)] = 0  # number of times that the run returned to a checkpoint before
+    era: Annotated[int, Field(ge=0, le=MAX_ERA)] = 0  # number of earlier returns to a checkpoint
     slow_line: Annotated[float, Field(gt=0, le=MAX_BANDWIDTH)] | None = None  # bytes/s of a peer on standby
     sketch: Annotated[tuple[SketchValue, ...], Field(max_length=MAX_SKETCH_SIZE, strict=False)] = ()
-    course: Course | None = None  # only the keeper sets it; a record with it is the beacon
+    course: Course | None = None  # set only by the keeper; makes the record the beacon
 
     def pack(self) -> list[Any]:
-        """Return the fields' values in order; the sketch is packed in 32 bits per value."""
+        """Return the field values in order, with the sketch packed in 32 bits per value."""
         fields = self.model_dump() | {"sketch": struct.pack(f">{len(self.sketch)}f", *self.sketch)}
         return list(fields.values())
 
     @classmethod
     def unpack(cls, values: object) -> PeerRecord:
-        """Return the record from packed values. Raises `ValueError` if they are malformed."""
+        """Parse a record from packed values. Raises `ValueError` if they are malformed."""
         if not isinstance(values, list) or len(values) != len(cls.model_fields):
             raise ValueError("no record")
         fields = dict(zip(cls.model_fields, values, strict=True))
@@ -134,7 +134,7 @@ class KnownPeer:
 
 
 def read_records(entries: object, check: Callable[[str], AccessToken | None]) -> list[KnownPeer]:
-    """Validate each DHT entry on its own; invalid records are dropped."""
+    """Validate each DHT entry independently; invalid records are dropped."""
     checked = {peer_id: check(jwt) for peer_id, jwt in tokens_in(entries)}
     known = []
     for peer_id, value in read_entries(entries, "record"):
@@ -150,9 +150,9 @@ def read_records(entries: object, check: Callable[[str], AccessToken | None]) ->
 
 
 class NewestRecords:
-    """The newest record of each device; protects against replayed older records.
+    """The newest record of each device, as protection against replayed older records.
 
-    A record is valid for `lifetime_s` seconds from its timestamp, whatever its expiration.
+    A record is valid for `lifetime_s` seconds from its timestamp, regardless of its expiration.
     """
 
     def __init__(self, lifetime_s: float) -> None:
@@ -160,7 +160,7 @@ class NewestRecords:
         self._newest: dict[str, KnownPeer] = {}
 
     def take(self, peers: list[KnownPeer], now: float) -> list[KnownPeer]:
-        """Add these records, and return the newest record of each of their peers; `now` on the DHT's clock."""
+        """Add records, and return the newest one of each of their peers; `now`: the DHT's clock."""
         newest: dict[str, KnownPeer] = {}
         for peer in peers:
             known = max(filter(None, (newest.get(peer.peer_id), self._newest.get(peer.peer_id), peer)), key=_time_of)

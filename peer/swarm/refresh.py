@@ -1,4 +1,4 @@
-"""The intervals at which a peer reads all records and reports its own; long while the batch is far from full.
+"""The intervals between a peer's reads and reports of records; long if the batch is far from full.
 
 These pure decisions are used by `peer.swarm.tracker`. All times are in seconds.
 """
@@ -7,9 +7,9 @@ from __future__ import annotations
 
 LOOKS_AHEAD = 4  # minimum number of reads before a batch is full at the reported rates
 UNKNOWN_S = 1.0  # interval between reads before any rate is known
-REPORTS_PER_S = 16.0  # most reports by all peers together, because each of them reads all reports
-LOOKS_PER_S = 60.0  # most reads by all peers together, because each read lists all records
-SLOWEST = 20  # ratio of the slowest interval to the fastest; a missing keeper must be noticed soon
+REPORTS_PER_S = 16.0  # maximum for all peers together, because every peer reads all reports
+LOOKS_PER_S = 60.0  # maximum for all peers together, because every read lists all records
+SLOWEST = 20  # ratio of the longest interval to the shortest; a missing keeper must be noticed soon
 
 
 def longest_refresh_s(shortest_s: float, expiration_s: float) -> float:
@@ -18,12 +18,12 @@ def longest_refresh_s(shortest_s: float, expiration_s: float) -> float:
 
 
 def look_interval_s(live: int, remaining_s: float, shortest_s: float, longest_s: float) -> float:
-    """Return the seconds until one of `live` peers reads again; the batch is full in `remaining_s`."""
+    """Return the interval between one peer's reads; the batch is full in `remaining_s`."""
     return _interval_s(remaining_s, max(shortest_s, live / LOOKS_PER_S), longest_s)
 
 
 def report_interval_s(live: int, remaining_s: float, longest_s: float) -> float:
-    """Return the seconds until one of `live` peers next reports an increase of its samples."""
+    """Return the interval between one peer's reports of additional samples."""
     return _interval_s(remaining_s, live / REPORTS_PER_S, longest_s)
 
 

@@ -1,4 +1,4 @@
-"""The shared training state as held by one peer, and its transitions between steps.
+"""One peer's copy of the shared training state, and its transitions between steps.
 
 Parameters, the optimizer's moments, era and step change atomically for other peers and for the
 keeper's checkpoints. `peer.swarm.state` uploads the state to other peers and downloads theirs.
@@ -27,7 +27,7 @@ from peer.swarm.view import MEETING_S
 logger = logging.getLogger(__name__)
 CONFIRMATION_WAIT_S = 3.0
 DISAGREEMENT_S = 20.0  # the keeper's wait for a majority to confirm a state
-FORGOTTEN_S = 600.0  # time without an unconfirmed state after which this wait begins anew
+FORGOTTEN_S = 600.0  # time without an unconfirmed state after which this wait starts over
 NEVER = (float("-inf"), float("-inf"))
 LOOK_S = 0.1
 
@@ -52,7 +52,7 @@ class SharedState:
         self._averager, self._gradients, self._tracker, self._rounds = averager, gradients, tracker, rounds
         self._config, self._is_keeper, self._interrupted = config, is_keeper, interrupted
         self.changed_at = clock()
-        self._unconfirmed = NEVER  # first and last time at which the keeper was offered an unconfirmed state
+        self._unconfirmed = NEVER  # first and last time at which the keeper received an unconfirmed state
         self.is_disputed = False  # members disagree and no state is most common
 
     @property
@@ -106,7 +106,7 @@ class SharedState:
             self._step_on_averages()
 
     def follow(self, average: Sequence[torch.Tensor]) -> None:
-        """Take a step that this peer missed, from its average; this peer's own accumulated samples are kept."""
+        """Take a missed step from its average; this peer's own accumulated samples are kept."""
         self._gradients.hold()
         with self._changing():
             self._follow_steering()
@@ -117,7 +117,7 @@ class SharedState:
             self._gradients.reset_accumulated_grads_()
 
     def download(self) -> bool:
-        """Download parameters, optimizer and step from a donor; False if no donor had a recent enough state."""
+        """Download the state from a donor; return False if no donor had a recent enough state."""
         self._rounds.begin_step()
         if self._is_keeper:
             self._meet_all()
@@ -135,9 +135,9 @@ class SharedState:
         return loaded
 
     def restore(self, step: int, era: int | None = None) -> None:
-        """Declare that a checkpoint's state after `step` global steps has been loaded.
+        """Set the position of a loaded checkpoint, whose state is after `step` global steps.
 
-        A newer `era`, set by the keeper, makes all peers that are ahead return to this state.
+        With a newer `era`, set by the keeper, all peers that are ahead return to this state.
         """
         with self._changing():
             self._averager.set_step(step)
@@ -145,12 +145,12 @@ class SharedState:
         self._unconfirmed, self.is_disputed = NEVER, False
 
     def resume_remainders(self, file: RemainderFile) -> None:
-        """Load the remainders of this peer's last session, if they belong to its next step."""
+        """Load the remainders saved by the last session, if they belong to the next step."""
         self._rounds.take_up_code()
         self._gradients.resume_remainders(file, self.era, max(self.step, self._tracker.swarm_step))
 
     def keep_remainders(self, file: RemainderFile) -> None:
-        """Save this peer's remainders, unless a round of its step failed: others may have counted them."""
+        """Save the remainders, unless a round of this step failed: others may have counted them."""
         if not self._rounds.attempts:
             self._gradients.keep_remainders(file, self.era, self.step)
 
@@ -167,7 +167,7 @@ class SharedState:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Change the state atomically for its readers, then begin the step after it."""
+        """Change the state atomically for its readers, then begin the next step."""
         self._rounds.begin_step()
         with self._tracker.pause_updates(), self.lock:
             yield
@@ -177,7 +177,7 @@ class SharedState:
     def _enter_phase(self) -> None:
         """Apply the settings of the phase in force after the state's step.
 
-        At a step where the optimizer is reset, the state has no moments, whether the step was
+        After a step at which the optimizer is reset, the state has no moments, whether the step was
         taken, downloaded or restored. The reset is therefore idempotent.
         """
         if self._config.starts_optimizer(self.step):
@@ -210,9 +210,9 @@ class SharedState:
     def _doubt(self, donor: str, step: int, sketch: Sketch) -> str | None:
         """Return the reason to reject a donor's state after `step`, or None to accept it.
 
-        Peers compare its sketch with the beacon's. The keeper requires that a majority of members
-        report the same sketch. If no majority is found for `DISAGREEMENT_S`, it accepts the most
-        common state, which the other members then adopt.
+        Peers compare the state's sketch with the beacon's. The keeper requires that a majority of
+        members report the same sketch. If no majority is found for `DISAGREEMENT_S`, it accepts the
+        most common state, which the other members then adopt.
         """
         course = self._tracker.course
         known = self._await_sketch(step) if self._is_keeper else course.sketch_at(step)
@@ -232,14 +232,14 @@ class SharedState:
         return None
 
     def _meet_all(self) -> None:
-        """Wait a few seconds until all peers that look for the keeper have found it."""
+        """Wait a few seconds, so that all peers that search for the keeper find it."""
         deadline = time.monotonic() + MEETING_S + CONFIRMATION_WAIT_S
         while not self._tracker.course.has_met_all(time.monotonic()) and time.monotonic() < deadline:
             if self._interrupted.wait(LOOK_S):
                 return
 
     def _await_sketch(self, step: int) -> Sketch:
-        """Wait briefly for the majority's sketch of the state after `step`; return it, or an empty one."""
+        """Wait briefly for the majority's sketch of the state after `step`; empty if none."""
         deadline = time.monotonic() + CONFIRMATION_WAIT_S
         while not (known := self._tracker.course.sketch_at(step)) and time.monotonic() < deadline:
             if self._interrupted.wait(LOOK_S):

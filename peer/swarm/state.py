@@ -1,10 +1,10 @@
-"""The training state's averager: uploads parameters and optimizer, and downloads from trusted donors.
+"""The averager of the training state: uploads to members and downloads from donors.
 
-A donor serves few peers at once and asks the others to retry (`Donations`, pure). Each download
-holds a copy of the state, and all share the donor's bandwidth. Fifty at once would exhaust the
-keeper's memory, and be outdated before they end. An interrupted download cannot be resumed. The
-keeper rejects that device for a while, so that it uses a checkpoint, which is resumable. A peer
-with an earlier state downloads only the averages it missed (`peer.swarm.average_history`).
+A donor serves few peers at once; the others retry (`Donations`, pure). Each download holds a copy
+of the state, and all share the donor's bandwidth. Fifty at once would exhaust the keeper's memory
+and be outdated before completion. An interrupted download cannot be resumed, so the keeper rejects
+that device for a while; the device then uses a checkpoint, which is resumable. A peer with an
+earlier state downloads only the missed averages (`peer.swarm.average_history`).
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ from peer.swarm.records import MAX_ERA, MAX_STEP
 
 logger = logging.getLogger(__name__)
 AT_ONCE = 4
-FOLLOWERS_AT_ONCE = 16  # downloads of averages, which are a quarter of a state's size and need no copy
-OF_ONE_MEMBER = 2  # most downloads by one member, however many devices it has
+FOLLOWERS_AT_ONCE = 16  # concurrent downloads of averages: a quarter of a state's size, without a copy
+OF_ONE_MEMBER = 2  # maximum number of downloads by one member, over all its devices
 STALLED_S = 30.0  # time without progress after which a download loses its slot
-BROKEN_OFF_S = 120.0  # rejection after an interrupted download: time to write and request a checkpoint
+BROKEN_OFF_S = 120.0  # rejection after an interrupted download; covers writing and requesting a checkpoint
 STATE_OVERHEAD_BYTES = 1 << 20
 LOOK_S = 0.5  # interval between checks of a download's progress
-HUNG_S = 600.0  # longest time without a request or received data in the averager's process
+HUNG_S = 600.0  # maximum time without a request or received data in the averager's process
 QUICK_S, QUICK_DONORS = 1800.0, 3  # time limit of the first attempts, and their number
 STATE_CODE = RoleAdaptiveCompression(optimizer=ROOTS)  # rounds the moments that `moment_roles` selects
 _LACKS = frozenset(lack.value for lack in Lack)
@@ -80,7 +80,7 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
         self.access, self._traffic, self._interrupted, self._events = access, traffic, interrupted, events
         self.state_lock = threading.RLock()  # held while a global step changes the state
         self.era = 0  # number of times that the run had returned to a checkpoint before this state
-        self.is_downloading = False  # whether this process waits for a download of a state or an average
+        self.is_downloading = False  # whether this process is waiting for a state or an average
         self._clock = time.monotonic
         writes_checkpoints = "keeper" not in access.donor_roles  # only the keeper writes checkpoints
         self._donations = Donations(self._clock, after_break_s=BROKEN_OFF_S if writes_checkpoints else 0.0)
@@ -124,11 +124,11 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
         adopt_era: bool = True,
         doubt: Doubt,
     ) -> bool:
-        """Load the first donor's state that is recent enough, fits this model and passes `doubt`.
+        """Load the first donated state that is recent enough, fits this model and passes `doubt`.
 
         "Recent enough" means at least `minimum_step` and `minimum_era`. With `adopt_era` this peer
-        takes over the state's era; the keeper, which sets eras, does not. Nothing is overwritten
-        before all checks pass. Returns False if no donor had such a state, or when this peer is
+        adopts the state's era; the keeper, which sets eras, does not. Nothing is overwritten before
+        all checks pass. Returns False if no donor had such a state, or when this peer is
         interrupted. The download continues while donors send at the minimum rate. Raises
         `SwarmError` if the averager's process hangs.
         """
@@ -155,7 +155,7 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
     def keep_average(
         self, averages: Sequence[torch.Tensor], factors: Mapping[int, Factors], compression: Compression
     ) -> None:
-        """Store the averages that produced the current state, for peers that have yet to take its step."""
+        """Store the averages of the current state's step, for peers that have not taken it yet."""
         encoded = encode_average(averages, factors, compression)
         self._outer_pipe.send(("_keep_average", [self.era, self.local_epoch, encoded], {}))
 
@@ -188,7 +188,7 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
     def _ask(self, method: str, **options: Any) -> Any:
         """Run a download in the averager's process; return its result, or None when interrupted.
 
-        Raises `SwarmError` if that process hangs. After an interrupt the process ends soon.
+        Raises `SwarmError` if that process hangs. After an interrupt, the process ends soon.
         """
         future: MPFuture = MPFuture()
         self._outer_pipe.send((method, [], {"future": future} | options))
@@ -233,7 +233,7 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
     async def rpc_download_state(
         self, request: averaging_pb2.DownloadRequest, context: P2PContext
     ) -> AsyncIterator[averaging_pb2.DownloadData]:
-        """Serve the state to a few peers at once, within this peer's rate limit; reject others as busy."""
+        """Serve the state to a few peers at once, within the rate limit; reject others as busy."""
         if not await self.directory.admits(context.remote_id, STATE_READERS):
             return
         token = self.directory.token_of(context.remote_id)
@@ -250,7 +250,7 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
                     return
                 yield message
             is_whole = True
-        finally:  # also reached when a reader disconnects, which closes this generator
+        finally:  # also runs when a reader disconnects, which closes this generator
             self._donations.end(donation, is_whole=is_whole)
 
     async def _begin_history(self, era: int, step: int) -> None:
@@ -286,7 +286,7 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
             self._following.end(donation)
 
     async def _load_average(self, future: Any, era: int, step: int) -> None:
-        """Ask the donors in turn; set the future to an average's tensors, or to a `Lack`."""
+        """Query the donors in turn; set the future to the tensors of an average, or to a `Lack`."""
         found: list[torch.Tensor] | Lack = Lack.SILENT
         request, most_bytes = AverageAfter(era=era, step=step), self._own_bytes()
         try:
@@ -303,10 +303,10 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
                 future.set_result(found)
 
     async def _load_state_from_peers(self, future: Any, refused: Collection[str] = ()) -> None:
-        """Ask the donors in turn; set the future to (donor, metadata, tensors), or to None.
+        """Query the donors in turn; set the future to (donor, metadata, tensors), or to None.
 
-        Trainers, which the keeper asks, may be dishonest or take days at the minimum rate. They are
-        therefore asked in random order, a few of them with a short time limit first.
+        The keeper's donors are trainers, which may be dishonest or take days at the minimum rate.
+        They are therefore queried in random order, a few of them first with a short time limit.
         """
         try:
             donors = {donor.to_base58(): donor for donor in await self.directory.with_role(self.access.donor_roles)}
@@ -331,14 +331,14 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
         return sum(tensor.numel() * tensor.element_size() for tensor in self._averaged_tensors) + STATE_OVERHEAD_BYTES
 
     async def _download_from(self, donor: PeerID) -> tuple[Any, list[torch.Tensor]] | None:
-        """Download one donor's state, with a size limit; None if the download fails or the donor is busy."""
+        """Download one donor's state, with a size limit; None on failure or a busy donor."""
         request = averaging_pb2.DownloadRequest()
         return await self._receive(donor, "rpc_download_state", request, 4 * self._own_bytes())
 
     async def _receive(
         self, donor: PeerID, call: str, request: Any, limit: int
     ) -> tuple[Any, list[torch.Tensor]] | None:
-        """Download one donor's response, of at most `limit` bytes; None if that fails or the donor is busy."""
+        """Download a donor's response of at most `limit` bytes; None on failure or a busy donor."""
         metadata, received = None, 0
         parts: list[Any] = []
         tensors: list[torch.Tensor] = []
@@ -395,13 +395,13 @@ def moments_of(optimizer: torch.optim.Optimizer) -> list[Sequence[torch.Tensor]]
 
 
 def by_parameter(optimizer: torch.optim.Optimizer, tensors: Sequence[torch.Tensor]) -> list[Sequence[torch.Tensor]]:
-    """Group tensors, ordered like this optimizer's state, by parameter."""
+    """Group tensors by parameter; they must be ordered like this optimizer's state."""
     ends = list(accumulate(len(state) for state in _states(optimizer)))
     return [tensors[start:end] for start, end in pairwise([0, *ends])]
 
 
 def moment_roles(optimizer: SharedOptimizer) -> list[TensorRole]:
-    """Return the role of each optimizer tensor, by which `STATE_CODE` rounds it or sends it exactly."""
+    """Return each optimizer tensor's role, which selects its encoding in `STATE_CODE`."""
     rounded = [optimizer.rounds(name, state[name]) for state in _states(optimizer) for name in sorted(state)]
     return [TensorRole.OPTIMIZER if each else TensorRole.UNSPECIFIED for each in rounded]
 
@@ -417,20 +417,20 @@ class Donation:
 
     member: str
     device: str
-    moved_at: float  # time at which its last part was read
+    moved_at: float  # time at which the last part was read
 
 
 class Donations:
     """The active downloads at one donor, and the devices with a recently interrupted download."""
 
     def __init__(self, clock: Callable[[], float], at_once: int = AT_ONCE, after_break_s: float = 0.0) -> None:
-        """Set up the slots; a device is rejected for `after_break_s` after an interrupted download."""
+        """Set up the slots; a device is rejected for `after_break_s` after an interruption."""
         self._clock, self._at_once, self._after_break_s = clock, at_once, after_break_s
         self._under_way: list[Donation] = []
         self._broken_off: dict[str, float] = {}  # device -> time of the interruption
 
     def begin(self, member: str, device: str) -> Donation | None:
-        """Begin a download for a member's device; return None if no slot is free or the device is rejected."""
+        """Begin a device's download; return None if no slot is free or the device is rejected."""
         now = self._clock()
         for each in list(self._under_way):
             if now - each.moved_at >= STALLED_S or each.device == device:  # a device has at most one download
@@ -449,7 +449,7 @@ class Donations:
         return donation in self._under_way
 
     def end(self, donation: Donation, *, is_whole: bool = True) -> None:
-        """Release a download's slot, if it still has one; a partial download counts as interrupted."""
+        """Release a download's slot if it has one; a partial download counts as interrupted."""
         if donation in self._under_way:
             self._under_way.remove(donation)
             if not is_whole:

@@ -1,4 +1,4 @@
-"""The averaging rounds for one peer's next global step: required group sizes, retries and success.
+"""One peer's averaging rounds for the next global step: required group sizes and retries.
 
 A failed round changes nothing and is retried with the same gradients, whereas hivemind's optimizer
 would step on the peer's own gradients. `peer.averaging.matchmaking` forms the groups.
@@ -34,7 +34,7 @@ UNAWAITED_GROUPS = 4  # number of groups that do not wait for a peer after it ha
 
 
 class StepRounds:
-    """This peer's rounds with all peers at its step, repeated until one averages the whole batch."""
+    """This peer's rounds with all peers at its step, repeated until one averages a whole batch."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class StepRounds:
         interrupted: threading.Event,
         events: EventLog = NOWHERE,
     ) -> None:
-        """Set up the rounds; with `leads`, others can connect to this peer; `interrupted` ends all waiting."""
+        """Set up the rounds; `leads`: others can connect here; `interrupted` ends all waits."""
         self._trains = trains
         self._gradients, self._tracker, self._line = gradients, tracker, line
         self._timeout_s, self._leads, self._interrupted = averaging.averaging_timeout_s, leads, interrupted
@@ -58,12 +58,12 @@ class StepRounds:
         self.counts = RoundCounts(time.monotonic)
         self.attempts = 0  # failed rounds of the current step
         self._met_nobody = False  # whether the newest round found no group
-        self.missing_auxiliaries: int | None = None  # number that the newest group lacked; None before the first
+        self.missing_auxiliaries: int | None = None  # number missing in the newest group; None before the first group
         self.lines = NOBODY  # connections of the newest group
         self._scheduled: StepControl | None = None  # a round that was scheduled ahead of time
         self._due_view = tracker.view  # view in which the batch was full
         self._due_since = math.inf  # start time of the current averaging
-        self._absences = Absences(free=1, first_rounds=UNAWAITED_GROUPS)  # recent absences from groups
+        self._absences = Absences(free=1, first_rounds=UNAWAITED_GROUPS)  # peers recently absent from groups
 
     def prepare(self) -> None:
         """Schedule a group ahead of time if the batch will soon be full and the run is not paused."""
@@ -75,7 +75,7 @@ class StepRounds:
             self._scheduled = self._gradients.schedule_step(timeout=self._timeout_s)
 
     def begin_step(self) -> None:
-        """Reset the failure count for a new step, and cancel a round scheduled for the last one."""
+        """Reset the failure count for a new step, and cancel a round of the last step."""
         self.attempts = 0
         self.cancel()
 
@@ -87,7 +87,7 @@ class StepRounds:
 
     @property
     def is_full(self) -> bool:
-        """Whether the global batch is full according to the records, or this peer's group already averages."""
+        """Whether the batch is full according to the records, or this peer's group averages."""
         tracker = self._tracker
         begun = self._gradients.gathering.begun_after == tracker.step == tracker.swarm_step
         return tracker.ready_to_update_epoch or (begun and tracker.view.averaging > 1)
@@ -100,7 +100,7 @@ class StepRounds:
 
     @property
     def line_is_too_slow(self) -> bool:
-        """Whether this trainer cannot send its gradients in time, so that the whole round would fail."""
+        """Whether this trainer sends too slowly, which would make the whole round fail."""
         return self._trains and not passes_in_time(self.round_bytes, self._line.rate, self._timeout_s)
 
     @property
@@ -131,10 +131,10 @@ class StepRounds:
         self._gradients.bandwidth = self._line.rate
 
     def average_when_due(self) -> AveragedGroup | None:
-        """Average, with retries after failures; return None if this peer should resume computing, or leave.
+        """Average, with retries on failure; return None if this peer should compute or leave.
 
-        Further samples are useless while the batch is full, so retries follow at once. If no group
-        was found, this peer computes: absent peers, such as the keeper, may wait for more samples.
+        A failed round is retried at once, because further samples are useless. If no group was
+        found, this peer computes: absent peers, such as the keeper, may wait for more samples.
         """
         self._due_since = time.monotonic()
         try:
@@ -145,14 +145,14 @@ class StepRounds:
                     return group
                 self.attempts += 1
                 time.sleep(RETRY_S)
-                if self._met_nobody or self._tracker.view.averaging <= 1:  # the others may yet reach this step
+                if self._met_nobody or self._tracker.view.averaging <= 1:  # the others may still reach this step
                     break
             return None
         finally:
             self._due_since = math.inf
 
     def average(self) -> AveragedGroup | None:
-        """Average gradients with all peers at this step; return None if that fails, which changes nothing."""
+        """Average gradients with all peers at this step; None if that fails, without any change."""
         tracker, gradients = self._tracker, self._gradients
         self._met_nobody = False
         self.take_up_code()
@@ -175,7 +175,7 @@ class StepRounds:
             self._tell_end("failed", time.monotonic() - began, cause=repr(error))
             self._met_nobody = gradients.failed_rounds == failed_before
             self._give_up(control)
-            forget_frames(error)  # they reference `control`, which references the error
+            forget_frames(error)  # its frames reference `control`, which references the error
             return None
         finally:
             tracker.is_reducing(False)
@@ -227,7 +227,7 @@ class StepRounds:
         )
 
     def _own_average(self) -> AveragedGroup | None:
-        """Return this peer's own mean gradient as the average if it is alone in the swarm; else None."""
+        """Return this peer's own mean gradient if the peer is alone in the swarm; else None."""
         tracker, samples = self._tracker, self._gradients.due_samples
         if not may_average_alone(tracker.view, samples, tracker.target_batch_size, tracker.keeper_may_be_late):
             return None
@@ -277,11 +277,11 @@ class StepRounds:
             control.cancel()
 
     def _await_group(self, control: StepControl) -> AveragedGroup:
-        """Wait for the round's result. Raises `TimeoutError` when waiting has become useless.
+        """Wait for the round's result. Raises `TimeoutError` when the wait has become useless.
 
-        That is at the deadline, if the batch is no longer full because a peer has left, or if the
-        round failed for this peer only and the others took the step. A round that is already
-        running is awaited, because others still receive from this peer.
+        The wait is useless at the deadline, if the batch is no longer full because a peer has left,
+        or if the round failed for this peer only and the others took the step. A running round is
+        always awaited, because others still receive data from this peer.
         """
         tracker = self._tracker
         deadline = time.monotonic() + self._timeout_s
@@ -290,7 +290,7 @@ class StepRounds:
             try:
                 return control.result(GROUP_POLL_S)
             except futures.TimeoutError:
-                is_full = self.is_full  # read first: a running round no longer reports its start
+                is_full = self.is_full  # read before the stage: a running round no longer reports its start
                 runs = control.stage is AveragingStage.RUNNING_ALLREDUCE
                 tracker.is_reducing(runs)
                 late_s = time.monotonic() - deadline

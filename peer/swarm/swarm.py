@@ -1,7 +1,7 @@
-"""One peer's membership in the swarm: fills the global batch with other peers, averages and steps with them.
+"""One peer's membership in the swarm: global batches, averaging and steps with other peers.
 
-`Swarm` executes the moves that `peer.swarm.decision` chooses: `peer.swarm.step_rounds` averages,
-and `peer.swarm.shared_state` takes the step. It runs in the process with the swarm's keys, and
+`Swarm` executes the moves chosen by `peer.swarm.decision`: `peer.swarm.step_rounds` averages, and
+`peer.swarm.shared_state` takes the step. `Swarm` runs in the process with the swarm's keys, and
 therefore signs receipts for the rounds that this peer reduced (`Witness`).
 """
 
@@ -54,7 +54,7 @@ from peer.swarm.view import MOST_BATCHES
 logger = logging.getLogger(__name__)
 LOOK_AGAIN_S = (0.5, 1.5)  # random interval, to spread the requests for a missed average
 HELD_POLL_S = 0.05
-MOST_SILENT_LOOKS = 5  # requests without an answer before the whole state is downloaded
+MOST_SILENT_LOOKS = 5  # unanswered requests before the whole state is downloaded
 ANYWHERE = Placement()
 Round = futures.Future[tuple[AveragedGroup | None, float]]  # the averaged group, and the duration in seconds
 
@@ -87,13 +87,13 @@ class SwarmProgress:
     target_batch_size: int
     peers: int
     samples_per_second: float  # this peer's rate
-    apart: bool = False  # whether no keeper was seen for the lifetime of records
+    apart: bool = False  # whether no keeper was seen within the lifetime of records
     stands_by: bool = False  # whether this peer waits for a faster connection
     paused: bool = False  # whether the operator has paused the run
 
 
 class Swarm:
-    """The swarm as used by the trainer and the keeper: created by `join`, closed by `leave`."""
+    """The trainer's and keeper's interface to the swarm: created by `join`, closed by `leave`."""
 
     def __init__(
         self,
@@ -104,13 +104,13 @@ class Swarm:
         suspicions: Suspicions,
         on_lost: Callable[[SwarmError], object],
     ) -> None:
-        """Start the averagers on a started DHT node. Raises `SwarmError` if the node is lost meanwhile."""
+        """Start the averagers on a started DHT node. Raises `SwarmError` if the node is lost."""
         credentials, guard = assembly.access.credentials, ReductionGuard(averaging=assembly.config.averaging)
         self._config, self._dht, self._line = assembly.config, assembly.dht, line
         self._events = assembly.events
         self._may_follow = assembly.role != "keeper"  # the keeper adopts the majority's state instead
         self._stands_by = False  # whether this peer waits for a faster connection
-        self._interrupted = threading.Event()  # this peer is leaving: stop waiting for others
+        self._interrupted = threading.Event()  # set when this peer leaves and must stop waiting for others
         self._watch = NodeWatch(self._dht, on_lost, assembly.access.clock)
         self._tracker = assembly.tracker(keeper_ids, guard.caps, suspicions)
         self._averager = assembly.state_averager(model, self._interrupted)
@@ -141,9 +141,9 @@ class Swarm:
         self._background = futures.ThreadPoolExecutor(1, "averaging")
         self._overlapping: Round | None = None
         self._last_samples = 0  # samples in this peer's newest microbatch
-        self._held = -1, 0.0  # last step in which this peer waited for the last samples, and for how long (s)
-        self._held_after = -1  # step after which this peer waited for the last samples in vain; -1: none
-        self._has_late_samples = False  # the accumulated samples are already one step late, the most allowed
+        self._held = -1, 0.0  # last step with a wait for the last samples, and the seconds waited
+        self._held_after = -1  # step after which the wait for the last samples timed out; -1: none
+        self._has_late_samples = False  # the accumulated samples are already one step late, which is the maximum
         self._silent_looks = 0  # successive unanswered requests for a missed average
         self._unfollowed = -1  # step after which the next average is unavailable; -1: none
         self._pause = DownloadPause(time.monotonic)
@@ -167,7 +167,7 @@ class Swarm:
         on_lost: Callable[[SwarmError], object] = lambda _: None,
         events: EventLog = NOWHERE,
     ) -> Swarm:
-        """Start the DHT node and the averagers. This forks: call it before initializing an accelerator.
+        """Start the DHT node and the averagers. Forks: call before initializing an accelerator.
 
         `on_lost` is called from a separate thread when one of these processes dies or hangs. Raises
         `SwarmError` if the p2p daemon does not start or no initial peer can be reached.
@@ -193,14 +193,14 @@ class Swarm:
 
     @property
     def is_behind(self) -> bool:
-        """Whether this peer has yet to adopt the swarm's state, and no round runs in the background."""
+        """Whether this peer lacks the swarm's state, and no round runs in the background."""
         tracker = self._tracker
         has_other = tracker.swarm_step > self.step or tracker.has_drifted or tracker.is_undone
         return self._overlapping is None and has_other
 
     @property
     def own_samples(self) -> int:
-        """This peer's samples that are not yet in any step, including those being averaged."""
+        """This peer's samples that are not yet in a step, including samples being averaged."""
         return self._gradients.all_samples
 
     @property
@@ -220,7 +220,7 @@ class Swarm:
 
     @property
     def wants_samples(self) -> bool:
-        """Whether another microbatch is useful: this peer has the swarm's state, and room for samples."""
+        """Whether this peer has the swarm's state and room for another microbatch."""
         return not (self.is_behind or self._has_enough or self._rounds.line_is_too_slow)
 
     @property
@@ -234,7 +234,7 @@ class Swarm:
         return view.step == self.step and view.step_is_shared
 
     def await_beacon(self, patience_s: float) -> Beacon | None:
-        """Wait for the keeper's beacon; None if none is seen within `patience_s`."""
+        """Wait for the keeper's beacon; return None if no beacon is seen within `patience_s`."""
         deadline = time.monotonic() + patience_s
         while (beacon := self._tracker.course.beacon) is None and time.monotonic() < deadline:
             if self._interrupted.wait(GROUP_POLL_S):
@@ -257,11 +257,11 @@ class Swarm:
         return self._watch.heard_at
 
     def keeper_at(self, addresses: Sequence[str]) -> None:
-        """Set the keeper's addresses, used whenever this peer does not see the keeper."""
+        """Set the keeper's addresses, used when this peer does not see the keeper."""
         self._tracker.keeper_at(addresses)
 
     def line_is_due(self) -> bool:
-        """Return whether to measure the bandwidth now; True once per interval."""
+        """Return whether a bandwidth measurement is due; True once per interval."""
         return self._line.is_due()
 
     def line_measured(self, rate: float) -> None:
@@ -276,7 +276,7 @@ class Swarm:
 
     @property
     def has_ended(self) -> bool:
-        """Whether this peer's state is the run's last; for a peer on standby, whether the swarm's state is."""
+        """Whether this peer's state, or on standby the swarm's, is the last of the run."""
         step = self._tracker.swarm_step if self._stands_by else self.step
         return self._tracker.course.steering.has_ended(step)
 
@@ -285,10 +285,10 @@ class Swarm:
         self._tracker.steer(steering)
 
     def add(self, samples: int) -> None:
-        """Report a microbatch whose gradient, summed over samples, was added to `.grad`."""
+        """Report a microbatch, whose gradient, summed over samples, was added to `.grad`."""
         self._last_samples = samples
         self._gradients.accumulate_grads_(samples)
-        if self._gradients.holds:  # these samples count towards the step after the one being averaged
+        if self._gradients.holds:  # these samples count towards the next step
             self._tracker.performance_ema.update(task_size=samples)
         else:
             self._report()
@@ -300,7 +300,7 @@ class Swarm:
         return samples_at_once(most, rate, self._tracker.course.allowances.usual_s)
 
     def conditions(self) -> Conditions:
-        """Return the conditions that decide whether this peer's samples are in time."""
+        """Return the durations that determine whether this peer's samples are in time."""
         rate, line_rate = self._tracker.performance_ema.samples_per_second, self._line.rate
         return Conditions(
             step_s=self._tracker.course.allowances.usual_s,
@@ -314,11 +314,11 @@ class Swarm:
         self._tracker.begin_training()
 
     def advance(self, collect: Callable[[], None] = lambda: None) -> StepOutcome | None:
-        """Take the next global step if its batch is full; return None while it is not.
+        """Take the next global step if its batch is full; return None otherwise.
 
-        `collect` adds gradients accumulated outside `.grad` to it. If the outcome is not `averaged`,
-        `lost_samples` were discarded; if that is 0, all accumulated samples remain valid. With
-        delayed steps the batch is averaged in the background, and the first call afterwards steps.
+        `collect` adds gradients accumulated elsewhere to `.grad`. If the outcome is not `averaged`,
+        `lost_samples` were discarded; if 0, all accumulated samples remain valid. With delayed
+        steps, the batch is averaged in the background, and the next call takes the step.
         """
         if self._overlapping is not None:
             return self._conclude(self._overlapping, collect)
@@ -350,7 +350,7 @@ class Swarm:
         return self._step(*self._average())
 
     def _hold(self) -> None:
-        """Wait while `Move.HOLD` applies; after a timeout, do not wait again in this step."""
+        """Wait while `Move.HOLD` applies; after a timeout, do not wait again in the step."""
         tracker, began, step = self._tracker, time.monotonic(), self.step
         held_before_s = self._held[1] if self._held[0] == step else 0.0
         longest_s = longest_hold_s(
@@ -368,7 +368,7 @@ class Swarm:
         self._held = step, held_before_s + time.monotonic() - began
 
     def _stand_by(self) -> StepOutcome | None:
-        """Wait for a faster connection; return an outcome with the lost samples first, None on later calls."""
+        """Wait for a faster connection; the first call returns an outcome with the lost samples."""
         self._line.doubt()
         self._tracker.stand_by(self._line.rate)
         if self._stands_by:
@@ -381,7 +381,7 @@ class Swarm:
         return self._without_step(0.0, lost, LostCause.SLOW_LINE.value)
 
     def _situation(self) -> Situation:
-        """Return this peer's situation; a peer whose state is not the swarm's cannot follow averages."""
+        """Return this peer's situation; a peer with a drifted state cannot follow averages."""
         tracker = self._tracker
         may_follow = self._may_follow and self._unfollowed != self.step
         return Situation(
@@ -410,9 +410,9 @@ class Swarm:
 
     @property
     def _others_arrive(self) -> bool:
-        """Whether to wait, for a limited time, for peers that have yet to take this peer's newest step.
+        """Whether to wait, for a limited time, for peers that have not taken the newest step.
 
-        Samples accumulated during a round could otherwise fill the next batch before they arrive.
+        Otherwise, samples accumulated during a round could fill the next batch before they arrive.
         """
         patience_s = self._config.averaging.matchmaking_time_s
         return self._tracker.view.arriving > 0 and time.monotonic() - self.state.changed_at < patience_s
@@ -429,7 +429,7 @@ class Swarm:
         return bool(has_share) or self._has_enough
 
     def finish(self, collect: Callable[[], None]) -> StepOutcome | None:
-        """Interrupt a background round before leaving; return its outcome, or None if it produced no step."""
+        """Interrupt a background round before leaving; return its outcome, if there is one."""
         self.interrupt()
         if self._overlapping is None:
             return None
@@ -441,7 +441,7 @@ class Swarm:
         return self._rounds.average_when_due(), time.perf_counter() - began
 
     def _conclude(self, overlapping: Round, collect: Callable[[], None]) -> StepOutcome | None:
-        """Take the step of a background round; return None while it runs, or if it failed, changing nothing."""
+        """Take the step of a background round; return None if it is running or has failed."""
         while (self._is_ahead or self._rounds.line_is_too_slow) and not (
             overlapping.done() or self._interrupted.is_set()
         ):
@@ -482,9 +482,9 @@ class Swarm:
         )
 
     def _follow(self, collect: Callable[[], None]) -> StepOutcome | None:
-        """Take the first missed step from its average; return None if the average is not available now.
+        """Take the first missed step from its average; return None if the average is unavailable.
 
-        Accumulated samples are lost, unless the run accepts samples that are one step late.
+        Accumulated samples are discarded, unless the run accepts samples that are one step late.
         """
         began = time.perf_counter()
         keeps_samples, reason = self._keeps_late_samples, self._why_lost()
@@ -509,9 +509,9 @@ class Swarm:
 
     @property
     def _keeps_late_samples(self) -> bool:
-        """Whether samples one step late count towards the next step, as a run with delayed steps allows.
+        """Whether samples one step late count towards the next step, as delayed steps allow.
 
-        None of these samples has been sent to others, which might have counted them.
+        These samples must not have been sent to other peers, which might have counted them.
         """
         is_next = self._tracker.swarm_step == self.step + 1
         return is_next and self._may_overlap and not self._rounds.attempts and not self._has_late_samples
@@ -546,7 +546,7 @@ class Swarm:
         )
 
     def _why_lost(self) -> str:
-        """Return the reason why this peer adopts another state and loses its accumulated samples."""
+        """Return the reason for adopting another state and losing the accumulated samples."""
         if self._tracker.is_undone:
             return LostCause.UNDONE.value
         if self._tracker.swarm_step <= self.step:
@@ -585,7 +585,7 @@ class Swarm:
 
     @property
     def rounds(self) -> RoundTally:
-        """The numbers of this peer's averaging rounds by outcome."""
+        """The counts of this peer's averaging rounds by outcome."""
         return self._rounds.counts.tally
 
     @property
@@ -605,7 +605,7 @@ class Swarm:
 
     @property
     def batch_s(self) -> float:
-        """The seconds in which the current trainers compute a batch; infinite while no rate is known."""
+        """The seconds in which the current trainers compute a batch; infinite without rates."""
         rate = self._tracker.view.rate
         return self._tracker.target_batch_size / rate if rate > 0 else math.inf
 
@@ -615,7 +615,7 @@ class Swarm:
         return self._tracker.view.census
 
     def interrupt(self) -> None:
-        """Make `advance` stop waiting for others, because this peer is about to leave; safe from any thread."""
+        """Make `advance` stop waiting for others before this peer leaves; thread-safe."""
         self._interrupted.set()
 
     def leave(self) -> None:
@@ -646,7 +646,7 @@ class Witness:
         """Sign a receipt of the round that led to `step`; return "" if this peer reduced nothing.
 
         `weights`: peer ID -> samples; `pseudonyms`: peer ID -> name in receipts. The device's own
-        samples are included: they prove nothing, but make all receipts of a round equal.
+        samples are included: they prove nothing, but all receipts of a round are equal.
         """
         samples = {pseudonyms[peer]: brought for peer, brought in whole_samples(weights).items()}
         if not samples:

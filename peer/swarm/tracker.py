@@ -1,10 +1,10 @@
-"""Tracks the swarm's progress towards its next global step through signed records in the DHT.
+"""The tracker of the swarm's progress towards the next global step, from signed DHT records.
 
 hivemind's tracker begins a step at an *estimated* time and trusts the highest claimed step. This
-tracker waits for enough reported samples and trusts `peer.swarm.view`.
+tracker waits for enough reported samples and uses the step in `peer.swarm.view`.
 
-Each read takes all records from several nodes, and each report goes to several. While the batch is
-far from full, reads and reports are rare (`peer.swarm.refresh`), because home connections are slow.
+Each read fetches changes from several nodes, and each report is sent to several nodes. Because home
+connections are slow, both are rare while the batch is far from full (`peer.swarm.refresh`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ NOTHING_SEEN = SwarmView(0, 0, 0, 0, 0.0, 0, ())
 
 
 class StepTracker(ProgressTracker):
-    """hivemind's progress tracker on top of signed records; see the module's docstring."""
+    """hivemind's progress tracker on signed records; see the module's docstring."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class StepTracker(ProgressTracker):
         self._steering = Steering()
         self._sketch: tuple[int, Sketch] = (-1, ())
         self._keeper_ids = tuple(keeper_ids)
-        self._keeper_addresses: tuple[str, ...] = ()  # addresses received since joining
+        self._keeper_addresses: tuple[str, ...] = ()  # received since joining
         self._greeted_at = float("-inf")
         self._published: tuple[float, object, int] = (float("-inf"), None, 0)  # last report: time, stage, samples
         self._reducing_since: float | None = None
@@ -114,17 +114,17 @@ class StepTracker(ProgressTracker):
 
     @property
     def keeper_may_be_late(self) -> bool:
-        """Whether the keeper was seen recently: its record, or the read, may only be delayed."""
+        """Whether the keeper was seen recently, so that only its record or the read may be late."""
         return swarm_time() - self._keeper_seen_at < self.metadata_expiration
 
     def set_sketch(self, step: int, sketch: Sketch) -> None:
-        """Set the sketch of this peer's state after `step`, included in the reports of that step."""
+        """Set the sketch of this peer's state after `step`, for the reports of that step."""
         self._sketch = (step, sketch)
 
     def begin_step_after(self, step: int, era: int) -> None:
         """Begin the step after this peer's state at `step`; call while updates are paused.
 
-        A newer `era` resets the swarm's known progress, which belongs to an older era.
+        A newer `era` resets the swarm's known progress, which belongs to the older era.
         """
         if era > self.era:
             self.global_progress.epoch, self.global_progress.samples_accumulated = step, 0
@@ -137,7 +137,7 @@ class StepTracker(ProgressTracker):
         return self._sketch[1]
 
     def carry_over(self, samples: int) -> None:
-        """Add samples that were computed earlier to this step's count; call while updates are paused."""
+        """Start this step's count with samples computed earlier; call while updates are paused."""
         self.local_progress = self._get_local_progress(self.local_progress.epoch, samples)
         self.should_report_progress.set()
 
@@ -159,7 +159,7 @@ class StepTracker(ProgressTracker):
 
         `weights`: the samples declared by the senders of the parts that this peer reduced;
         `counted`: the samples averaged in these parts; `attested`: both, according to all reducers.
-        `short`: too few samples, so no step follows. Else the keeper credits the counted samples.
+        `short`: too few samples for a step; otherwise the keeper credits the counted samples.
         """
         step = self.local_progress.epoch
         if counted and not short and self._role == "keeper":
@@ -173,27 +173,27 @@ class StepTracker(ProgressTracker):
         return self._role != "keeper" and self.course.era > self.era
 
     def heed(self, findings: Iterable[Finding]) -> None:
-        """Act on the averager's findings about other peers, from successful and failed rounds."""
+        """Process the averager's findings about other peers, from successful and failed rounds."""
         step, findings = self.local_progress.epoch, list(findings)
         refused = {found.peer_id: found.detail for found in findings if found.kind == "parts"}
         self.course.parts_refused(step, refused)
         self.course.suspect_all((found for found in findings if found.kind != "parts"), step)
 
     def steer(self, steering: Steering) -> None:
-        """Set the operator's steering in the keeper's beacon, which the keeper itself follows too."""
+        """Set the operator's steering in the beacon, which all peers and the keeper follow."""
         if steering != self._steering:
             self._steering = steering
             self.should_report_progress.set()
 
     def is_reducing(self, reduces: bool) -> None:
-        """Read less and less often while a group averages: its members are known and need their bandwidth."""
+        """Set whether a group averages; reads then become rarer, to save bandwidth."""
         began_at = self._reducing_since
         self._reducing_since = None if not reduces else time.monotonic() if began_at is None else began_at
         if not reduces and began_at is not None:
             self.look_now()
 
     def look_now(self) -> None:
-        """Read the records at once, before the scheduled time."""
+        """Read the records now, before the scheduled time."""
         self.global_progress.next_fetch_time = swarm_time()
         self.global_state_updated.set()
 
@@ -206,7 +206,7 @@ class StepTracker(ProgressTracker):
     def stand_by(self, slow_line: float | None) -> None:
         """Announce that this peer is on standby, so that others need not wait for it.
 
-        `slow_line`: its bandwidth in bytes per second, or None to withdraw the announcement.
+        `slow_line`: this peer's bandwidth in bytes per second; None withdraws the announcement.
         """
         if slow_line != self._slow_line or (slow_line is not None and self._training):
             self._slow_line = slow_line
@@ -244,7 +244,7 @@ class StepTracker(ProgressTracker):
         )
 
     def _course(self) -> Course:
-        """Return the beacon, which lists only credits above a newcomer's claim limit."""
+        """Return the beacon's course, which lists only credits above a newcomer's claim limit."""
         allowances = self.course.allowances
         return Course(
             age_s=self.course.age_s(self.local_progress.epoch, time.monotonic()),
@@ -254,7 +254,7 @@ class StepTracker(ProgressTracker):
         )
 
     async def _progress_reporter(self) -> None:
-        """Publish the record on progress, at most as often as others read it, and as a heartbeat."""
+        """Publish the record on progress, at limited intervals, and as a heartbeat."""
         loop = asyncio.get_running_loop()
         while not self.shutdown_triggered.is_set():
             await loop.run_in_executor(None, self.should_report_progress.wait, self.heartbeat_s)
@@ -264,7 +264,7 @@ class StepTracker(ProgressTracker):
             await loop.run_in_executor(None, self._publish_quietly)
 
     def _await_turn(self) -> None:
-        """Wait until an increase of samples may be reported; any other change is reported at once."""
+        """Wait until additional samples may be reported; any other change is reported at once."""
         while True:
             self.should_report_progress.clear()
             published_at, stage, samples = self._published
@@ -278,7 +278,7 @@ class StepTracker(ProgressTracker):
 
     @property
     def _stage(self) -> object:
-        """The facts whose changes are reported at once."""
+        """The values whose changes are reported at once."""
         training = self._training, self._slow_line
         return self.local_progress.epoch, self.era, training, self._steering, self._sketch
 
@@ -302,7 +302,7 @@ class StepTracker(ProgressTracker):
             time.sleep(min(1.0, self.heartbeat_s))
 
     def _greet_lost_keeper(self) -> None:
-        """Ping a keeper that is not visible; after a restart the keeper knows no peers."""
+        """Ping a keeper that is not visible, because a restarted keeper knows no peers."""
         if self._keeper_ids and swarm_time() > self._greeted_at + GREETING_PERIOD_S:
             self._greeted_at = swarm_time()
             greeting = partial(greet, peer_ids=self._keeper_ids, addresses=self._keeper_addresses)
@@ -315,7 +315,7 @@ class StepTracker(ProgressTracker):
         self._greeted_at = float("-inf")
 
     def _parse_swarm_progress_data(self, metadata: Any) -> GlobalTrainingProgress:
-        """Convert records (a dictionary with expirations) to hivemind's form, and update the view."""
+        """Convert records (a dictionary with expirations) to hivemind's type; update the view."""
         now = swarm_time()
         own = self.local_progress
         records = self._newest.take(read_records(metadata, self._check), now)
@@ -346,7 +346,7 @@ class StepTracker(ProgressTracker):
         return look_interval_s(view.live, remaining_s, self.min_refresh_period, longest_s)
 
     def _with_own(self, peers: list[KnownPeer]) -> list[KnownPeer]:
-        """Return the records with this peer's published record replaced by its current one."""
+        """Return the records, with this peer's published record replaced by its current record."""
         others = [peer for peer in peers if peer.peer_id != self.own_id]
         if not self._training:
             return others
@@ -357,7 +357,7 @@ class StepTracker(ProgressTracker):
         return checked_token(self._access.credentials, jwt, self._access.clock())
 
     def shutdown(self, timeout: float | None = None) -> None:
-        """Stop tracking, and publish that others need not wait for this peer."""
+        """Stop tracking, and announce that others need not wait for this peer."""
         for event in self.shutdown_triggered, self.should_report_progress, self.global_state_updated:
             event.set()
         if self.is_alive():

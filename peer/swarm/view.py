@@ -1,8 +1,9 @@
-"""A peer's view of the swarm, computed from the DHT records with limits on what is trusted.
+"""A peer's view of the swarm, computed from the DHT records with limits on claims.
 
-The swarm's step is the one that more than half of the members have reached, near the keeper's
-beacon. A member has one vote, however many devices it has. Samples are capped per member
-(`peer.swarm.credit`), and peers with impossible claims are reported (`peer.reporting.suspicions`).
+The swarm's step is the step that more than half of the members have reached, limited by the
+keeper's beacon. A member has one vote, regardless of its number of devices. Samples are capped per
+member (`peer.swarm.credit`), and peers with impossible claims are reported
+(`peer.reporting.suspicions`).
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from peer.swarm.credit import Allowances, FalseClaims, is_inflated, newcomer_sha
 from peer.swarm.fingerprint import Sketch, drifted
 from peer.swarm.records import Beacon, BeaconWatch, KnownPeer, nearest_step
 
-STEPS_AHEAD = 2  # plausible lead of a record over the swarm's step, because others may be late
-STEPS_PER_SECOND = 2.0  # upper bound on any swarm's speed, for steps taken since the last read
-MOST_BATCHES = 8  # most batches that a device accumulates towards one step
+STEPS_AHEAD = 2  # plausible lead of a record over the swarm's step; other records may be late
+STEPS_PER_SECOND = 2.0  # upper bound on a swarm's speed, for steps taken since the last read
+MOST_BATCHES = 8  # maximum number of batches that a device accumulates towards one step
 REMEMBERED_SKETCHES = 16  # number of steps whose sketches are remembered
-GREETING_PERIOD_S = 5.0  # interval at which peers without a keeper ping it
+GREETING_PERIOD_S = 5.0  # interval of pings to a keeper that is not visible
 MEETING_S = GREETING_PERIOD_S + 1.0
 
 
@@ -41,18 +42,18 @@ class TrainerPace:
 
 @dataclass(frozen=True)
 class SwarmView:
-    """One peer's view of the swarm, from the records at one moment."""
+    """One peer's view of the swarm, from the records at one point in time."""
 
     step: int  # the swarm's step
     samples: int  # counted samples towards the next step, from peers at `step`
     trainers: int  # number of training peers at any step
-    averaging: int  # peers at `step` that join the next averaging, including keeper and auxiliary peers
+    averaging: int  # peers at `step` that join the next round, including keeper and auxiliary peers
     rate: float  # credited samples per second of all trainers
     keepers: int
     keeper_sketch: Sketch  # the beacon's sketch if the beacon is at `step`; else empty
     live: int = 0  # active peers at any step, including keeper and auxiliary peers
     newest_step: int = 0  # newest step of any active peer
-    arriving: int = 0  # peers one step behind, probably about to take the step
+    arriving: int = 0  # peers one step behind, which are probably about to take the step
     census: Census = ()
     paces: tuple[TrainerPace, ...] = ()  # paces of the trainers at `step`
     here: frozenset[str] = frozenset()  # IDs of the peers counted in `averaging`
@@ -60,7 +61,7 @@ class SwarmView:
     step_is_shared: bool = False  # a peer other than a keeper has taken the step
 
     def expected_samples(self, own_id: str, now: float, longest_s: float) -> float:
-        """Return the samples added by others since their records, extrapolated for at most `longest_s`."""
+        """Return the estimated samples of others since their records, for at most `longest_s`."""
         return sum(
             pace.rate * min(max(0.0, now - pace.time), longest_s) for pace in self.paces if pace.peer_id != own_id
         )
@@ -68,7 +69,7 @@ class SwarmView:
     def remaining_s(self, own_id: str, missing: int, now: float, longest_s: float) -> float:
         """Return the seconds until a batch that lacks `missing` samples is full.
 
-        Reported rates are extrapolated for at most `longest_s`; infinite without rates.
+        Rates are extrapolated for at most `longest_s`; the result is infinite without rates.
         """
         rate = sum(pace.rate for pace in self.paces)
         if rate <= 0:
@@ -76,11 +77,11 @@ class SwarmView:
         return max(0.0, missing - self.expected_samples(own_id, now, longest_s)) / rate
 
     def usual_remaining_s(self, target: int) -> float:
-        """Return the seconds until a batch of `target` samples is full if trainers of all steps contribute."""
+        """Return the seconds until `target` samples are full, with the trainers of all steps."""
         return max(0, target - self.samples) / self.rate if self.rate > 0 else math.inf
 
     def faster_rate(self, own_id: str) -> float:
-        """Return the total rate of the trainers at this step that are faster than the peer `own_id`."""
+        """Return the total rate of the trainers at this step that are faster than this peer."""
         own = max(((pace.rate, pace.peer_id) for pace in self.paces if pace.peer_id == own_id), default=(0.0, own_id))
         return sum(pace.rate for pace in self.paces if (pace.rate, pace.peer_id) > own)
 
@@ -131,7 +132,7 @@ def training(peers: Iterable[KnownPeer]) -> list[KnownPeer]:
 
 
 def slow_lines_of(peers: Iterable[KnownPeer]) -> tuple[float, ...]:
-    """Return the bandwidth of each member's fastest trainer on standby, in bytes per second, in any era."""
+    """Return the bandwidth of each member's fastest trainer on standby, in bytes per second."""
     fastest: dict[str, float] = {}
     for peer in peers:
         rate = peer.record.slow_line
@@ -141,7 +142,7 @@ def slow_lines_of(peers: Iterable[KnownPeer]) -> tuple[float, ...]:
 
 
 def claim_of(accumulated: int, target: int) -> int:
-    """Cap the reported samples at `MOST_BATCHES` batches, the most that other peers believe."""
+    """Cap the reported samples at `MOST_BATCHES` batches, the maximum that other peers accept."""
     return min(accumulated, MOST_BATCHES * target)
 
 
@@ -164,7 +165,7 @@ def beacon_of(peers: Iterable[KnownPeer]) -> Beacon | None:
 
 
 class SwarmCourse:
-    """The swarm's course over time, with the history needed to judge claims."""
+    """The swarm's progress over time, with the history needed to check claims."""
 
     def __init__(
         self,
@@ -180,7 +181,7 @@ class SwarmCourse:
         self._is_keeper = is_keeper
         self._watch = BeaconWatch(silent_after_s)
         self._silent_after_s = silent_after_s
-        self._last_seen: dict[str, tuple[float, KnownPeer]] = {}  # peer ID -> time of its last record, and the record
+        self._last_seen: dict[str, tuple[float, KnownPeer]] = {}  # peer ID -> time and last record
         self._first_step_s = first_step_s  # assumed duration of a step until one is known
         self._least_share = least_share
         self._suspicions = suspicions
@@ -190,11 +191,11 @@ class SwarmCourse:
         self._met_at: float | None = None  # time at which this peer first saw a trainer
         self._sketches: dict[int, Sketch] = {}  # step -> sketch of the beacon or the majority
         self._reported: dict[int, dict[str, tuple[str, Sketch]]] = {}  # step -> peer ID -> member and sketch
-        self._sights: dict[str, tuple[float, int]] = {}  # peer ID -> time and number of its last plausible step
+        self._sights: dict[str, tuple[float, int]] = {}  # peer ID -> time and last plausible step
         self.allowances = Allowances(target=1)
 
     def look(self, peers: list[KnownPeer], target: int, now: float) -> SwarmView:
-        """Update with these records, and return the view of the swarm at `now` (local seconds)."""
+        """Process these records, and return the view of the swarm at `now` (local seconds)."""
         beacon, era = beacon_of(peers), self.era
         held = self._watch.look(beacon, now)
         if self.era != era:
@@ -210,7 +211,7 @@ class SwarmCourse:
             peers, lately = ([peer for peer in seen if peer.record.era == self.era] for seen in (peers, lately))
         trainers = training(peers)
         self._peers = {peer.peer_id: peer for peer in peers}
-        # the keeper issues the beacon, so it does not wait for one but follows the majority
+        # the keeper issues the beacon and follows the majority
         step = nearest_step(agreed_step(steps_by_member(trainers)), beacon, None if self._is_keeper else held)
         if step != self._step_began[0] or self._met_at is None:  # the first step may take days
             self._begin_step(step, beacon, now)
@@ -239,11 +240,11 @@ class SwarmCourse:
         return Steering() if newest is None else newest.course.steering
 
     def sketch_at(self, step: int) -> Sketch:
-        """Return the beacon's, or else the majority's, sketch of the state after `step`; empty if unknown."""
+        """Return the accepted sketch of the state after `step`; empty if unknown."""
         return self._sketches.get(step, ())
 
     def is_most_reported(self, step: int, sketch: Sketch) -> bool:
-        """Return whether this sketch of the state after `step` is the single most common one among members."""
+        """Return whether no other sketch of the state after `step` is as common among members."""
         supporters = supporters_of(self._reported.get(step, {}).values())
         most = max(map(len, supporters.values()), default=0)
         leading = [known for known, theirs in supporters.items() if len(theirs) == most]
@@ -254,10 +255,10 @@ class SwarmCourse:
     ) -> None:
         """Check the trainers' claims against their samples in a round towards `step + 1`.
 
-        `weights`: peer ID -> samples in the parts that this peer reduced; `attested`: the same
+        `weights`: peer ID -> samples in the parts that this peer reduced; `attested`: the samples
         according to all reducers. `short`: the round had too few samples for a step.
         """
-        known = list(self._peers.values())  # a copy, because the tracker's thread may read again meanwhile
+        known = list(self._peers.values())  # a copy, because the tracker's thread may read concurrently
         here = [peer for peer in known if peer.role == "trainer" and peer.record.step == step]
         self._claims.round_ended(here, weights, attested, self.allowances, short)
         for peer in here:
@@ -267,7 +268,7 @@ class SwarmCourse:
         self._look_for_inflated_weights(training(known), step, weights)
 
     def _look_for_inflated_weights(self, trainers: list[KnownPeer], step: int, weights: Mapping[str, float]) -> None:
-        """Suspect trainers with impossible weights; the limits are generous, since records may be outdated."""
+        """Suspect trainers with impossible weights; generous limits allow for outdated records."""
         caps, most = self.allowances.weight_caps(trainers), MOST_BATCHES * self.allowances.target
         for peer in trainers:
             named, claimed = weights.get(peer.peer_id, 0.0), peer.record.samples
@@ -275,26 +276,26 @@ class SwarmCourse:
                 self.suspect(peer.peer_id, "weight", step, f"claims {claimed} samples and names the weight {named:g}")
 
     def parts_refused(self, step: int, reasons: Mapping[str, str]) -> None:
-        """Suspect senders that were banned from a round, and stop counting them; `reasons`: by peer ID."""
+        """Suspect senders banned from a round, and stop counting them; `reasons`: by peer ID."""
         self._claims.parts_refused(reasons)
         for peer_id, reason in reasons.items():
             self.suspect(peer_id, "parts", step, reason)
 
     def weight_caps(self) -> tuple[dict[str, float], float]:
-        """Return each trainer's weight limit in a round (peer ID -> samples), and that of other devices."""
+        """Return the weight limits in a round: peer ID -> samples, and that of other devices."""
         return self.allowances.weight_caps(training(self._peers.values())), self.allowances.newcomers_cap
 
     def judge_donor(self, donor: str, step: int, sketch: Sketch) -> None:
-        """Suspect the donor of a wrong state if its own record contradicts that state.
+        """Suspect the donor of a wrong state if the donor's record contradicts that state.
 
-        An honest peer that was cut off may give a wrong state too, but its record shows the same one.
+        An honest peer that was cut off may send a wrong state too, but with a matching record.
         """
         record = self._peers[donor].record if donor in self._peers else None
         if record is not None and record.step == step and drifted(sketch, record.sketch):
             self.suspect(donor, "state", step, "gave a state that is neither the swarm's nor the one of its record")
 
     def suspect(self, peer_id: str, kind: SuspicionKind, step: int, detail: str) -> None:
-        """Report a suspicion against another peer, with its member and device if its record is known."""
+        """Report a suspicion against another peer, with its member and device if they are known."""
         if peer_id == self._own_id:
             return
         peer = self._peers.get(peer_id)
@@ -302,16 +303,16 @@ class SwarmCourse:
         self._suspicions.raise_against(Suspicion(peer_id, member, device, kind, step, detail))
 
     def suspect_all(self, findings: Iterable[Finding], step: int) -> None:
-        """Report the suspicions that the averager's process found."""
+        """Report the averager's findings as suspicions."""
         for finding in findings:
             self.suspect(finding.peer_id, finding.kind, step, finding.detail)
 
     def has_met_all(self, now: float) -> bool:
-        """Return whether all peers have had time to appear; the first ones alone are no majority."""
+        """Return whether all peers have had time to appear; the first ones are no majority."""
         return self._met_at is not None and now - self._met_at >= MEETING_S
 
     def age_s(self, step: int, now: float) -> float:
-        """Return the seconds since the swarm began this step; 0 if it is at another or nobody has trained."""
+        """Return the seconds since the swarm began this step; 0 for any other step."""
         begun, began = self._step_began
         return max(0.0, now - began) if begun == step and self._met_at is not None else 0.0
 
@@ -337,8 +338,8 @@ class SwarmCourse:
     def _remember_sketches(self, trainers: list[KnownPeer], view: SwarmView, *, may_agree: bool) -> None:
         """Store the sketches that members report, and the accepted sketch of each step.
 
-        Members take a step one after another, so a read may find no two at the same step. The
-        keeper therefore counts every sketch that a member has ever reported for a step.
+        Members take a step at different times, so a read may find no two of them at the same step.
+        The keeper therefore counts every sketch that a member has reported for a step.
         """
         for peer in trainers:
             if peer.record.sketch and -REMEMBERED_SKETCHES < peer.record.step - view.step <= STEPS_AHEAD:
@@ -355,11 +356,11 @@ class SwarmCourse:
                 del known[step]
 
     def _look_for_liars(self, trainers: list[KnownPeer], step: int, target: int, now: float) -> None:
-        """Suspect peers whose claims are impossible, even allowing for outdated records or a long step.
+        """Suspect peers with impossible claims, allowing for outdated records and long steps.
 
-        While the keeper is away, an honest peer that is out of sight may train alone. Its step then
+        While the keeper is away, an honest peer may train alone, unseen by others. Its step then
         seems to jump, whether the returning keeper adopts its state or rolls it back. A peer is
-        therefore suspected only of a jump that occurs while this peer observes it.
+        therefore suspected only of a jump between two reads.
         """
         horizon = step + STEPS_AHEAD + int(self.age_s(step, now) * STEPS_PER_SECOND)
         sights = {peer.peer_id: self._sights.get(peer.peer_id, (now, peer.record.step)) for peer in trainers}
@@ -376,16 +377,16 @@ class SwarmCourse:
 
 
 def agreed_step(claims: Mapping[str, Sequence[int]]) -> int:
-    """Return the highest step that most members have reached, each with more than half of its devices.
+    """Return the highest step that most members have reached with most of their devices.
 
-    `claims` has the steps of each member's devices; 0 if it is empty.
+    `claims`: the steps of each member's devices; the result is 0 if it is empty.
     """
     votes = [median_low(steps) for steps in claims.values() if steps]
     return median_low(votes) if votes else 0
 
 
 def agreed_sketch(sketches: Iterable[tuple[str, Sketch]], members: int) -> Sketch:
-    """Return the sketch that more than half of `members` report, each with all of its devices; empty if none.
+    """Return the sketch that more than half of `members` report with all devices; empty if none.
 
     `sketches` are (member, sketch) pairs of the devices at one step.
     """
@@ -394,7 +395,7 @@ def agreed_sketch(sketches: Iterable[tuple[str, Sketch]], members: int) -> Sketc
 
 
 def supporters_of(sketches: Iterable[tuple[str, Sketch]]) -> dict[Sketch, set[str]]:
-    """Return the clearly different sketches, each with the members whose devices all report it."""
+    """Return the distinct sketches, each with the members whose devices all report it."""
     reported = [(member, sketch) for member, sketch in sketches if sketch]
     found: dict[Sketch, set[str]] = {}
     for _, candidate in reported:

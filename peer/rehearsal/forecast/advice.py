@@ -1,4 +1,4 @@
-"""Recommendations for a run file: other settings, tried on the same volunteers for an hour of virtual time."""
+"""Recommendations for a run file: other settings, tried with the same volunteers for an hour."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from peer.rehearsal.scenario import Scenario
 
 LEAST_GAIN = 1.05  # factor below which a change is not recommended
 LOCAL = "local steps"
-MUCH_BETTER = 1.1  # factor by which a change that alters the training more must be better
+MUCH_BETTER = 1.1  # required gain of a change that alters the training more
 LARGER_BATCHES = (2, 4)
 LOCAL_STEPS = 8
 LONGER_TIMEOUT, SHORTER_MATCHMAKING = 3, 1 / 3
@@ -27,12 +27,12 @@ SHORTENED_S = HOUR_S
 
 @dataclass(frozen=True)
 class TriedChange:
-    """Other values for some keys of the run file."""
+    """A change of some keys of the run file."""
 
     dial: str
     keys: Mapping[str, Any]  # changed keys of the section `averaging`
-    reason: str  # reason why it may help
-    training: str = ""  # effect on the training itself; empty: none
+    reason: str  # reason why the change may help
+    training: str = ""  # effect of the change on the training itself; empty: none
     title: str = ""  # short title for a table
 
     def applied(self, config: RunConfig) -> RunConfig | None:
@@ -45,14 +45,14 @@ class TriedChange:
             return None
 
     def written(self) -> str:
-        """Return the keys as written in the section `averaging` of a run file."""
+        """Return the keys in the syntax of a run file's section `averaging`."""
         values = {key: str(value).lower() if isinstance(value, bool) else value for key, value in self.keys.items()}
         return ", ".join(f"{key}: {value}" for key, value in values.items())
 
 
 @dataclass(frozen=True)
 class TriedOutcome:
-    """A change, with the figures before and after."""
+    """A tried change, with the figures before and after the change."""
 
     change: TriedChange
     before: RehearsalReport
@@ -60,7 +60,7 @@ class TriedOutcome:
 
     @property
     def gains(self) -> tuple[float, ...]:
-        """For each seed, samples in steps with the change divided by those without, for the same volunteers."""
+        """For each seed, the ratio of samples in steps with the change to samples without it."""
         pairs = zip(self.before.runs, self.after.runs, strict=True)
         return tuple(samples_per_hour(after) / max(1.0, samples_per_hour(before)) for before, after in pairs)
 
@@ -163,7 +163,7 @@ def changes_to_try(config: RunConfig) -> list[TriedChange]:
 
 
 def _smaller_ways(averaging: Averaging) -> tuple[AveragingWay, ...]:
-    """Return the measured modes that send fewer bytes than the run's own; none if the run chooses its mode."""
+    """Return the measured modes with fewer bytes than the run's mode; none for `auto`."""
     ways, own = ways_of(averaging, before_run=True), way_of(averaging)
     if averaging.compression == "none" and not averaging.powersgd_rank:
         return ways
@@ -176,10 +176,10 @@ def advise(
     seeds: int,
     progress: Callable[[str], None] = lambda _: None,
 ) -> RehearsalAdvice:
-    """Try single changes, then combinations of the best ones, with the same volunteers.
+    """Try single changes, then combinations of the best changes, with the same volunteers.
 
-    Changes without effect on the training are tried first. Those that alter it are added to the
-    best of these, and must gain much more.
+    Changes without effect on the training are tried first. Changes that alter the training are
+    added to the best of these, and must gain much more.
     """
 
     def shortened(config: RunConfig, seed: int) -> Scenario:
@@ -223,7 +223,7 @@ def advise(
 
 
 def _best_of_each_dial(outcomes: list[TriedOutcome], least_gain: float) -> list[TriedOutcome]:
-    """Return the best change of each setting; a later change, which goes further, must gain much more."""
+    """Return the best change of each setting; a later, larger change must gain much more."""
     best: dict[str, TriedOutcome] = {}
     for outcome in outcomes:
         dial = outcome.change.dial
@@ -234,7 +234,7 @@ def _best_of_each_dial(outcomes: list[TriedOutcome], least_gain: float) -> list[
 
 
 def _together(changes: list[TriedChange], title: str) -> TriedChange:
-    """Combine changes into one, which has the `dial` of the last."""
+    """Combine changes into one change with the `dial` of the last."""
     keys = {key: value for change in changes for key, value in change.keys.items()}
     reasons, training = (
         "; ".join(dict.fromkeys(part for text in texts for part in text.split("; ") if part))

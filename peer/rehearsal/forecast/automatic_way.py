@@ -1,4 +1,4 @@
-"""The averaging mode that a run with `averaging.compression: auto` would choose for a rehearsed swarm."""
+"""The averaging mode of a rehearsed swarm with `averaging.compression: auto`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from peer.rehearsal.scenario import Rehearsed, Scenario
 def with_chosen_way(
     config: RunConfig, scenario_of: Callable[[RunConfig, int], Scenario]
 ) -> tuple[RunConfig, AveragingChoice | None]:
-    """Return the run with the mode it would choose in the first seed's swarm, and that choice.
+    """Return the run with its automatic mode for the first seed's swarm, and the choice.
 
     A run with an explicit mode, or without trainers, is returned unchanged, with None as the choice.
     """
@@ -50,7 +50,7 @@ def _with_way(config: RunConfig, way: AveragingWay) -> RunConfig:
 
 
 def _in_the_middle(scenario: Scenario) -> list[Rehearsed]:
-    """Return the devices present at half-time; all devices if none of these trains."""
+    """Return the devices present halfway through; all devices if no present device trains."""
     moment = scenario.duration_s / 2
     present = [
         device

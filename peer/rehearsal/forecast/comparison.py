@@ -1,4 +1,4 @@
-"""Comparison of a past run's measured figures with its rehearsals, which shows how accurate rehearsals are."""
+"""Comparison of a past run's measured figures with its rehearsals, to show their accuracy."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class PastComparison:
     def changes(self) -> tuple[str, ...]:
         """The `averaging` settings that differ from those of the measured run."""
         then, now = self.measured.averaging, self.report.config.averaging
-        if then.compression == "auto" and self.report.choice is not None:  # both were chosen by the same rule
+        if then.compression == "auto" and self.report.choice is not None:  # both modes were chosen by the same rule
             now = now.model_copy(update={"compression": "auto", "powersgd_rank": 0})
         return tuple(
             f"`averaging.{key}` ({getattr(now, key)}, measured with {getattr(then, key)})"

@@ -1,8 +1,8 @@
 """Conversion of a run's public history into a scenario: devices with sessions, speeds and connections.
 
 The history consists of the Parquet tables in every dashboard and archive. They contain sessions and
-speeds, but no bandwidths. A device's share of the reduction, and so its traffic, follows from the
-bytes it averaged for others. The group's shortest wait then gives a lower bound on its bandwidth.
+speeds, but no bandwidths. A device's share of the reduction, and thus its traffic, follows from the
+bytes it averaged for others. The group's shortest wait gives a lower bound on its bandwidth.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ MOST_ROWS = 5_000_000  # maximum number of rows per table
 MOST_BYTES = 2**30
 LEAST_STEPS = 4  # fewest steps of a scenario: enough for three intervals
 UNKNOWN_MBIT = 100.0  # assumed for a connection without data, such as an auxiliary peer's
-LINE_LEVEL = 0.9  # quantile of a connection's lower bounds, to ignore single wrong times
-TAKEN_S = 1.0  # assumed time from the first peer that takes a step to the last
+LINE_LEVEL = 0.9  # quantile of a connection's lower bounds, to ignore outliers
+TAKEN_S = 1.0  # assumed time between the first and the last peer that take a step
 _Row = TypeVar("_Row", bound=BaseModel)
 _Count = Annotated[int, Field(ge=0, le=2**53)]
 _Seconds = Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False)]
@@ -57,7 +57,7 @@ class PastStep(_PastRow):
 
 
 class PastSession(_PastRow):
-    """A row of the table `sessions`; `member` only identifies devices of the same owner."""
+    """A row of the table `sessions`; `member` only groups the devices of one owner."""
 
     member: str
     device: _Count
@@ -88,7 +88,7 @@ class PastReport(_PastRow):
         return self.completed_at - self.elapsed_s
 
     def samples_per_second(self, *, delay: bool) -> float | None:
-        """Return the speed while computing, which with `delay` includes averaging; None if it is unknown."""
+        """Return the speed while computing (and averaging, with `delay`); None if unknown."""
         busy_s = self.elapsed_s - (0.0 if delay else self.averaging_s)
         samples = self.samples + self.lost_samples
         return samples / busy_s if samples and busy_s > 0 else None
@@ -96,7 +96,7 @@ class PastReport(_PastRow):
 
 @dataclass(frozen=True)
 class RunHistory:
-    """A run's tables of steps, sessions and contributions, in full."""
+    """The complete tables of a run's steps, sessions and contributions."""
 
     steps: Sequence[PastStep]
     sessions: Sequence[PastSession]
@@ -115,7 +115,7 @@ class PastStretch:
 
 @dataclass(frozen=True)
 class PastScenario:
-    """The scenario of a stretch of a run, with remarks on missing data."""
+    """A scenario of part of a run, with remarks on missing data."""
 
     scenario: Scenario
     remarks: tuple[str, ...]
@@ -165,10 +165,10 @@ def _read(source: str, table: str, row: type[_Row]) -> list[_Row]:
 
 
 def stretch_of(history: RunHistory, hours: float, until: int | None = None) -> PastStretch:
-    """Return the steps of the last `hours`, up to step `until` if given, with the newest era and batch.
+    """Return the steps of the last `hours`, up to step `until`, of the newest era and batch.
 
-    If these are all steps, the stretch begins with the first session. Raises `ConfigError` if there
-    are too few steps.
+    If all steps of the run are included, the stretch begins with the first session. Raises
+    `ConfigError` if there are too few steps.
     """
     steps = sorted((each for each in history.steps if until is None or each.step <= until), key=lambda each: -each.step)
     kind = [(each.era, each.target_batch_size) for each in steps]
@@ -275,7 +275,7 @@ def _times(steps: Iterable[PastStep]) -> list[float]:
 
 
 def _counted_share(reports: Iterable[PastReport]) -> float:
-    """Return the fraction of reported samples that count; samples without any receipt are taken to count."""
+    """Return the fraction of reported samples that count, or that have no receipt."""
     counted = judged = 0
     for each in reports:
         counted += each.samples if each.counted is None else min(each.counted, each.samples)
@@ -292,7 +292,7 @@ def _by_device(sessions: Iterable[PastSession]) -> dict[int, list[PastSession]]:
 
 
 def _stays(sessions: Iterable[PastSession], reports: Sequence[PastReport]) -> list[tuple[float, float]]:
-    """Return a device's sessions, each until the end of its last step, with overlapping ones merged."""
+    """Return a device's sessions, extended to their last step, with overlapping sessions merged."""
     stays: list[tuple[float, float]] = []
     for session in sessions:
         end_at = session.last_seen_at if session.ended_at is None else session.ended_at
@@ -307,7 +307,7 @@ def _stays(sessions: Iterable[PastSession], reports: Sequence[PastReport]) -> li
 
 
 def _visits(stays: Iterable[tuple[float, float]], stretch: PastStretch) -> tuple[Visit, ...]:
-    """Return the sessions within the stretch; one that continues after it has no end."""
+    """Return the sessions within the stretch; a session that continues has no end."""
     visits = []
     for begin_at, end_at in stays:
         begin_s = round(max(0.0, begin_at - stretch.begin_at), 1)
@@ -340,10 +340,10 @@ def _whole_rounds(reports: Iterable[PastReport]) -> list[list[PastReport]]:
 
 
 def _line_bounds(rounds: Iterable[Sequence[PastReport]], size: RoundBytes) -> defaultdict[int | None, list[float]]:
-    """Return each device's lower bounds of bandwidth (bytes per second), one per round; key None: the keeper.
+    """Return each device's lower bounds of bandwidth, one per round; key None: the keeper.
 
-    A rehearsed round begins when all are present, so it may take the group's shortest wait. Only
-    peers with samples send values; each connection transfers the bytes of its busier direction.
+    Unit: bytes per second. A rehearsed round begins when all are present, so it takes the group's
+    shortest wait. Only peers with samples send values; the busier direction counts.
     """
     bounds: defaultdict[int | None, list[float]] = defaultdict(list)
     for group in rounds:
@@ -361,14 +361,14 @@ def _line_bounds(rounds: Iterable[Sequence[PastReport]], size: RoundBytes) -> de
 
 
 def _busier_bytes(size: RoundBytes, share: float, sends: bool, senders: int, others: int) -> float:
-    """Return a round's bytes in a peer's busier direction; `senders`: number of other peers with samples."""
+    """Return a round's bytes in a peer's busier direction; `senders`: other peers with samples."""
     up = size.sent * (1 - share) * sends + size.averages * others * share
     down = size.averages * (1 - share) + size.sent * senders * share
     return max(up, down)
 
 
 def _line(bounds: Sequence[float]) -> HomeLine:
-    """Return a symmetric connection that satisfies nearly all of these lower bounds."""
+    """Return a symmetric connection that satisfies nearly all lower bounds."""
     ordered = sorted(bounds)
     if not ordered:
         return HomeLine(up_mbit_per_second=UNKNOWN_MBIT, down_mbit_per_second=UNKNOWN_MBIT)

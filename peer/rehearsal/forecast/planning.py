@@ -1,6 +1,6 @@
-"""Planning of a run for an event, by rehearsals: the run file of `manyhands plan`, with reasons.
+"""Planning of a run for an event with rehearsals: the run file of `manyhands plan`, with reasons.
 
-The batch is large enough that communication keeps no device waiting, and small enough for some
+The batch is large enough to keep devices busy despite communication, and small enough for about a
 hundred steps. A batch above the recipe's is divided into local steps, unless averages are exact.
 """
 
@@ -34,7 +34,7 @@ LEAST_BATCH, MOST_BATCH = 256, 2**20
 LOCAL_BATCH = 256  # samples per local step, as measured in docs/operators/network.md
 LOCAL_LEARNING_RATE = 4e-4  # learning rate of AdamW in the same measurement
 PROVEN_BATCH, PROVEN_RATE = 4096, 1.76e-3  # sahajBERT's batch and learning rate, with LAMB
-BUSY_SHARE = 0.5  # fraction of the volunteers' computing time that must end in steps
+BUSY_SHARE = 0.5  # required fraction of the volunteers' computing time that ends in steps
 LEAST_STEPS = 50  # minimum number of steps in the event
 SEARCH_HOURS = 1.0
 TIMES_SLOWEST, LEAST_TIMEOUT_S = 3, 60
@@ -127,7 +127,7 @@ def plan_run(
 
 
 def _content(language: str, size: str, is_exact: bool) -> dict[str, Any]:
-    """Return the run file's keys that do not depend on rehearsals."""
+    """Return the keys of the run file that do not depend on rehearsals."""
     its = SIZES[size]
     averaging = {"compression": "float16", "delay": False} if is_exact else {"compression": "auto", "delay": True}
     return {
@@ -163,13 +163,13 @@ def _choose_batch(
     most: int,
     progress: Callable[[str], None],
 ) -> tuple[int, str]:
-    """Return the smallest power of two that keeps devices busy, or the largest with enough steps; and why.
+    """Return the smallest power of two that keeps devices busy, or the largest with enough steps.
 
-    The search starts with a batch without local steps, if such a batch may suffice.
+    The reason is returned too. The search starts without local steps, if such a batch may suffice.
     """
 
     def first(batch: int) -> int:
-        """Return a starting point below the likely result, in the mode that this batch would choose."""
+        """Return a starting point below the likely result, in the mode chosen for that batch."""
         config, _ = with_chosen_way(RunConfig.from_mapping(_with_batch(content, batch)), search.scenario)
         scenario = search.scenario(config, 1)
         rate = sum(device.samples_per_second or 0.0 for device in scenario.devices)
@@ -203,7 +203,7 @@ def _reasons(
     choice: AveragingChoice | None,
     content: Mapping[str, Any],
 ) -> dict[str, str]:
-    """Return the reason for each key of the run file; a `choice` of None stands for exact averages."""
+    """Return the reason for each key of the run file; `choice` is None for exact averages."""
     if choice is None:
         compression = "Whole gradients, in 16 bits: `--exact`."
         delay = "Each step waits for its average: `--exact`. So the batch is at most sahajBERT's, without local steps."
@@ -248,7 +248,7 @@ PROMISED = ("step_s", "steps", "samples_per_hour", "utilisation", "sent_mb_per_h
 
 
 def _written(content: Mapping[str, Any], reasons: Mapping[str, str], report: RehearsalReport, command: str) -> str:
-    """Return the file's text, with the promised figures at the top and each reason above its key."""
+    """Return the file's text, with predicted figures at the top and each reason above its key."""
     lines = ["# Planned by manyhands plan. Promised by rehearsals: the median swarm (5 to 95 % of the swarms)."]
     for measure in report.measures:
         if measure.key in PROMISED:

@@ -1,7 +1,7 @@
 """Figures of a run's rehearsals, with their spread over the seeds, for `manyhands rehearse`.
 
-Each seed draws other volunteers, connections and sessions. The spread of a figure over the seeds
-shows how much depends on chance.
+Each seed draws different volunteers, connections and sessions. The spread of a figure over the
+seeds shows the influence of chance.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class SeedQuantiles:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> SeedQuantiles:
-        """Return these quantiles without interpolation: for few seeds the outer ones are the extremes."""
+        """Compute quantiles without interpolation; for few seeds, the outer ones are extremes."""
         ordered = sorted(values)
         return cls(*(ordered[max(0, math.ceil(level * len(ordered)) - 1)] for level in LEVELS))
 
     def to_json(self) -> dict[str, float | None]:
-        """Return the three values as JSON; None for an infinite one."""
+        """Return the three values as JSON, with None for an infinite value."""
         ends = {"p5": self.low, "p50": self.middle, "p95": self.high}
         return {name: round(value, 6) if math.isfinite(value) else None for name, value in ends.items()}
 
@@ -74,7 +74,7 @@ class RehearsalReport:
 
     @property
     def measures(self) -> tuple[SwarmMeasure, ...]:
-        """The figures, without causes of loss that occurred in no rehearsal."""
+        """The figures, without causes of loss that never occurred."""
         causes = {cause for run in self.runs for each in run.devices for cause in each.work.lost}
         losses = (
             SwarmMeasure(f"lost_{cause.replace(' ', '_')}", f"... lost: {CAUSES.get(cause, cause)}", "%", _lost(cause))
@@ -167,7 +167,7 @@ class ModelValues:
     @classmethod
     def of(cls, config: RunConfig) -> ModelValues:
         """Build the model without weights and return its sizes. Raises `ConfigError` for invalid sizes."""
-        import torch  # imported late, because a scenario file states the sizes itself
+        import torch  # imported late, because a scenario file contains the sizes
 
         from peer.data.tokenization.special_tokens import SpecialIds
         from peer.models.build import build_model
@@ -206,7 +206,7 @@ def rehearse_seeds(
     seeds: int,
     progress: Callable[[str], None] = lambda _: None,
 ) -> RehearsalReport:
-    """Rehearse a run once for each seed from 1 on; `progress` is called before each rehearsal.
+    """Rehearse a run once per seed, starting at 1; `progress` is called before each rehearsal.
 
     A run with `averaging.compression: auto` is rehearsed with its choice for the first swarm.
     """
@@ -233,7 +233,7 @@ def _present_hours(run: RehearsedRun) -> float:
 
 
 def _middle_step(of: Callable[[Any], float]) -> Callable[[RehearsedRun, RunConfig], float]:
-    """Return a measure: the median of `of` over a rehearsal's steps; 0 without steps."""
+    """Build a measure: the median of `of` over a rehearsal's steps; 0 without steps."""
     return lambda run, _: median(map(of, run.steps)) if run.steps else 0.0
 
 
@@ -351,7 +351,7 @@ def rows(report: RehearsalReport) -> list[Sequence[str]]:
 
 
 def classes(report: RehearsalReport) -> Mapping[str, tuple[int, int]]:
-    """Return each class's number of devices and samples in steps; a class is a device name without number."""
+    """Return each class's devices and samples in steps; a class is a device name without number."""
     found: dict[str, tuple[int, int]] = {}
     for run in report.runs:
         for each in run.devices:
