@@ -1,8 +1,8 @@
-"""The `manyhands` command: entry point of the volunteer's and the operator's commands.
+"""The `manyhands` command: the entry point for volunteers' and operators' commands.
 
-Only the requested command is imported, so that `manyhands --help` answers at once. Each spawned
-process imports this module, too, and does not need typer. Only here are errors that a person can
-fix turned into one sentence on stderr and an exit code.
+Only the requested command is imported, so that `manyhands --help` is fast. Each spawned process
+imports this module, too, but does not need typer. Only this module converts a `ManyhandsError`,
+which a person can fix, to one sentence on stderr and an exit code.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 PACKAGES = ("auth", "peer", "coordinator", "dashboards")
 _TAKE_PART, _OPERATE = "Take part in a run", "Operate a run"
-# command -> module whose `app` contains it, its line in the overview, and the overview's heading
+# For each command: the module whose `app` contains it, its line in `--help`, and the heading.
 COMMANDS = {
     "demo": (
         "coordinator.cli.demo",
@@ -62,9 +62,9 @@ EPILOG = "Example: manyhands demo --steps 12"
 
 
 def check_packages(root: Path) -> None:
-    """Check that our packages are the ones beside this file: PyPI has others with the same names.
+    """Check that our packages are those beside this file: PyPI has others of the same names.
 
-    Raises `SystemExit`, because the package with our error tree may itself be another's.
+    Raises `SystemExit`, because even the package with our error classes may be a foreign one.
     """
     for name in PACKAGES:
         spec = find_spec(name)
@@ -78,7 +78,7 @@ def check_packages(root: Path) -> None:
 
 
 def build_app() -> typer.Typer:
-    """Build the command line; each command is imported only when it is called."""
+    """Build the command line interface; a command is imported only when called."""
     import typer
 
     from peer.runtime.commands import LazyCommand, lazy_app  # after `check_packages`
@@ -95,7 +95,7 @@ def build_app() -> typer.Typer:
             False, "--version", callback=print_version, is_eager=True, help="Print the version and exit."
         ),
     ) -> None:
-        """Options of `manyhands` itself."""
+        """Accept the options of `manyhands` itself."""
 
     app = lazy_app(
         {name: LazyCommand(*entry) for name, entry in COMMANDS.items()},
@@ -107,9 +107,9 @@ def build_app() -> typer.Typer:
 
 
 def main() -> None:
-    """Entry point of the `manyhands` script and of `python -m manyhands`."""
+    """Run the command line; the entry point of `manyhands` and of `python -m manyhands`."""
     check_packages(Path(__file__).resolve().parent)
-    from auth.errors import ManyhandsError  # after the check: `auth` might be another package
+    from auth.errors import ManyhandsError  # after the check, because `auth` might be a foreign package
     from peer.runtime.software import how_to_add
 
     try:
@@ -119,7 +119,7 @@ def main() -> None:
         sys.exit(error.exit_code)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] in PACKAGES:
-            raise  # our own module: a bug, not an incomplete installation
+            raise  # one of our modules is missing: a bug, not an incomplete installation
         sys.stderr.write(
             f"manyhands: this command needs `{error.name}`, which is not installed; for the operator's side "
             f"{how_to_add('coordinator')}.\n"

@@ -1,1 +1,1 @@
-"""One volunteer's machine: the agent that talks to the coordinator and the worker that trains."""
+"""The software of one volunteer's machine: the agent, and the worker process that trains."""

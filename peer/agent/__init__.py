@@ -1,5 +1,5 @@
-"""The agent: the process that a volunteer starts to join a run, run workers and show progress.
+"""The agent: the process that a volunteer starts to join a run, supervise workers and show progress.
 
 The command line imports `agent`, `options`, `terminal` and `notebook`. Nothing here imports torch
-or hivemind, because only the worker processes that `worker_process` spawns need them.
+or hivemind; only the processes spawned by `worker_process` need them.
 """

@@ -1,9 +1,9 @@
 """The agent: the volunteer's side of the control plane, and the supervisor of the training worker.
 
-The agent joins the run, downloads its files, and then handles events from one queue. Their sources
-are the monitor of this machine (`peer.limits.monitor`), the session (`peer.control.session`),
-workers (`peer.agent.workers`) and answers to their requests (`peer.agent.worker_requests`). Events
-are handled one at a time; `Agent.handlers` maps types of events to handlers.
+The agent joins the run, downloads its files, and then handles events from one queue. Events come
+from the machine monitor (`peer.limits.monitor`), the session (`peer.control.session`), the workers
+(`peer.agent.workers`) and replies to their requests (`peer.agent.worker_requests`). Events are
+handled one at a time; `Agent.handlers` maps event types to handlers.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ from peer.runtime.processes import beat
 from peer.runtime.version import require_understood, software_version, update_notice
 
 FAREWELL_S = 4.0
-LONGEST_STOP_S = STOP_GRACE_S + KILLED_S + FAREWELL_S  # time to wait before killing an agent that is to stop
+LONGEST_STOP_S = STOP_GRACE_S + KILLED_S + FAREWELL_S  # time an agent has to stop before it is killed
 USED_EVERY_S = 30.0
 WAITING_FOR_KEEPER = (
     "Waiting for the run's keeper, which nobody can reach yet: this machine is admitted, and begins by itself "
@@ -88,7 +88,7 @@ WAITING_FOR_KEEPER = (
 
 @dataclass(frozen=True)
 class StayOver:
-    """The last event of a stay, sent after all tasks that send events have ended."""
+    """The agent's last event, sent after all tasks that produce events have ended."""
 
 
 MachineEvent = Readings | Decision | GuestEvent
@@ -97,12 +97,12 @@ AgentEvent = MachineEvent | SessionEvent | WorkersEvent | AnswerEvent | StayOver
 
 
 async def unexplained(error: SwarmError) -> ManyhandsError:
-    """Return the error unchanged; the default of `explain`, without a diagnosis of the network."""
+    """Return the error unchanged: the default for `explain`, which skips the network diagnosis."""
     return error
 
 
 class Agent:
-    """A device's stay in a run, from joining to leaving. `run` takes part, `stop` ends the stay."""
+    """A device's participation in a run: `run` joins the run and takes part, `stop` leaves it."""
 
     def __init__(
         self,
@@ -124,14 +124,14 @@ class Agent:
         self._stop = StopRequest()
         self._events: asyncio.Queue[AgentEvent] = asyncio.Queue()
         self._tell = self._events.put_nowait
-        # Objects that last for the whole stay, over several workers and sessions.
+        # Objects that outlive individual workers and sessions.
         self._credentials = Credentials(options.state_dir)
         self._account = UsageMeter(options.limits)
         self._outbox = Outbox(options.state_dir / "outbox.sqlite", clock)
         self._suspicions = WaitingSuspicions()
         self._presence = OwnPresence(options.role)
         self._log = EventLog(options.data_dir / FOLDER, "agent", clock)
-        # Helpers that reach the coordinator on behalf of a worker.
+        # Helpers that contact the coordinator on behalf of a worker.
         self._client: ControlClient  # set once the device has joined
         self._keeper = KeeperSearch(lambda: self._client.swarm_addresses(), self._tell)
         self._line = LineWatch(self._measure_line, self._tell)
@@ -147,13 +147,13 @@ class Agent:
         self._work = StayWork()
         self._display: Display | None = None
         self._watching: asyncio.Task[None] | None = None
-        self._device, self._fault = "", ""  # device to train on; why a better one is not used
+        self._device, self._fault = "", ""  # device to train on; reason for not using a better one
 
     @property
     def handlers(self) -> dict[type, Callable[[Any], None]]:
-        """The handler for each type of event; other events are only displayed."""
+        """The handler for each event type; events of other types are only displayed."""
         return {
-            # From the monitor: readings of the machine, and what the volunteer's limits then allow.
+            # From the monitor: machine readings, and decisions based on the volunteer's limits.
             Readings: self._on_readings,
             Decision: self._on_decision,
             # From the coordinator, through the session.
@@ -162,7 +162,7 @@ class Agent:
             ClockRead: self._workers.tell,
             KeeperTold: lambda told: self._keeper.hear(told.addresses),
             CutOff: self._on_cut_off,
-            # From the running worker: its life cycle and its work.
+            # From the running worker: its life cycle and its results.
             WorkerStarted: lambda started: self._account.worker_started(started.pid),
             WorkerEnded: self._on_worker_ended,
             Ready: self._on_progress,
@@ -173,7 +173,7 @@ class Agent:
             Suspicion: self._suspicions.put,
             Transferred: self._account.take,
             Failed: self._on_failed,
-            # Requests of the worker, and the answers to them.
+            # Requests from the worker, and the replies to them.
             KeeperSought: lambda _: self._keeper.seek(),
             KeeperAt: self._workers.tell,
             LineInDoubt: lambda _: self._line.measure(),
@@ -183,7 +183,7 @@ class Agent:
         }
 
     async def _handle_events(self) -> None:
-        """Handle events until the stay is over."""
+        """Handle events until `StayOver` arrives."""
         handlers = self.handlers
         while not isinstance(event := await self._events.get(), StayOver):
             if (entry := logged(event)) is not None:
@@ -192,14 +192,14 @@ class Agent:
             self._events.task_done()
 
     def stop(self, reason: str) -> None:
-        """Leave the swarm in order; exit immediately on a second call."""
+        """Leave the swarm gracefully; exit immediately on a second call."""
         if self._stop.asked.is_set():
             os._exit(130)  # the worker and its children die with this process
         self._leave(reason)
         self._tell(Notice("info", "Leaving in order, which takes up to ten seconds; being told again ends at once."))
 
     async def run(self) -> None:
-        """Take part until stopped; raises `ManyhandsError` for faults that a person must fix."""
+        """Take part until stopped. Raises `ManyhandsError` for errors that a person must fix."""
         peer_id = self._credentials.device_key.peer_id
         self._log.add(ProcessStarted(software=software_version(), role=self._options.role, peer=peer_id))
         handling = asyncio.create_task(self._handle_events())
@@ -225,7 +225,7 @@ class Agent:
         if reply is None:  # stopped while waiting for a login or the coordinator
             return
         try:
-            self._begin_display(reply.member, number=reply.device_number or None)  # 0: the keeper
+            self._begin_display(reply.member, number=reply.device_number or None)  # 0 for the keeper
             if self._fault:
                 self._tell(Notice("warning", f"Training on {self._device}: {self._fault}."))
             await self._take_part(reply, handling)
@@ -233,7 +233,7 @@ class Agent:
             await self._client.close()
 
     async def _enter_patiently(self) -> control_pb2.JoinReply:
-        """Join the run; while the coordinator is unreachable, a device that joined before keeps retrying."""
+        """Join the run; a device that joined before retries while the coordinator is unreachable."""
         run = self._options.link.run
 
         def may_pass(error: BaseException) -> bool:
@@ -274,7 +274,7 @@ class Agent:
         return reply
 
     async def _take_part(self, reply: control_pb2.JoinReply, handling: asyncio.Task[None]) -> None:
-        """Train while keeping a session with the coordinator; when either ends, end the other in order."""
+        """Train with a session to the coordinator open; when either ends, shut down the other gracefully."""
         self._keeper.hear(reply.initial_peers)
         self._workers.tell(ClockRead(self._client.clock_offset_s))
         session_stop = asyncio.Event()
@@ -283,7 +283,7 @@ class Agent:
         watching = self._begin_watching()
         try:
             await asyncio.wait({talking, training, watching, handling}, return_when=asyncio.FIRST_COMPLETED)
-            if not training.done():  # the session ended, e.g. because of a quarantine
+            if not training.done():  # the session ended, e.g. because this device was quarantined
                 self._leave()
                 await asyncio.wait({training, handling}, return_when=asyncio.FIRST_COMPLETED)
             session_stop.set()
@@ -314,7 +314,7 @@ class Agent:
             await self._workers.run(plan)
 
     async def _plan(self, reply: control_pb2.JoinReply) -> WorkerPlan | None:
-        """Wait for the keeper's addresses, and return the worker's plan, or None if stopped meanwhile."""
+        """Wait for the keeper's addresses and return the worker's plan, or None if stopped first."""
         options = self._options
         if not self._keeper.known.is_set():
             self._tell(Notice("info", WAITING_FOR_KEEPER))
@@ -335,7 +335,7 @@ class Agent:
         )
 
     def _make_checkpoint_watch(self) -> CheckpointWatch:
-        """Return a downloader that fetches checkpoints for workers within the volunteer's disk limit."""
+        """Return a checkpoint downloader that respects the volunteer's disk limit."""
         options, most = self._options, self._options.limits.disk_bytes
         return CheckpointWatch(
             lambda: self._client.newest_checkpoint(self._credentials.token_jwt),
@@ -348,7 +348,7 @@ class Agent:
         )
 
     async def _measure_line(self) -> float | None:
-        """Return the measured bandwidth (bytes/s), at most what the volunteer allows, or None if that fails."""
+        """Measure the bandwidth (bytes/s), capped at the volunteer's limits; return None on failure."""
         limits, measured = self._options.limits, await measured_bandwidth(self._client)
         return None if measured is None else Placement(bandwidth=measured).within(*limits.rates).bandwidth
 
@@ -366,7 +366,7 @@ class Agent:
         return self._account.on(self._read_machine())
 
     def _leave(self, reason: str = "") -> None:
-        """Ask all tasks to end in order, and show this peer as "stopping" from now on."""
+        """Ask all tasks to stop, and report this peer's state as "stopping" from now on."""
         self._presence.stopping()
         self._stop.ask(reason)
 
@@ -404,14 +404,14 @@ class Agent:
                 self._show(Resumed())
 
     def _on_welcomed(self, by: Welcomed) -> None:
-        """Show a notice about a newer version once; it is never installed automatically."""
+        """Show a notice about a newer version once; updates are never installed automatically."""
         notice = update_notice(by.version, software_version(), by.address)
         if notice is not None and notice != self._newer:
             self._newer = notice
             self._show(Notice("warning", notice))
 
     def _on_connected(self, connected: Connected) -> None:
-        if connected.up or not self._stop.asked.is_set():  # a session that closes because of leaving is no news
+        if connected.up or not self._stop.asked.is_set():  # leaving closes the session, so no message is needed
             self._show(connected)
 
     def _on_cut_off(self, event: CutOff) -> None:
@@ -419,7 +419,7 @@ class Agent:
         self._show(Notice("error", event.reason))
 
     def _on_worker_ended(self, _: WorkerEnded) -> None:
-        """Add the ended worker's usage to the stay's, and cancel the requests that it made."""
+        """Add the ended worker's usage to the total, and cancel its pending requests."""
         self._account.worker_ended()
         self._line.stop()
         self._checkpoints.stop()
@@ -438,7 +438,7 @@ class Agent:
         self._show(report)
 
     def _on_lost(self, lost: Lost) -> None:
-        """Report lost samples, unless the device was cut off: the coordinator has then counted them as lost."""
+        """Report lost samples, unless this device was cut off: the coordinator already counts them as lost."""
         self._work = self._work.after(lost)
         self._show(self._work)
         if not self._is_cut_off:
@@ -450,7 +450,7 @@ class Agent:
         self._show(standing)
 
     def _tell_of_waiting(self) -> None:
-        """Show one notice when the disk becomes full, and one when space is available again."""
+        """Show one notice when the disk is full, and another when space is available again."""
         waits = self._outbox.waiting > 0
         if waits and not self._disk_is_full:
             self._show(Notice("warning", "The disk is full: training goes on, and reports wait in memory. Make room."))
@@ -459,7 +459,7 @@ class Agent:
         self._disk_is_full = waits
 
     def _on_failed(self, failed: Failed) -> None:
-        if failed.code != SwarmError.code:  # such an error is shown with the delay that follows it
+        if failed.code != SwarmError.code:  # `Workers` shows a `SwarmError` with the retry delay
             self._show(failed)
 
     def _show(self, event: DisplayEvent) -> None:
@@ -468,7 +468,7 @@ class Agent:
 
 
 def logged(event: AgentEvent) -> AnyEvent | None:
-    """Return the event log's entry for an agent event, or None if the log does not contain such events."""
+    """Return the event log entry for an agent event, or None if events of its type are not logged."""
     match event:
         case Connected():
             return SessionChanged(up=event.up)
@@ -486,7 +486,7 @@ def logged(event: AgentEvent) -> AnyEvent | None:
 
 
 async def run_agent(agent: Agent) -> None:
-    """Run the agent; on Ctrl-C or SIGTERM it leaves the swarm in order."""
+    """Run the agent; on SIGINT (Ctrl-C) or SIGTERM, leave the swarm gracefully."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, agent.stop, signal.Signals(number).name)

@@ -1,8 +1,8 @@
 """The volunteer's panel in a notebook, rendered as HTML and plain text.
 
-The notebook's cell runs in the host's Python, without our packages. It therefore receives finished
-panels, one JSON object per line: `{"panel": {"text/html": ..., "text/plain": ...}}`. All texts are
-escaped because they come from the network. `reduce_notebook`, the curve and rendering are pure.
+The notebook cell runs in the host's Python, without our packages, so it receives rendered panels,
+one JSON object per line: `{"panel": {"text/html": ..., "text/plain": ...}}`. All text is escaped
+because some comes from the network. `reduce_notebook`, the curve and rendering are pure.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ _TRACK = "height:.6em;border-radius:.3em;background:rgba(128,128,128,.25);overfl
 class LossCurve:
     """The loss of this device's samples over global steps.
 
-    It has at most `MAX_POINTS` points, each the mean over `stride` steps, which grows with the run.
+    It has at most `MAX_POINTS` points, each the mean over `stride` steps.
     """
 
-    stride: int = 1  # number of steps whose mean is one point
+    stride: int = 1  # steps averaged into each point
     settled: tuple[Point, ...] = ()
-    newest: tuple[Point, ...] = ()  # single steps whose mean will be the next point
+    newest: tuple[Point, ...] = ()  # steps to average into the next point
 
     @property
     def points(self) -> tuple[Point, ...]:
-        """The points to draw."""
+        """The points to draw, including the unfinished last one."""
         return (*self.settled, _mean(self.newest)) if self.newest else self.settled
 
     def with_point(self, step: int, loss: float) -> LossCurve:
-        """Return the curve with a point added, and without points at `step` or later, which were undone."""
+        """Return the curve with a point added, after removing points of undone steps (`step` or later)."""
         settled = tuple(point for point in self.settled if point[0] < step)
         newest = tuple(point for point in self.newest if point[0] < step)
         if newest and newest[0][0] // self.stride != step // self.stride:
@@ -73,7 +73,7 @@ def _mean(points: Sequence[Point]) -> Point:
 
 @dataclass(frozen=True)
 class Told:
-    """A line of text for the volunteer, and when it was written."""
+    """A message for the volunteer, with its time."""
 
     at: float  # Unix time in seconds
     text: str
@@ -81,7 +81,7 @@ class Told:
 
 @dataclass(frozen=True)
 class NotebookState:
-    """The state that the notebook's panel shows."""
+    """The state shown by the notebook panel."""
 
     panel: PanelState
     curve: LossCurve = field(default_factory=LossCurve)
@@ -89,11 +89,11 @@ class NotebookState:
 
 
 def reduce_notebook(state: NotebookState, event: DisplayEvent, now: float) -> NotebookState:
-    """Return the state after an event at `now` (Unix time)."""
+    """Return the state after applying an event at `now` (Unix time)."""
     known = Connected(state.panel.connected)
     state = replace(state, panel=reduce_state(state.panel, event))
     if isinstance(event, Progress | StepReport) and event.loss is not None:
-        step = event.step + 1 if isinstance(event, Progress) else event.step  # its loss belongs to the next step
+        step = event.step + 1 if isinstance(event, Progress) else event.step  # the loss is of the next step
         state = replace(state, curve=state.curve.with_point(step, event.loss))
     text = None if event == known else _worth_telling(event)
     return state if text is None else replace(state, told=_tell(state.told, Told(now, text)))
@@ -106,7 +106,7 @@ def _worth_telling(event: DisplayEvent) -> str | None:
 
 
 def _tell(told: tuple[Told, ...], new: Told) -> tuple[Told, ...]:
-    """Return the lines with a new one, which replaces an earlier line with the same text."""
+    """Append a message, replacing an earlier one with the same text; keep the last `MAX_NOTICES`."""
     return (*(old for old in told if old.text != new.text), new)[-MAX_NOTICES:]
 
 
@@ -127,7 +127,7 @@ def figures(state: PanelState) -> Iterator[tuple[str, str]]:
 
 
 def facts(state: PanelState) -> Iterator[str]:
-    """Yield the panel's secondary facts, one sentence at a time."""
+    """Yield the sentences shown below the panel's main figures."""
     if state.phase is not None:
         yield f"Phase {state.phase.line}."
     if run_pace(state):
@@ -155,7 +155,7 @@ def as_text(state: NotebookState) -> str:
 
 
 def as_html(state: NotebookState) -> str:
-    """Render the panel as HTML for light and dark pages, without scripts, which may be blocked."""
+    """Render the panel as HTML for light and dark pages, without scripts, which pages may block."""
     panel = state.panel
     full = 100 * min(1.0, panel.swarm_samples / max(1, panel.target_batch_size))
     parts = [
@@ -199,7 +199,7 @@ def _clock_time(at: float) -> str:
 
 
 class NotebookDisplay:
-    """A display that rewrites the panel after each event, but at most once a second for frequent events."""
+    """A display that redraws the panel after each event, at most once a second for frequent ones."""
 
     def __init__(self, panel: PanelState, stream: TextIO, clock: Callable[[], float]) -> None:
         self._state, self._stream, self._clock = NotebookState(panel), stream, clock
@@ -207,14 +207,14 @@ class NotebookDisplay:
         self._write()
 
     def show(self, event: DisplayEvent) -> None:
-        """Apply an event, and rewrite the panel unless a frequent event comes within a second."""
+        """Apply an event and redraw the panel, at most once a second for frequent events."""
         self._state = reduce_notebook(self._state, event, self._clock())
         often = isinstance(event, Progress | StepReport)
         if not often or abs(self._clock() - self._written_at) >= PANEL_EVERY_S:
             self._write()
 
     def close(self) -> None:
-        """Write the final panel, which remains on the page."""
+        """Draw the final panel, which remains on the page."""
         self._write()
 
     def _write(self) -> None:
@@ -224,7 +224,7 @@ class NotebookDisplay:
 
 
 def draw_loss(points: Sequence[Point]) -> str:
-    """Return the loss curve as SVG in the page's text colour, or "" if there are fewer than two points."""
+    """Return the loss curve as SVG in the page's text color, or "" for fewer than two points."""
     if len(points) < 2:
         return ""
     first, last = points[0][0], points[-1][0]
@@ -249,6 +249,6 @@ def draw_loss(points: Sequence[Point]) -> str:
 
 
 def _range(losses: Sequence[float]) -> Point:
-    """Return the minimum and maximum loss with a margin, so that they differ."""
+    """Return the range of the loss axis, with a margin so that it is never empty."""
     margin = max(0.05 * (max(losses) - min(losses)), 0.01)
     return min(losses) - margin, max(losses) + margin

@@ -25,7 +25,7 @@ class AgentOptions:
     state_dir: Path
     role: Literal["trainer", "auxiliary"] = "trainer"
     invite: str = ""
-    login: str = ""  # name of the identity provider; "": the run's only one
+    login: str = ""  # name of the identity provider; "" if the run has only one
     device: str = "auto"
     precision: Wanted = "auto"
     threads: int | None = None
@@ -34,12 +34,12 @@ class AgentOptions:
     limits: Limits = NO_LIMITS
     cloud: Cloud = field(default=Cloud())
     client_mode: bool = False
-    listen: tuple[str, ...] = ()  # libp2p addresses; empty: TCP over every IP version
+    listen: tuple[str, ...] = ()  # libp2p addresses; empty for TCP on every IP version
     allowed: Allowed = field(default=Allowed())
 
     @property
     def tokenizer_dir(self) -> Path:
-        """The folder of the run's files."""
+        """The folder with the run's tokenizer and other files."""
         return self.state_dir / "tokenizer"
 
     @property
@@ -56,7 +56,7 @@ class AgentOptions:
         initial_peers: tuple[str, ...],
         relays: tuple[str, ...],
     ) -> WorkerPlan:
-        """Return the plan for this device's workers, after it has joined the run."""
+        """Return the plan for this device's workers, from the coordinator's reply to the join request."""
         return WorkerPlan(
             run_config_json=reply.run_config_json,
             credentials_dir=str(self.state_dir),

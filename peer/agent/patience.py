@@ -1,7 +1,7 @@
 """Retries with exponential back-off while the coordinator or the keeper is unreachable.
 
-`peer.agent.agent` uses it to reach the coordinator of a run that the device has joined before, and
-`peer.agent.workers` to reach the keeper. Each delay is announced once.
+`peer.agent.agent` uses these retries for the coordinator of a run that the device joined before,
+and `peer.agent.workers` for the keeper. A notice announces each delay.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exp
 from peer.agent.terminal import duration
 from peer.reporting.messages import Notice
 
-FIRST_PAUSE_S = 2.0  # upper bound of the first delay; doubled after each attempt
+FIRST_PAUSE_S = 2.0  # upper bound of the first delay; doubles with each attempt
 LONGEST_PAUSE_S = 300.0
 Result = TypeVar("Result")
 
@@ -30,7 +30,7 @@ async def patiently(
 ) -> Result:
     """Retry `work` until it succeeds; raise the first error for which `may_pass` returns False.
 
-    Each delay is random within the upper half of its range, so that peers do not all retry at once.
+    Each delay is random, between half and all of its bound, so that peers do not all retry at once.
     """
     growing = wait_exponential(multiplier=FIRST_PAUSE_S, max=LONGEST_PAUSE_S)
 

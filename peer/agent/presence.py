@@ -1,7 +1,7 @@
-"""This peer's presence, sent to the coordinator between reports, and the relays it offers or uses.
+"""This peer's presence, sent to the coordinator between reports, and the relays it offers and uses.
 
-A peer offers to relay if it is directly reachable and its volunteer limits no traffic. Of the
-relays listed by the coordinator, a peer uses those that answer: libp2p waits minutes for others.
+A peer offers to relay if it is directly reachable and has no traffic limit. It uses only relays
+that accept connections, because libp2p waits minutes for unreachable ones.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from peer.reporting.messages import Progress, Ready, WorkerEvent
 
 
 class OwnPresence:
-    """This peer's state, step and speed during a stay; the session sends `now` every few seconds."""
+    """This peer's current state, step and speed; the session sends `now` every few seconds."""
 
     def __init__(self, role: Literal["trainer", "auxiliary"]) -> None:
         self.now = control_pb2.Presence(state="starting")
-        self.relays: tuple[str, ...] = ()  # addresses at which this peer relays for others while in the swarm
+        self.relays: tuple[str, ...] = ()  # addresses at which this peer relays for others
         self._device = ""  # compute device reported by the worker
         self._doing = "assisting" if role == "auxiliary" else "training"
 
     def starting(self) -> None:
-        """Set the state to "starting", when a worker starts or restarts."""
+        """Set the state to "starting" when a worker starts or restarts."""
         self.now = control_pb2.Presence(step=self.now.step, state="starting")
 
     def paused(self) -> None:
-        """Set the state to "paused" because of a limit; a pause by the operator arrives in `hear` instead."""
+        """Set the state to "paused" because of a limit; `hear` handles a pause by the operator."""
         self.now = control_pb2.Presence(step=self.now.step, state="paused")
 
     def stopping(self) -> None:
-        """Set the state to "stopping", when the last worker leaves the swarm."""
+        """Set the state to "stopping" when the last worker leaves the swarm."""
         self.now = control_pb2.Presence(step=self.now.step, state="stopping")
 
     def hear(self, event: WorkerEvent) -> None:
@@ -59,7 +59,7 @@ class OwnPresence:
 
 
 def offered_relays(place: Placement, limits: Limits, peer_id: str) -> tuple[str, ...]:
-    """Return the addresses at which this peer can relay; () if it is unreachable or its traffic limited."""
+    """Return the addresses at which this peer relays; () if it is unreachable or limits traffic."""
     limited = (limits.upload_rate, limits.download_rate, limits.upload_bytes, limits.download_bytes)
     if place.reach != "direct" or any(limit is not None for limit in limited):
         return ()

@@ -1,4 +1,4 @@
-"""The numbers of samples of one stay, as shown to the volunteer: averaged, lost and confirmed."""
+"""The samples of one stay (from joining a run to leaving it): averaged, lost and confirmed."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from peer.reporting.messages import Lost, StepReport
 
 @dataclass(frozen=True)
 class StayWork(GuestEvent):
-    """The samples computed on this machine during a stay, by outcome."""
+    """The samples that this machine computed during a stay, by outcome."""
 
     averaged: int = 0
-    lost: Mapping[str, int] = field(default_factory=dict)  # cause (`LostCause`) -> samples
-    confirmed_before: int | None = None  # the member's confirmed samples when this stay began; None: unknown
+    lost: Mapping[str, int] = field(default_factory=dict)  # samples by cause (`LostCause`)
+    confirmed_before: int | None = None  # the member's confirmed samples at the start; None if unknown
     confirmed_now: int = 0
     at_end: bool = False
 
     def after(self, event: StepReport | Lost | Standing) -> StayWork:
-        """Return the counts after this event."""
+        """Return the counts updated with an event."""
         match event:
             case StepReport():
                 lost = dict(Counter(self.lost) + Counter(event.lost))
@@ -36,7 +36,7 @@ class StayWork(GuestEvent):
 
     @property
     def line(self) -> str | None:
-        """A summary of the stay, or None before its end or if no samples were computed."""
+        """A summary of the stay, or None if the stay has not ended or has no samples."""
         lost = sum(self.lost.values())
         if not self.at_end or not self.averaged + lost:
             return None
@@ -51,5 +51,5 @@ class StayWork(GuestEvent):
         )
 
     def on_panel(self) -> dict[str, Any]:
-        """Return the panel's changed field, the number of lost samples."""
+        """Return the panel field to update: the number of lost samples."""
         return {"lost": sum(self.lost.values())}

@@ -26,9 +26,9 @@ from peer.reporting.messages import Failed, Notice, PhaseEntered, Progress, Read
 from peer.runtime.repeats import MOST_WARNINGS, Repeats, counted
 
 REFRESHES_PER_SECOND = 4
-UNTOLD = ("receipt",)  # fields left out of JSON events, because they are long and tell a reader nothing
+UNTOLD = ("receipt",)  # fields omitted from JSON events: long and of no use to readers
 PROGRESS_LINE_EVERY_S = 30.0
-MOST_CAUSE_CHARS = 200  # notices that are equal up to this length have the same cause
+MOST_CAUSE_CHARS = 200  # notices with the same first characters have the same cause
 _VARIABLE = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`|\b\w*\d\w*")  # parts that differ between notices of the same kind
 STANDS_BY = "waiting for a faster line"
 HELD = "paused by the operator"
@@ -43,13 +43,13 @@ DisplayEvent = WorkerEvent | Connected | Standing | GuestEvent
 
 @dataclass(frozen=True)
 class PanelState:
-    """The state that the panel shows."""
+    """The state shown by the panel."""
 
     run: str
     member: str
     activity: str = "loading the model and joining the swarm"
     device: str = ""
-    phase: PhaseFacts | None = None  # None: no phases in this run
+    phase: PhaseFacts | None = None  # None if the run has no phases
     step: int = 0
     own_samples: int = 0
     swarm_samples: int = 0
@@ -59,23 +59,23 @@ class PanelState:
     loss: float | None = None
     last_group: int = 0
     last_averaging_s: float | None = None
-    contributed: int = 0  # samples of this device that were averaged into steps during this stay
-    averaged_bytes: int = 0  # bytes that this device averaged for its groups during this stay
+    contributed: int = 0  # samples averaged into steps since joining
+    averaged_bytes: int = 0  # bytes averaged for groups since joining
     lost: int = 0
     standing: Standing | None = None
     connected: bool = True
-    device_number: int | None = None  # None: unknown until the coordinator answers
-    used: str = ""  # traffic and energy of this stay
+    device_number: int | None = None  # None until the coordinator answers
+    used: str = ""  # traffic and energy since joining
     notice: str = ""
 
     @property
     def who(self) -> str:
-        """The member's name, and the device's number if it is known."""
+        """The member's name, with the device number if known."""
         return self.member if self.device_number is None else f"{self.member} (device #{self.device_number})"
 
 
 def reduce_state(state: PanelState, event: DisplayEvent) -> PanelState:
-    """Return the state after an event."""
+    """Return the state after applying an event."""
     match event:
         case Ready():
             return replace(state, activity=_working(event.device), device=event.device, step=event.step)
@@ -139,14 +139,14 @@ def _working(device: str) -> str:
 
 
 def _going_on(state: PanelState, progress: Progress) -> str:
-    """Return the activity to show after progress: paused by the operator, on standby, or as before."""
+    """Return the activity to show after `Progress`: paused, on standby, or working."""
     if progress.paused or progress.stands_by:
         return HELD if progress.paused else STANDS_BY
     return _working(state.device) if state.activity in (HELD, STANDS_BY) else state.activity
 
 
 def describe(event: DisplayEvent) -> str | None:
-    """Describe an event in one line of text, or return None if such events are not shown as lines."""
+    """Describe an event in one line of text; return None for events without a line."""
     match event:
         case Ready():
             doing = f"Training on {event.device}" if event.device else "Averaging for the others"
@@ -199,7 +199,7 @@ def duration(seconds: float) -> str:
 
 
 def batch_filling(state: PanelState) -> str:
-    """Describe how full the global batch is, and the time left; "" if the batch's size is unknown."""
+    """Describe the global batch's progress and the time left; "" if the batch size is unknown."""
     if not state.target_batch_size:
         return ""
     speed = state.standing.samples_per_second if state.standing else 0.0
@@ -209,7 +209,7 @@ def batch_filling(state: PanelState) -> str:
 
 
 def run_pace(state: PanelState) -> str:
-    """Describe the run's speed and the time left; "" until the coordinator has sent them."""
+    """Describe the run's speed and the time left; "" until the coordinator has sent both."""
     standing = state.standing
     if standing is None or not standing.samples_per_second:
         return ""
@@ -217,13 +217,13 @@ def run_pace(state: PanelState) -> str:
 
 
 def batch_line(state: PanelState) -> str:
-    """Describe in one line how full the next step's batch is; "" if the batch's size is unknown."""
+    """Describe the progress towards the next step in one line; "" if the batch size is unknown."""
     filling = batch_filling(state)
     return f"Towards global step {state.step + 1:,}: {filling}" if filling else ""
 
 
 class Display(Protocol):
-    """The interface of the displays, which show the agent's events."""
+    """The interface of a display for the agent's events."""
 
     def show(self, event: DisplayEvent) -> None:
         """Show an event."""
@@ -233,16 +233,16 @@ class Display(Protocol):
 
 
 class LineDisplay:
-    """A display of lines of text or JSON; progress is printed twice a minute, a repeated notice once."""
+    """A display of text or JSON lines; it prints progress twice a minute, and repeated notices once."""
 
     def __init__(self, stream: TextIO, as_json: bool, clock: Callable[[], float]) -> None:
         self._stream, self._as_json, self._clock = stream, as_json, clock
         self._progress_at, self._paused = float("-inf"), False
-        self._connection = Connected(up=True)  # state of the connection last printed
+        self._connection = Connected(up=True)  # connection state printed last
         self._repeats = Repeats(clock, MOST_WARNINGS)
 
     def show(self, event: DisplayEvent) -> None:
-        """Print an event as a line, unless it is too frequent or repeats an earlier one."""
+        """Print an event as a line, unless it comes too soon or repeats an earlier one."""
         if isinstance(event, Progress):
             is_due = self._clock() >= self._progress_at + PROGRESS_LINE_EVERY_S
             if event.paused == self._paused and not (is_due and (self._as_json or not event.paused)):
@@ -260,7 +260,7 @@ class LineDisplay:
             print(line, file=self._stream, flush=True)
 
     def _is_news(self, event: DisplayEvent) -> bool:
-        """Return whether to print an event; `Connected` is only printed if the connection changed."""
+        """Return whether to print an event; `Connected` is printed only if the connection changed."""
         if not isinstance(event, Connected):
             return True
         before, self._connection = self._connection, event
@@ -279,7 +279,7 @@ class PanelDisplay:
         self._live.start()
 
     def show(self, event: DisplayEvent) -> None:
-        """Update the panel; warnings are printed above it, unwrapped so that commands can be copied."""
+        """Update the panel; print warnings above it, unwrapped so that commands can be copied."""
         if isinstance(event, Notice) and event.level != "info":
             self._live.console.print(Text(event.text), soft_wrap=True)
         self._state = reduce_state(self._state, event)
@@ -327,7 +327,7 @@ def render(state: PanelState) -> Panel:
 
 
 def open_display(state: PanelState, *, panel: bool, as_json: bool, clock: Callable[[], float]) -> Display:
-    """Return a panel if requested and standard output is a terminal, else a line display."""
+    """Return a panel if requested and if standard output is a terminal, else a line display."""
     if panel and not as_json and sys.stdout.isatty():
         return PanelDisplay(state, Console())
     return LineDisplay(sys.stdout, as_json, clock)

@@ -1,6 +1,6 @@
-"""Child processes of the agent, such as the worker: starting and ending them, receiving their events.
+"""The agent's child processes: start a worker or a device test, receive its events, end it.
 
-Before joining, a child process tests the training device, because a driver may hang or crash.
+Before joining, a child process tests the training device, because its driver may hang or crash.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from peer.runtime.devices import may_have_accelerator
 from peer.runtime.processes import end_group, has_ended, name_process, prepare_children
 
 POLL_S = 0.1
-KILLED_S = 5.0  # time limit for the end of a killed process, which a hanging driver may delay
+KILLED_S = 5.0  # time limit for a killed process to end; a hung driver may delay it
 Plan = TypeVar("Plan")
 Message = TypeVar("Message")
 ChildMain = Callable[[Plan, Connection, int], None]
@@ -46,7 +46,7 @@ TrialMain = ChildMain[TrialPlan]
 
 
 def default_worker_main(plan: WorkerPlan, pipe: Connection, parent_pid: int) -> None:
-    """Run the worker that trains; the default of `worker_main`, which tests replace."""
+    """Run the training worker: the default for `worker_main`, which tests replace."""
     name_process("worker")
     cache_within(Path(plan.data_dir), os.environ)
     from peer.training.worker import run_worker  # imports torch and hivemind
@@ -55,12 +55,12 @@ def default_worker_main(plan: WorkerPlan, pipe: Connection, parent_pid: int) -> 
 
 
 class Watchdog:
-    """A watchdog that measures a worker's silence, to detect a hanging worker.
+    """A watchdog that measures the time since a worker's last sign of life, to detect a hang.
 
-    Until the worker is ready, and while it waits for another peer's state, traffic is a sign of
-    life. Later it is not, because averagers reply even if training hangs. `LineInDoubt` never is
-    one, because the thread that counts bytes sends it. While the worker waits for the agent to
-    download a checkpoint, every report of traffic is a sign of life, even without new bytes.
+    Every message is a sign of life except `LineInDoubt`, which comes from the thread that counts
+    bytes, and traffic reports (`Transferred`), because averagers reply even if training hangs. New
+    traffic counts until the worker is ready and while it waits for another peer's state; while it
+    waits for the agent's checkpoint download, every traffic report counts, even without new bytes.
     """
 
     def __init__(self, patience_s: float, clock: Callable[[], float]) -> None:
@@ -69,7 +69,7 @@ class Watchdog:
 
     @property
     def left_s(self) -> float:
-        """The number of seconds until the worker is considered to hang, at least 0."""
+        """The number of seconds until the worker counts as hung, at least 0."""
         return max(0.0, self._patience_s - self.silent_s)
 
     @property
@@ -78,7 +78,7 @@ class Watchdog:
         return self._clock() - self._heard_at
 
     def hear(self, message: WorkerMessage, awaits_agent: bool = False) -> None:
-        """Reset the silence if a message is a sign of life; `awaits_agent`: the agent is downloading."""
+        """Restart the timer on a sign of life; `awaits_agent` is true while the agent downloads."""
         self._ready = self._ready or isinstance(message, Ready)
         if isinstance(message, Transferred):
             alive = awaits_agent or ((message.awaits_state or not self._ready) and message != self._bytes)
@@ -90,7 +90,7 @@ class Watchdog:
 
 
 class ChildProcess(Generic[Plan, Message]):
-    """A spawned process, which sends events; `next_event` returns them in order, and None at its end."""
+    """A spawned process; `next_event` returns its events in order, and None when the process ends."""
 
     def __init__(self, plan: Plan, main: ChildMain[Plan]) -> None:
         self._plan, self._main = plan, main
@@ -98,7 +98,7 @@ class ChildProcess(Generic[Plan, Message]):
         self._process: BaseProcess | None = None
         self._pipe: Connection | None = None
         self.asked_to_stop = False
-        # Set by `end` if the process ended by itself; a negative code is the number of a signal.
+        # Set by `end` if the process exited by itself; a negative code is a signal number.
         self.exit_code: int | None = None
 
     def start(self) -> None:
@@ -117,7 +117,7 @@ class ChildProcess(Generic[Plan, Message]):
         return await self._events.get()
 
     def ask_to_stop(self, reason: str) -> None:
-        """Ask the worker to leave the swarm in order; no effect if it has ended."""
+        """Ask the worker to leave the swarm gracefully; do nothing if it has ended."""
         self.asked_to_stop = True
         self.tell(Stop(reason))
 
@@ -133,11 +133,11 @@ class ChildProcess(Generic[Plan, Message]):
             await asyncio.sleep(POLL_S)
 
     def end(self) -> None:
-        """Kill the process and its group; abandon it if it does not end in time."""
+        """Kill the process and its group; abandon the process if it does not end in time."""
         if self._process is None:
             return
         was_over = has_ended(self.pid)
-        end_group(self.pid)  # not joined yet, so no other process has its id
+        end_group(self.pid)  # not yet joined, so its id cannot have been reused
         self._process.kill()
         self._process.join(KILLED_S)
         self.exit_code = self._process.exitcode if was_over else None
@@ -150,13 +150,13 @@ class ChildProcess(Generic[Plan, Message]):
 
     @property
     def pid(self) -> int:
-        """The process id, which is also its group's id."""
+        """The process id, which is also the process group id."""
         assert self._process is not None
         assert self._process.pid is not None
         return self._process.pid
 
     def _listen(self, loop: asyncio.AbstractEventLoop, pipe: Connection, pid: int) -> None:
-        """Forward events to the loop until the process ends, even if its children keep the pipe open."""
+        """Forward events to the event loop until the process ends, even if its children hold the pipe."""
         while True:
             try:
                 while not pipe.poll(POLL_S) and not has_ended(pid):
@@ -166,7 +166,7 @@ class ChildProcess(Generic[Plan, Message]):
                 event = None
             try:
                 loop.call_soon_threadsafe(self._events.put_nowait, event)
-            except RuntimeError:  # the event loop is closed, so the event is not needed
+            except RuntimeError:  # the event loop is closed, so nobody needs the event
                 return
             if event is None:
                 return
@@ -176,7 +176,7 @@ WorkerProcess = ChildProcess[WorkerPlan, WorkerMessage]
 
 
 def default_trial_main(plan: TrialPlan, pipe: Connection, parent_pid: int) -> None:
-    """Run the test of a device; the default of `main` in `choose_device`, which tests replace."""
+    """Run the device test: the default for `main` in `choose_device`, which tests replace."""
     name_process("trial of the device")
     from peer.backends.device_trial import run_trial  # imports torch
 
@@ -186,10 +186,10 @@ def default_trial_main(plan: TrialPlan, pipe: Connection, parent_pid: int) -> No
 async def choose_device(
     name: str, data_dir: Path, main: TrialMain = default_trial_main, devices: Path = Path("/dev")
 ) -> tuple[str, str]:
-    """Return the device to train on, and why a better one is not used ("" if it is the best).
+    """Return the device to train on, and the reason for not using a better one ("" if it is the best).
 
-    `name` is `--device`. Nothing is tested for `cpu`, or for `auto` without an accelerator. Raises
-    `ConfigError` if the volunteer chose a device that is missing or does not work.
+    `name` is the value of `--device`. `cpu` is not tested, nor is `auto` on a machine without an
+    accelerator. Raises `ConfigError` if the volunteer's chosen device is missing or does not work.
     """
     if name == "cpu" or (name == "auto" and not may_have_accelerator(devices)):
         return name, ""

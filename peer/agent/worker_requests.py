@@ -1,4 +1,4 @@
-"""The agent's answers to a worker's requests: for a checkpoint, the bandwidth, the keeper's addresses.
+"""Worker requests that the agent answers: a checkpoint, the bandwidth, the keeper's addresses.
 
 The worker has no connection to the coordinator, and the agent has no model. Each request is handled
 in a background task; the answer is an event, which the agent forwards to the worker. If the
@@ -23,14 +23,14 @@ from peer.protocol import control_pb2
 from peer.reporting.messages import CheckpointFetched, CheckpointWanted, KeeperAt, LineMeasured, Notice
 
 logger = logging.getLogger(__name__)
-MeasureLine = Callable[[], Awaitable[float | None]]  # returns bytes/s in the slower direction, or None if it fails
+MeasureLine = Callable[[], Awaitable[float | None]]  # returns bytes/s in the slower direction, or None on failure
 CHECKPOINT_FOLDER = "checkpoint"  # name of the folder in the device's data folder
 AskForOffer = Callable[[], Awaitable[control_pb2.CheckpointReply]]
-REST_S = 300.0  # after a failure, workers get the state only from the swarm for this time
+REST_S = 300.0  # after a failed download, no new one starts for this time
 
 
 class CheckpointWatch:
-    """A downloader for one stay, which fetches the newest checkpoint when a worker requests it."""
+    """A downloader of the newest checkpoint, at a worker's request."""
 
     def __init__(
         self,
@@ -45,17 +45,17 @@ class CheckpointWatch:
     ) -> None:
         self._ask, self._folder, self._link_hosts, self._room_bytes = ask, folder, link_hosts, room_bytes
         self._throttle, self._tell, self._rng = throttle, tell, rng
-        self._warned = ""  # last warning shown, which is not shown twice
+        self._warned = ""  # last warning shown, to avoid repeating it
         self._resting_until_s = float("-inf")
         self._fetching: asyncio.Task[None] | None = None
 
     def fetch(self, wanted: CheckpointWanted) -> None:
-        """Start the download; if one is in progress, its answer serves this request, too."""
+        """Start a download, unless one is already in progress: its answer then serves both requests."""
         if self._fetching is None or self._fetching.done():
             self._fetching = asyncio.create_task(self._answer(wanted))
 
     def stop(self) -> None:
-        """Cancel the download without an answer; partial files are kept."""
+        """Cancel the download without sending an answer; keep partial files."""
         if self._fetching is not None:
             self._fetching.cancel()
             self._fetching = None
@@ -72,7 +72,7 @@ class CheckpointWatch:
                     offer, self._folder, link_hosts=self._link_hosts, throttle=self._throttle, rng=self._rng
                 )
                 answer = CheckpointFetched(offer.step, str(self._folder))
-        except VersionError as error:  # the coordinator's version offers none
+        except VersionError as error:  # this coordinator version offers no checkpoints
             logger.info("%s", error)
         except ManyhandsError as error:
             self._resting_until_s = asyncio.get_running_loop().time() + REST_S
@@ -95,14 +95,14 @@ class CheckpointWatch:
 
 
 class LineWatch:
-    """A meter for one stay, which measures the bandwidth when a worker requests it."""
+    """A bandwidth meter that measures at a worker's request."""
 
     def __init__(self, measure: MeasureLine, tell: Callable[[LineMeasured | Notice], None]) -> None:
         self._measure, self._tell = measure, tell
         self._measuring: asyncio.Task[None] | None = None
 
     def measure(self) -> None:
-        """Start a measurement; if one is in progress, its answer serves this request, too."""
+        """Start a measurement, unless one is in progress: its answer then serves both requests."""
         if self._measuring is None or self._measuring.done():
             self._measuring = asyncio.create_task(self._answer())
 
@@ -113,30 +113,30 @@ class LineWatch:
             self._tell(Notice("info", f"The line was measured again: it has {describe_rate(rate)}."))
 
     def stop(self) -> None:
-        """Cancel the measurement without an answer."""
+        """Cancel the measurement without sending an answer."""
         if self._measuring is not None:
             self._measuring.cancel()
 
 
 class KeeperSearch:
-    """A search, during one stay, for those addresses of the keeper that this machine can reach.
+    """A search for the keeper's addresses that this machine can reach.
 
-    It starts when the coordinator sends changed addresses, or a worker cannot find the keeper.
+    It starts when the coordinator sends new addresses, or when a worker cannot reach the keeper.
     """
 
     def __init__(self, ask: Callable[[], Awaitable[Sequence[str]]], tell: Callable[[KeeperAt], None]) -> None:
         self._ask, self._tell = ask, tell
         self.known = asyncio.Event()  # set when the coordinator has sent addresses
-        self.addresses: tuple[str, ...] = ()  # those that the coordinator sent last
+        self.addresses: tuple[str, ...] = ()  # the coordinator's latest addresses
         self._trying: asyncio.Task[None] | None = None
 
     def hear(self, addresses: Sequence[str]) -> None:
-        """Store the keeper's addresses, and try them if they have changed."""
+        """Store the keeper's addresses and, if they have changed, try to connect."""
         if self._take(addresses):
             self._begin(self._try())
 
     def seek(self) -> None:
-        """Fetch the keeper's addresses again and try them."""
+        """Fetch the keeper's addresses again and try to connect."""
         self._begin(self._ask_again())
 
     def stop(self) -> None:
@@ -145,7 +145,7 @@ class KeeperSearch:
             self._trying.cancel()
 
     def _take(self, addresses: Sequence[str]) -> bool:
-        """Store addresses if they look like a keeper's; return whether they have changed."""
+        """Store new keeper addresses if they are valid; return whether any were stored."""
         if not addresses or tuple(addresses) == self.addresses or not are_keepers(addresses):
             return False
         self.addresses = tuple(addresses)
@@ -157,7 +157,7 @@ class KeeperSearch:
         self._trying = asyncio.ensure_future(trying)
 
     async def _ask_again(self) -> None:
-        with suppress(ManyhandsError):  # the session will receive them later
+        with suppress(ManyhandsError):  # the session will receive the addresses later
             self._take(await self._ask())
         await self._try()
 

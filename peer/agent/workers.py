@@ -1,7 +1,7 @@
-"""The workers of one stay: one at a time, restarted until stopped or until a restart cannot help.
+"""The agent's workers: one at a time, restarted until stopped or until a restart cannot help.
 
-`Workers.run` implements their life cycle. It puts events into the agent's queue, whose handlers
-send messages to the running worker.
+`Workers.run` starts and restarts them. It puts their messages into the agent's event queue; the
+agent's event handlers send messages to the running worker.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from peer.reporting.messages import (
 )
 
 STOP_GRACE_S = 8.0  # time limit for the worker to leave the swarm
-WATCHDOG_S = 900.0  # a worker that is silent for this time is considered to hang
-SILENT_S = 300.0  # health checks fail while the worker is silent for longer
-END_GRACE_S = 5.0  # time limit for the end of a process that has closed its pipe
+WATCHDOG_S = 900.0  # a worker silent for this long counts as hung
+SILENT_S = 300.0  # health checks fail if the worker is silent for longer
+END_GRACE_S = 5.0  # time limit for a process to end after closing its pipe
 FAILURE_WINDOW_S = 300.0
-MAX_FAILURES = 3  # after this many failures within the window, give up
+MAX_FAILURES = 3  # give up after this many failures within the window
 RESTART_DELAY_S = 2.0
 EXPLAINED_AT = 3  # diagnose the network after this many failures to join the swarm
 
@@ -57,7 +57,7 @@ EXPLAINED_AT = 3  # diagnose the network after this many failures to join the sw
 class WorkerStarted:
     """A worker process has started; its messages follow."""
 
-    pid: int  # pid of the process and id of its group
+    pid: int  # process id, which is also the process group id
 
 
 @dataclass(frozen=True)
@@ -71,22 +71,22 @@ WorkersEvent = WorkerMessage | WorkerStarted | WorkerEnded
 
 
 class StopRequest:
-    """A request to end the stay, with a reason."""
+    """A request to leave the run, with a reason."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
         self.reason = ""
 
     def ask(self, reason: str) -> None:
-        """Request the end of the stay; the last non-empty reason is kept."""
+        """Request to leave the run; keep the last non-empty reason."""
         self.reason = reason or self.reason
         self.asked.set()
 
 
 class Workers:
-    """The workers of one stay, one at a time; event handlers call `decided` and `tell`.
+    """The agent's workers, run one at a time; event handlers call `decided` and `tell`.
 
-    A worker starts only when its predecessor's messages have been handled, so no answer is lost.
+    A worker starts only after its predecessor's messages have been handled, so no answer is lost.
     """
 
     def __init__(
@@ -106,31 +106,31 @@ class Workers:
         self._found: int | None = None  # microbatch size that the last worker chose
         self._worker: WorkerProcess | None = None  # the running worker, if any
         self._watchdog: Watchdog | None = None  # the running worker's watchdog
-        self._awaits_checkpoint = False  # the worker waits for the agent's download
+        self._awaits_checkpoint = False  # the worker is waiting for a checkpoint download
         self._keeper_at = KeeperAt(())  # the keeper's latest addresses
         self._keeper_moved = asyncio.Event()
         self._clock_offset_s = math.nan  # latest offset of the coordinator's clock
-        self._rate: float | None = None  # bandwidth measured last; None: not since joining
-        self._missed = 0  # failures in a row to join the swarm
-        self._ready_at = math.inf  # when the last worker became ready; infinite: it has not
+        self._rate: float | None = None  # latest bandwidth; None if not measured since joining
+        self._missed = 0  # consecutive failures to join the swarm
+        self._ready_at = math.inf  # time when the last worker became ready; infinite if it has not
 
     @property
     def are_well(self) -> bool:
         """True if the running worker has sent a message within `SILENT_S`.
 
-        True if no worker is running, for example during a pause, because nothing is wrong then.
+        Also true if no worker is running, for example during a pause.
         """
         return self._watchdog is None or self._watchdog.silent_s < SILENT_S
 
     def decided(self, decision: Decision) -> None:
-        """Apply a decision on the limits: allow workers to run, or make the running one leave the swarm."""
+        """Apply a limit decision: allow workers to run, or make the running one leave the swarm."""
         self._decision = decision
         goes = decision.action is Action.GO
         (self._may_go if goes else self._must_halt).set()
         (self._must_halt if goes else self._may_go).clear()
 
     def tell(self, message: KeeperAt | LineMeasured | CheckpointFetched | ClockRead) -> None:
-        """Send a message to the running worker; its successors get the same information in their plans."""
+        """Send a message to the running worker; later workers get the information in their plans."""
         match message:
             case KeeperAt():
                 if message != self._keeper_at:
@@ -161,7 +161,7 @@ class Workers:
             if self._stop.asked.is_set() or (failure is None and not halted):
                 return
             smaller = halved(plan, self._found)
-            if failure is None:  # halted for a pause, or because of its memory
+            if failure is None:  # halted for a pause, or to free memory
                 if self._halted_by is Action.SHRINK:
                     plan = replace(plan, microbatch_size=_require_smaller(smaller))
                 continue
@@ -183,7 +183,7 @@ class Workers:
         self._events.put_nowait(event)
 
     async def _next_worker(self, plan: WorkerPlan) -> tuple[bool, Failed | None]:
-        """Run one worker as soon as the limits allow; return whether it was halted, and its failure if any.
+        """Run one worker once the limits allow it; return whether it was halted, and any failure.
 
         Raises `SwarmError` if the worker could not join the swarm.
         """
@@ -199,7 +199,7 @@ class Workers:
         if failure.code == SwarmError.code:
             self._tell(KeeperSought())
             if self._clock() - self._ready_at >= FAILURE_WINDOW_S:
-                return False, failure  # it had long been in the swarm: count failures anew
+                return False, failure  # it was in the swarm for a long time: reset the failure count
             raise await self._unreached(SwarmError(failure.text))
         return False, failure
 
@@ -209,19 +209,19 @@ class Workers:
         return replace(plan, initial_peers=self._keeper_at.addresses, place=place, clock_offset_s=self._clock_offset_s)
 
     async def _unreached(self, error: SwarmError) -> ManyhandsError:
-        """Return the error to show; only attempt `EXPLAINED_AT` is diagnosed, because that is slow."""
+        """Return the error to show; diagnose it only at attempt `EXPLAINED_AT`, because that is slow."""
         self._missed += 1
         if self._missed != EXPLAINED_AT:
             return error
         return await unless(self._stop.asked, self._explain(error)) or error
 
     async def _rest(self, seconds: float) -> None:
-        """Wait for `seconds`, but end early if a stop is requested or the keeper's addresses change."""
+        """Wait for `seconds`, or until a stop request or a change of the keeper's addresses."""
         self._keeper_moved.clear()
         await unless(self._stop.asked, pause(self._keeper_moved, seconds))
 
     async def _run_one(self, worker: WorkerProcess) -> Failed | None:
-        """Run one worker to its end; return its failure, or None if it left the swarm in order."""
+        """Run one worker to its end; return its failure, or None if it left the swarm gracefully."""
         kills = kills_for_memory()
         worker.start()
         self._tell(WorkerStarted(worker.pid))
@@ -245,7 +245,7 @@ class Workers:
         return failure
 
     async def _listen(self, worker: WorkerProcess, underway: Underway) -> Stopped | Failed | None:
-        """Forward messages; return the worker's `Stopped` or `Failed`. Raises `TimeoutError` if it hangs."""
+        """Forward messages; return the worker's last status. Raises `TimeoutError` if the worker hangs."""
         last: Stopped | Failed | None = None
         watchdog = self._watchdog = Watchdog(WATCHDOG_S, time.monotonic)
         while (message := await asyncio.wait_for(worker.next_event(), watchdog.left_s)) is not None:
@@ -271,9 +271,9 @@ class Workers:
 
 
 def _failure_of(worker: WorkerProcess, last: Stopped | Failed | None, kills: int | None) -> Failed | None:
-    """Return an ended worker's failure, or None if it left in order.
+    """Return an ended worker's failure, or None if it left the swarm gracefully.
 
-    `last` is its `Stopped` or `Failed`, if any; `kills` counts earlier out-of-memory kills.
+    `last` is its `Stopped` or `Failed` message, if any; `kills` counts earlier out-of-memory kills.
     """
     if last is not None:
         return last if isinstance(last, Failed) else None
@@ -286,14 +286,14 @@ def _failure_of(worker: WorkerProcess, last: Stopped | Failed | None, kills: int
 
 
 def restart_allowed(failures: list[float], now: float) -> bool:
-    """Return whether a worker may be restarted, given the times of all failures; the last one is `now`."""
+    """Return whether a worker may be restarted, given the times of all failures; the last is `now`."""
     return len([at for at in failures if at > now - FAILURE_WINDOW_S]) < MAX_FAILURES
 
 
 def halved(plan: WorkerPlan, found: int | None) -> int | None:
-    """Return half the plan's microbatch size, or None if it is 1 already.
+    """Return half the plan's microbatch size, or None if it is already 1.
 
-    If the plan has no size, use `found`, which a worker chose, or the run's size if that is None.
+    If the plan has no size, halve `found` (a worker's choice) or, without it, the run's size.
     """
     if found is None:
         found = RunConfig.from_json(plan.run_config_json).data.microbatch_size
@@ -301,7 +301,7 @@ def halved(plan: WorkerPlan, found: int | None) -> int | None:
 
 
 class Underway:
-    """The samples of one worker that are in no step yet, and are lost if it dies."""
+    """A worker's samples that are not yet averaged into a step, and are lost if the worker dies."""
 
     def __init__(self) -> None:
         self._step, self._samples, self._ended = 1, 0, False
@@ -319,7 +319,7 @@ class Underway:
                 self._ended = True
 
     def lost(self, was_told_to_stop: bool) -> Lost | None:
-        """Return the samples that the worker's end lost, or None if there are none or it reported them."""
+        """Return the samples lost with the worker, or None if there are none or it reported them."""
         if self._ended or not self._samples:
             return None
         cause = LostCause.LEFT if was_told_to_stop else LostCause.DIED
@@ -339,7 +339,7 @@ def _is_of_swarm(error: BaseException) -> bool:
 
 
 def _error_of(failure: Failed) -> ManyhandsError:
-    """Return the error that has the failure's code, or `MemoryLimitError` if memory ran out."""
+    """Return the error with the failure's code, or `MemoryLimitError` if memory ran out."""
     if failure.short_of_memory:
         return MemoryLimitError(
             f"{failure.text} Not even one sample at a time fits: close other programs, or join from another machine."

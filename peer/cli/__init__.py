@@ -1,4 +1,4 @@
-"""The volunteers' commands, such as join, doctor and verify, and commands that prepare a run.
+"""Volunteers' commands, such as join, doctor and verify, and commands that prepare a run.
 
 Only the program `manyhands` imports these modules.
 """

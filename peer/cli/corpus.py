@@ -1,4 +1,4 @@
-"""`manyhands corpus sample`: select a good part of a large corpus before creating a run.
+"""`manyhands corpus sample`: sample a large corpus by quality before creating a run.
 
 The figures (PNG and an HTML page) show the distribution of perplexities before and after sampling,
 like figures 2 to 6 of BERTIN. matplotlib is imported only for them.
@@ -49,9 +49,9 @@ if TYPE_CHECKING:
 PARTS = ("up to Q1", "Q1 to Q2", "Q2 to Q3", "above Q3")
 COLUMNS = ("quartile", "documents", "kept", "kept of it", "share of the kept")
 app = typer.Typer(name="corpus", no_args_is_help=True, help="Prepare a corpus by sampling it.")
-app.callback()(lambda: None)  # without this, typer would drop the name of the only command, `sample`
+app.callback()(lambda: None)  # otherwise typer would drop the name of the only command, `sample`
 GREY, BLUE, RED, INK = "#9aa3ad", "#2563a8", "#c0392b", "#222222"
-SMOOTHING = np.array([1, 2, 3, 2, 1]) / 9  # weights that smooth the curves if there are few documents
+SMOOTHING = np.array([1, 2, 3, 2, 1]) / 9  # kernel that smooths the curves of small corpora
 STYLE = """
 body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}
 svg{width:100%;height:auto}table{border-collapse:collapse;margin:1rem 0}td,th{padding:.25rem .9rem;text-align:right;
@@ -195,7 +195,7 @@ def _prepare_scorer(
     order: int,
     text_field: str,
 ) -> ScorerConfig:
-    """Return the scorer that the options choose; train it in `folder` if no model is given."""
+    """Return the scorer selected by the options; train one in `folder` if no model is given."""
     kenlm, clean, tokenizer = models
     if kenlm is not None:
         return _scorer(kind="kenlm", model=kenlm, text="words" if normalize else "raw")
@@ -218,13 +218,13 @@ def _scorer(**content: str) -> ScorerConfig:
 
 
 def _as_named_later(described: ScorerConfig, folder: Path, out: Path) -> ScorerConfig:
-    """Return the scorer with the path that its model will have after `folder` is renamed to `out`."""
+    """Return the scorer with its model's final path, after `folder` is renamed to `out`."""
     path = Path(described.model or "")
     return described.model_copy(update={"model": str(out.absolute() / path.name)} if path.parent == folder else {})
 
 
 def _fragment(sampling: Sampling, duplicates: Duplicates) -> str:
-    """Return the YAML that makes a source in a run file apply the same sampling."""
+    """Return the YAML that applies the same sampling to a source in a run file."""
     extra = {} if duplicates == "none" else {"duplicates": duplicates}
     return yaml.safe_dump({**extra, "sampling": _plain(sampling)}, sort_keys=False, allow_unicode=True)
 
@@ -266,7 +266,7 @@ def _percent(part: int, whole: int) -> str:
 
 
 def _write_pictures(tally: PerplexityTally, title: str, folder: Path) -> str:
-    """Write `distributions.png`, and return the figure as SVG; raises `ConfigError` without matplotlib."""
+    """Write `distributions.png` and return the figure as SVG. Raises `ConfigError` without matplotlib."""
     figure = _figure_of(tally, title)
     figure.savefig(folder / "distributions.png", dpi=130)
     vector = io.StringIO()
@@ -275,7 +275,7 @@ def _write_pictures(tally: PerplexityTally, title: str, folder: Path) -> str:
 
 
 def _write_page(path: Path, title: str, picture: str, table: Sequence[Sequence[str]], fragment: str) -> None:
-    """Write an HTML page with the figure, the table (headings in the first row) and the YAML."""
+    """Write an HTML page with the figure, the table (headings first) and the YAML."""
     rows = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in table[1:]]
     head = "".join(f"<th>{html.escape(cell)}</th>" for cell in table[0])
     path.write_text(

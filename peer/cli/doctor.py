@@ -1,6 +1,6 @@
-"""The commands `manyhands doctor` and `manyhands support-bundle`.
+"""`manyhands doctor` and `manyhands support-bundle`: diagnosis of this machine and its network.
 
-`doctor` examines this machine and its network in stages; `support-bundle` writes a file for support.
+`doctor` checks this machine and its network; `support-bundle` writes an archive for support.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from peer.runtime.temporary import own_temporary_files
 from peer.runtime.version import software_version
 
 app = typer.Typer(pretty_exceptions_enable=False)
-LOG_BYTES = 200_000  # how much of the end of each log to include
+LOG_BYTES = 200_000  # maximum number of bytes to include from the end of each log
 LOGS = ("data/worker.log",)
-EVENT_BYTES = 2_000_000  # how much of the end of each event log to include
+EVENT_BYTES = 2_000_000  # maximum number of bytes to include from the end of each event log
 TEXTS = ("data/stream.json", "data/microbatch.json")
 MAX_TEXT_BYTES = 100_000
 README = """This archive was made by `manyhands support-bundle` for the operator of a run.
@@ -94,7 +94,7 @@ def make_options(
     microbatch_size: int | None = None,
     listen: list[str] | None = None,
 ) -> Options:
-    """Parse the command's arguments; raises `LinkError` or `ConfigError` if one is invalid."""
+    """Parse the command's arguments. Raises `LinkError` or `ConfigError` if one is invalid."""
     parsed = None if link is None else read_link(link)[0]
     usual = Path(user_data_dir("manyhands")) if parsed is None else default_state_dir(parsed)
     return Options(
@@ -144,7 +144,7 @@ async def _findings(context: Context) -> list[dict[str, Any]]:
 
 
 def collect(state_dir: Path, findings: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the archive's texts by file name, not redacted yet; a note replaces a file that is unreadable."""
+    """Return the archive's texts by file name, before redaction; a note replaces an unreadable file."""
     files = {
         "versions.json": json.dumps(versions(), indent=1),
         "machine.json": json.dumps(machine(), indent=1),
@@ -158,7 +158,7 @@ def collect(state_dir: Path, findings: Sequence[Mapping[str, Any]]) -> dict[str,
 
 
 def events_of(state_dir: Path, redact: Callable[[str], str]) -> dict[str, str]:
-    """Return the event logs by file name, redacted in such a way that `replay` can still read them."""
+    """Return the event logs by file name, redacted but still readable by `replay`."""
 
     def redacted(value: Any) -> Any:
         if isinstance(value, dict):
@@ -196,7 +196,7 @@ def machine() -> dict[str, Any]:
 
 
 def _write_bundle(path: Path, files: Mapping[str, str]) -> None:
-    """Write the archive atomically, readable only by its owner; raises `StorageError` if that fails."""
+    """Write the archive atomically, readable only by its owner. Raises `StorageError` on failure."""
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as bundle:
         bundle.writestr("README.txt", README)

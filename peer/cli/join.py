@@ -1,4 +1,4 @@
-"""The volunteer's commands: `manyhands join` and `manyhands assist`."""
+"""`manyhands join` and `manyhands assist`: take part in a run."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def default_state_dir(link: JoinLink) -> Path:
 
 def find_invite(given: str, known_device: bool) -> str:
     """Return the invite code from the option, the environment or a prompt, or "" if there is none."""
-    invite = os.environ.pop(INVITE_VARIABLE, "")  # child processes must not see it
+    invite = os.environ.pop(INVITE_VARIABLE, "")  # hidden from child processes
     invite = given or invite
     if not invite and not known_device and sys.stdin.isatty():
         return str(
@@ -243,7 +243,7 @@ def _limits(
     rates: tuple[float | None, float | None],
     sizes: dict[str, str | None],
 ) -> Limits:
-    """Parse the options that limit usage; `rates` are those for (upload, download)."""
+    """Parse the options that limit usage; `rates` are the upload and download rates."""
     allowed = {option: parse_size(option, text) for option, text in sizes.items()}
     return Limits(
         hours=parse_windows(hours or ()),
@@ -279,7 +279,7 @@ def _take_part(options: AgentOptions, invite: str, log_format: Format, no_panel:
 
 @contextmanager
 def only_one(state_dir: Path) -> Iterator[None]:
-    """Lock the device's directory during the block, because two agents with one key would interfere."""
+    """Lock the device's directory during the block: two agents with the same key would interfere."""
     try:
         state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         with (state_dir / "lock").open("w") as lock:

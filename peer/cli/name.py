@@ -1,4 +1,4 @@
-"""`manyhands name`: set the name under which a run's public page shows this device's member."""
+"""`manyhands name`: set the name shown for this device's member on a run's public page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `manyhands recipe`: write the run file of a published model, for any language."""
+"""`manyhands recipe`: write the run file of a published model, for any language."""
 
 from __future__ import annotations
 

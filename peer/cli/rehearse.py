@@ -1,4 +1,4 @@
-"""The commands `manyhands rehearse` and `manyhands plan`: simulate a run's event before it takes place."""
+"""`manyhands rehearse` and `manyhands plan`: simulate a training event before it takes place."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from peer.rehearsal.forecast.report import DrawnVolunteers, ModelValues, Rehears
 from peer.rehearsal.scenario import MOST_PEERS, Scenario, load_scenario
 from peer.runtime.console import say, say_json, say_table
 
-VOLUNTEERS, HOURS, SEEDS = 40, 2.0, 3  # defaults; rehearsing them takes less than half a minute
+VOLUNTEERS, HOURS, SEEDS = 40, 2.0, 3  # defaults, which take less than half a minute to rehearse
 MOST_SEEDS, MOST_HOURS = 1000, 31 * 24
-ScenarioOf = Callable[[RunConfig, int], Scenario]  # (config, seed) -> the swarm and its events
+ScenarioOf = Callable[[RunConfig, int], Scenario]  # returns the swarm and its events for (config, seed)
 app = typer.Typer(pretty_exceptions_enable=False)
 
 
 class PlannedModel(str, Enum):
-    """A model size of `manyhands plan`."""
+    """The model sizes that `manyhands plan` supports."""
 
     SMALL = "small"
     BASE = "base"
@@ -123,7 +123,7 @@ def plan_event(
 def _chosen_swarm(
     config: RunConfig, volunteers: int | None, scenario: Path | None, hours: float | None, region: str | None
 ) -> tuple[ScenarioOf, str]:
-    """Return the swarms that the options choose, and their description; raises `ConfigError`."""
+    """Return the swarms selected by the options, and their description. Raises `ConfigError`."""
     if scenario is None:
         people, length = VOLUNTEERS if volunteers is None else volunteers, HOURS if hours is None else hours
         drawn = _volunteers(config, people, length, region or "world")
@@ -137,7 +137,7 @@ def _chosen_swarm(
 
 
 def _swarms_of_file(config: RunConfig, loaded: Scenario) -> ScenarioOf:
-    """Return a function that gives the file's scenario for any seed, adapted to another PowerSGD rank."""
+    """Return a function that ignores the seed and adapts the file's scenario to the PowerSGD rank."""
     own = config.averaging.powersgd_rank
 
     @cache
@@ -153,7 +153,7 @@ def _swarms_of_file(config: RunConfig, loaded: Scenario) -> ScenarioOf:
 
 
 def _check(option: str, value: float, most: float) -> None:
-    """Raise `ConfigError` unless the number is above 0 and at most `most`."""
+    """Raise `ConfigError` unless `value` is above 0 and at most `most`."""
     if not (math.isfinite(value) and 0 < value <= most):
         raise ConfigError(f"`{option}` ({value:g}) must be above 0, and at most {most:g}.")
 

@@ -1,7 +1,7 @@
-"""The command `manyhands replay`: the event logs of several nodes on one timeline.
+"""`manyhands replay`: the event logs of several nodes on one timeline.
 
-Logs come from support bundles, devices' folders and runs' directories. Clocks may differ by
-minutes. They are aligned by group starts, which all peers of a group log almost simultaneously.
+Logs come from support bundles, device folders and run directories. Clocks, which may differ by
+minutes, are aligned by group starts: all peers of a group log these almost simultaneously.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MOST_PROCESSES = 16  # maximum number of logs in one archive
 
 @dataclass(frozen=True)
 class NodeEvent:
-    """An event that a node's process logged at the Unix time `at`."""
+    """An event logged by a node's process, at the Unix time `at`."""
 
     at: float
     node: str
@@ -49,11 +49,11 @@ class NodeEvent:
 
 @dataclass(frozen=True)
 class ClockShift:
-    """The correction that aligns a node's clock with those of the other nodes."""
+    """The correction that aligns a node's clock with the other nodes' clocks."""
 
     node: str
-    seconds: float  # to add to the times that the node logged
-    groups: int  # number of groups in common with other nodes
+    seconds: float  # added to the node's logged times
+    groups: int  # number of groups shared with other nodes
 
 
 @app.command("replay", epilog="Example: manyhands replay run/ alice.zip bob.zip --step 42")
@@ -95,7 +95,7 @@ def replay(
 
 
 def named(sources: Sequence[Path]) -> dict[str, Path]:
-    """Return the sources by short, unique names."""
+    """Give each source a short, unique name."""
     found: dict[str, Path] = {}
     for source in sources:
         stem = source.absolute().stem
@@ -108,7 +108,7 @@ def named(sources: Sequence[Path]) -> dict[str, Path]:
 
 
 def read_node(name: str, source: Path) -> list[NodeEvent]:
-    """Read a node's logs; raises `ConfigError` if there are none or the archive is invalid."""
+    """Read a node's logs. Raises `ConfigError` if there are none or the archive is invalid."""
     logs = _read_bundle(source) if source.is_file() else _read_directory(source)
     if not logs:
         raise ConfigError(
@@ -131,7 +131,7 @@ def _read_directory(source: Path) -> dict[str, bytes]:
 
 
 def _read_bundle(source: Path) -> dict[str, bytes]:
-    """Read the logs in an archive, which is not trusted, so their number and size are limited."""
+    """Read the logs in an untrusted archive, limiting their number and size."""
     try:
         with zipfile.ZipFile(source) as bundle:
             names = [name for name in bundle.namelist() if name.startswith(f"{FOLDER}/") and name.endswith(SUFFIX)]
@@ -147,16 +147,16 @@ def _read_bundle(source: Path) -> dict[str, bytes]:
 
 
 def on_one_clock(events: Sequence[NodeEvent]) -> tuple[list[NodeEvent], list[ClockShift]]:
-    """Align all clocks with that of the node in most groups; return the sorted events, and the shifts.
+    """Align all clocks with the clock of the node in most groups; return sorted events and clock shifts.
 
-    A node that has no group in common with nodes aligned before keeps its own times.
+    A node that shares no group with aligned nodes keeps its own times.
     """
-    met: dict[str, dict[str, float]] = {}  # node -> group -> start of the group by the node's clock
+    met: dict[str, dict[str, float]] = {}  # group starts by node and group, on the node's clock
     for event in events:
         if isinstance(event.event, GroupMet):
             met.setdefault(event.node, {})[event.event.group] = event.at
     shifts: dict[str, ClockShift] = {}
-    known: dict[str, float] = {}  # group -> its start by the common clock
+    known: dict[str, float] = {}  # group starts on the common clock
     waiting = sorted(met, key=lambda node: -len(met[node]))
     while waiting:
         node = max(waiting, key=lambda node: len(met[node].keys() & known.keys()))
@@ -173,7 +173,7 @@ def on_one_clock(events: Sequence[NodeEvent]) -> tuple[list[NodeEvent], list[Clo
 
 
 def around(events: Sequence[NodeEvent], step: int) -> list[NodeEvent]:
-    """Return the events from the first node's completion of `step` - 1 to the last node's of `step`."""
+    """Return the events from the first completion of `step` - 1 to the last completion of `step`."""
     taken = [(_step_after(event.event), event.at) for event in events]
     begun = [at for after, at in taken if after == step - 1]
     ended = [at for after, at in taken if after == step]
@@ -186,12 +186,12 @@ def _step_after(event: AnyEvent) -> int | None:
 
 
 def peers_of(events: Iterable[NodeEvent]) -> dict[str, str]:
-    """Return the names of the nodes whose logs were read, by their libp2p ids."""
+    """Return the names of nodes with logs, by libp2p id."""
     return {event.event.peer: event.node for event in events if isinstance(event.event, ProcessStarted)}
 
 
 def name_of(peer: str, names: Mapping[str, str]) -> str:
-    """Return the name of a peer's node, or the end of its libp2p id if its logs were not read."""
+    """Return the name of a peer's node, or the end of its libp2p id for a node without logs."""
     return names.get(peer, f"…{peer[-SHORT_ID:]}")
 
 

@@ -1,4 +1,4 @@
-"""Options shared by `recipe` and `plan`, and the writer of the run files they produce."""
+"""Options shared by `recipe` and `plan`, and the function that writes their run files."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Exact = Annotated[
 
 
 def refuse_existing(out: Path | None) -> None:
-    """Raise `ConfigError` if the file that `--out` names exists."""
+    """Raise `ConfigError` if the `--out` file already exists."""
     if out is not None and out.exists():
         raise ConfigError(f"`--out` ({out}) exists already: remove it, or give another name.")
 
 
 def write_run_file(text: str, out: Path | None) -> None:
-    """Write a run file to `out`, or to stdout if `out` is None; raises `StorageError`."""
+    """Write a run file to `out`, or to stdout if `out` is None. Raises `StorageError`."""
     if out is None:
         say(text.rstrip())
         return

@@ -1,4 +1,4 @@
-"""The command `manyhands scenario`: write the scenario of a past run from its public history."""
+"""`manyhands scenario`: write the scenario of a past run from its public history."""
 
 from __future__ import annotations
 

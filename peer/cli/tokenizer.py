@@ -28,8 +28,8 @@ from peer.data.tokenization.tokenizers import (
 from peer.data.tokenization.training import train_tokenizer
 from peer.runtime.console import say, say_facts, say_json, say_table
 
-KEPT_SHARE = 0.02  # fraction of the documents that is held out, to measure the tokenizer on
-MAX_KEPT = 1_000  # maximum number of documents held out, which stay in memory
+KEPT_SHARE = 0.02  # fraction of documents held out to measure the tokenizer
+MAX_KEPT = 1_000  # maximum number of held-out documents, which are kept in memory
 app = typer.Typer(name="tokenizer", no_args_is_help=True, help="Train or inspect a tokenizer.")
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
@@ -99,7 +99,7 @@ def inspect(
 
 
 class KeepSome:
-    """An iterable of documents for training, which keeps some back; a hash of the text decides which."""
+    """An iterable of training documents that holds some out, chosen by a hash of the text."""
 
     def __init__(self, documents: Iterable[str], max_kept: int = MAX_KEPT) -> None:
         self._documents, self._max_kept = documents, max_kept
@@ -122,7 +122,7 @@ def _run_to_measure_by(corpus: Path | None, text_file: Path | None) -> RunConfig
 
 
 def _measure(path: Path, documents: Iterable[str], language: str) -> Fit:
-    """Measure a tokenizer's fit to documents; the tokenizer is loaded in the same way as for training."""
+    """Measure a tokenizer's fit to documents, loading the tokenizer as for training."""
     tokenizer = load_tokenizer(path)
     names = special_names(tokenizer, read_tokenizer_config(path))
     unknown = tokenizer.token_to_id(names["unk"]) if "unk" in names else None
@@ -134,7 +134,7 @@ def _fit_content(fit: Fit) -> dict[str, Any]:
 
 
 def _fit_facts(fit: Fit) -> dict[str, object]:
-    """Return the figures of a fit, formatted for printing; a figure is None if there was no text."""
+    """Format the figures of a fit for printing; a figure is None without text."""
     summary = fit.summary()
     shares = {name: summary[name] for name in ("unknown_rate", "split_words", "words_cut_at_marks")}
     percent = {name: None if share is None else f"{share:.3%}" for name, share in shares.items()}
@@ -149,7 +149,7 @@ def _fit_facts(fit: Fit) -> dict[str, object]:
 
 
 def _show_tokens(tokenizer: Tokenizer, text: str, as_json: bool) -> None:
-    tokens = trace(tokenizer, text.encode("utf-8", "replace").decode())  # TEXT may contain bytes that are not UTF-8
+    tokens = trace(tokenizer, text.encode("utf-8", "replace").decode())  # TEXT may contain invalid UTF-8
     if as_json:
         say_json({"tokens": [vars(token) for token in tokens]})
         return

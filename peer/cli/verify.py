@@ -107,7 +107,7 @@ def _members(found: Verification, leaderboard: dict[str, int]) -> list[str]:
 
 
 def certificate_in(source: str) -> str | None:
-    """Return the text of the file `source` if it is a certificate, else None."""
+    """Return the text of the file `source` if the file is a certificate, else None."""
     if urlsplit(source).scheme in ("http", "https"):
         return None
     try:
@@ -119,7 +119,7 @@ def certificate_in(source: str) -> str | None:
 
 
 def authority_key(named: str, get: Get = fetch) -> str:
-    """Return the key (hex) that is `named`, or that the run's page at `named` shows; raises `ConfigError`."""
+    """Return the key (hex) in `named`, or the key on the run's page at `named`. Raises `ConfigError`."""
     if _KEY.fullmatch(named.lower()):
         return named.lower()
     if urlsplit(named).scheme not in ("http", "https"):
@@ -129,7 +129,7 @@ def authority_key(named: str, get: Get = fetch) -> str:
 
 
 def check_certificate(text: str, authority: str, as_json: bool) -> None:
-    """Print a certificate; raises `UnverifiedError` if it is invalid or not signed by `authority` (hex)."""
+    """Print a certificate. Raises `UnverifiedError` if it is invalid or not signed by `authority` (hex)."""
     signed = read_certificate(text)
     certificate = open_certificate(signed)
     key = signed.authority_key

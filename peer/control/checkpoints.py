@@ -1,10 +1,10 @@
-"""Checkpoints that a coordinator offers to joining peers: validation of the offer, and download.
+"""Validation and download of checkpoints that a coordinator offers to joining peers.
 
-Files are downloaded by HTTP(S) ranges, so that an interrupted download can be resumed. They are
-verified by digests, which are trustworthy because the control plane's certificate is pinned.
+Files are downloaded with HTTP range requests, so that an interrupted download can be resumed. Their
+digests can be trusted because the control plane's certificate is pinned.
 
-To protect the volunteer's local network, the host in the offer must be the join link's or have a
-public address, and redirects are not followed.
+To protect the volunteer's local network, the offer's host must be the join link's or have a public
+address, and redirects are not followed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from peer.protocol import HELD_AVERAGES, STATE_FILES, control_pb2
 MAX_ADDRESS_CHARS = 2000
 DIGEST_BYTES = 32
 ATTEMPTS = 4
-FIRST_PAUSE_S = 2.0  # about the first delay; doubled after each attempt
+FIRST_PAUSE_S = 2.0  # mean of the first delay; doubles with each attempt
 CHUNK_BYTES = 1 << 18
 SPARE_BYTES = 64 * 2**20  # disk space to leave free
 TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=60.0)
@@ -41,7 +41,7 @@ Rest = Callable[[float], Awaitable[None]]
 
 @dataclass(frozen=True)
 class OfferedFile:
-    """A file of an offered checkpoint, with the digest that it must have."""
+    """A file of an offered checkpoint, with its expected digest."""
 
     name: str
     size_bytes: int
@@ -68,10 +68,10 @@ class CheckpointOffer:
 
 
 def read_offer(reply: control_pb2.CheckpointReply, most_bytes: int) -> CheckpointOffer | None:
-    """Return the offer, or None if there is none or the checkpoint is too old to catch up from.
+    """Validate an offer; return None if there is none or if the checkpoint is too old to catch up from.
 
-    It is too old if peers may soon discard the averages of the steps after it. Raises
-    `RequestError` for an invalid address, other files, or more than `most_bytes` bytes.
+    A checkpoint is too old if peers may soon discard the averages of the steps after it. Raises
+    `RequestError` for an invalid address, unexpected files, or more than `most_bytes` bytes.
     """
     if not (reply.address and 0 <= reply.swarm_step - reply.step <= HELD_AVERAGES // 2):
         return None
@@ -102,7 +102,7 @@ async def download_checkpoint(
     """Download the offered files to the directory `into`, resuming an earlier download.
 
     `link_hosts`, the join link's hosts, may have private addresses. Raises `StorageError` if the
-    disk is full or a file damaged, `UnreachableError` if the download fails. Partial files remain.
+    disk is full or a file is damaged, else `UnreachableError`. Partial files are kept.
     """
     await asyncio.to_thread(_make_room, offer, into)
     own = offer.host in link_hosts
@@ -141,15 +141,15 @@ async def _fetch(
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Return whether a retry may succeed; False if no server accepts connections at the address."""
+    """Return whether to retry; False if no server accepts connections at the address."""
     nobody_there = isinstance(error, (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError))
     return isinstance(error, (aiohttp.ClientError, asyncio.TimeoutError)) and not nobody_there
 
 
 async def _fetch_rest(http: aiohttp.ClientSession, url: str, file: OfferedFile, part: Path, throttle: Throttle) -> None:
-    """Append the missing bytes of a file; start over if the file on the server has changed."""
+    """Download the missing bytes of a file; start over if the file has changed on the server."""
     there = await asyncio.to_thread(_size_of, part)
-    if there >= file.size_bytes:  # complete, or damaged: the digest will tell
+    if there >= file.size_bytes:  # complete or damaged; the digest is checked later
         return
     headers = {"Range": f"bytes={there}-", "If-Range": f'"{file.sha256.hex()}"'} if there else {}
     async with http.get(url, headers=headers, allow_redirects=False) as answer:
@@ -173,12 +173,12 @@ def _size_of(path: Path) -> int:
 
 
 def part_of(target: Path, file: OfferedFile) -> Path:
-    """Return the path of a partial file, whose name contains the digest to tell checkpoints apart."""
+    """Return the path of a partial file; the digest in its name identifies the checkpoint."""
     return target.with_name(f".{file.sha256.hex()}.part")
 
 
 def _make_room(offer: CheckpointOffer, into: Path) -> None:
-    """Delete other checkpoints' files; raises `StorageError` if this checkpoint does not fit on the disk."""
+    """Delete other checkpoints' files. Raises `StorageError` if this checkpoint does not fit."""
     try:
         into.mkdir(parents=True, exist_ok=True)
         mine = {name for file in offer.files for name in (file.name, part_of(into / file.name, file).name)}

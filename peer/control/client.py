@@ -1,9 +1,9 @@
-"""The peer's authenticated connection to the coordinator, for joining, renewing tokens and downloads.
+"""The peer's authenticated connection to the coordinator, to join, renew tokens and download files.
 
-The join link's fingerprint is the only trust anchor. The server's certificate is read once,
-compared with the fingerprint, and is then the only root that the channel accepts. Certificate,
-version, run and clock are checked first, each with its own error. `peer.control.session` builds the
-long-lived session on this; `peer.doctor` uses the client before the device has joined.
+The join link's fingerprint is the only trust anchor: a server certificate that matches it becomes
+the channel's only root. Certificate, version, run and clock are checked first, each with its own
+error. `peer.control.session` opens the long-lived session over this connection; `peer.doctor` uses
+the client before the device has joined.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from peer.runtime.version import software_version
 CONNECT_TIMEOUT_S = 10.0
 CALL_TIMEOUT_S = 20.0
 FETCH_TIMEOUT_S = 600.0
-LOGIN_TIMEOUT_S = 1000.0  # longer than the coordinator itself waits
+LOGIN_TIMEOUT_S = 1000.0  # longer than the coordinator's own limit
 
 _CHANNEL_OPTIONS = (
     ("grpc.ssl_target_name_override", TLS_NAME),
@@ -60,7 +60,7 @@ _CHANNEL_OPTIONS = (
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
-    # Limit gRPC's own back-off (by default up to two minutes), because the session has its own.
+    # Limit gRPC's back-off (by default up to two minutes), because the session has its own.
     ("grpc.initial_reconnect_backoff_ms", 500),
     ("grpc.max_reconnect_backoff_ms", 5_000),
     # Stop reconnecting to an unused address after the coordinator has moved.
@@ -75,11 +75,11 @@ class ControlClient:
     """An authenticated connection to a join link's coordinator, opened by `connect`."""
 
     def __init__(self, link: JoinLink, certificate: str) -> None:
-        """Prepare calls to the link's first address that trust only this certificate (PEM)."""
-        # Set by `connect` from the coordinator's greeting.
+        """Create a client for the link's first address that trusts only this certificate (PEM)."""
+        # Set by `connect` from the coordinator's reply.
         self.software_version = ""
         self.software_address = ""
-        self.clock_offset_s = math.nan  # offset of the coordinator's time from `steady_time()`
+        self.clock_offset_s = math.nan  # the coordinator's time minus `steady_time()`
         self.login_providers: tuple[LoginProvider, ...] = ()
         self._credentials = grpc.ssl_channel_credentials(certificate.encode())
         self._links = deque(link.each())  # the address in use comes first
@@ -88,7 +88,7 @@ class ControlClient:
 
     @classmethod
     async def connect(cls, link: JoinLink, clock: Callable[[], float]) -> ControlClient:
-        """Connect after verifying certificate, version, run and clock, each with its own error."""
+        """Connect, and verify the certificate, version, run and clock, each with its own error."""
         links = link.each()
         reached, certificate = await find_coordinator(links)
         client = cls(link, certificate)
@@ -109,7 +109,7 @@ class ControlClient:
 
     @property
     def link(self) -> JoinLink:
-        """The join link with the address that calls currently use."""
+        """The join link, reduced to the address in use."""
         return self._links[0]
 
     @property
@@ -118,12 +118,12 @@ class ControlClient:
         return len(self._links)
 
     def turn_to_next_address(self) -> None:
-        """Send later calls to the link's next address, if any; running calls are unaffected."""
+        """Use the link's next address, if any, for later calls; calls in progress are unaffected."""
         self._links.rotate(-1)
 
     @property
     def _stub(self) -> Any:
-        """The gRPC stub for the address in use, which connects when it is first called."""
+        """The gRPC stub for the address in use; it connects on first use."""
         if self.link not in self._stubs:
             address = str(self.link.address)
             channel = grpc.aio.secure_channel(address, self._credentials, options=_CHANNEL_OPTIONS)
@@ -132,7 +132,7 @@ class ControlClient:
         return self._stubs[self.link]
 
     async def _first_greeting(self) -> control_pb2.ChallengeReply:
-        """Greet the coordinator; if the versions differ, raise an error that says how to update."""
+        """Fetch the first greeting; on a version mismatch, raise an error that explains how to update."""
         try:
             return await self.greet()
         except VersionError as error:
@@ -150,23 +150,23 @@ class ControlClient:
         return await self._call(self._stub.Challenge, request)
 
     async def describe(self) -> control_pb2.DescribeReply:
-        """Fetch the run's description, and this machine's address as seen there; needs no account."""
+        """Fetch the run's description and this machine's observed address; needs no account."""
         return await self._call(self._stub.Describe, control_pb2.DescribeRequest())
 
     async def swarm_addresses(self) -> tuple[str, ...]:
-        """Fetch the keeper's multiaddresses that the coordinator knows; needs no account."""
+        """Fetch the keeper's multiaddresses from the coordinator; needs no account."""
         return tuple((await self.describe()).swarm_addresses)
 
     async def dial_back(self, port: int, udp_port: int = 0) -> bytes:
-        """Ask the coordinator to connect to a TCP port and to send a datagram to a UDP port.
+        """Ask the coordinator to connect to a TCP port and send a datagram to a UDP port of this machine.
 
-        Returns the secret that it will send there. A port 0 is not tried. Needs no account.
+        Returns the secret that the coordinator will send. Port 0 is skipped. Needs no account.
         """
         reply = await self._call(self._stub.DialBack, control_pb2.DialBackRequest(port=port, udp_port=udp_port))
         return bytes(reply.word)
 
     def open_probe(self, timeout_s: float) -> Any:
-        """Open the stream that measures bandwidth (a StreamStreamCall); needs no account."""
+        """Open a stream to measure the bandwidth (a StreamStreamCall); needs no account."""
         return self._stub.Probe(timeout=timeout_s)
 
     async def admit(
@@ -180,7 +180,7 @@ class ControlClient:
         role: str = "",
         software: str = "",
     ) -> control_pb2.JoinReply:
-        """Join with an invite code, as a `known` device, or by a login, whichever is possible first.
+        """Join with an invite code, as a `known` device or with a login, in this order of preference.
 
         `provider` is the identity provider for the login, or "" if the run has only one.
         """
@@ -220,7 +220,7 @@ class ControlClient:
         role: str = "",
         software: str = "",
     ) -> control_pb2.JoinReply:
-        """Join by a login at an identity provider, which may take minutes; `tell` shows the prompt."""
+        """Join with a login at an identity provider, which may take minutes; `tell` shows the prompt."""
         nonce, receipt_key = (await self.greet()).nonce, key.receipt_key(self.link.run).public_bytes
         request = control_pb2.LoginRequest(
             nonce=nonce,
@@ -253,7 +253,7 @@ class ControlClient:
         return reply.token
 
     async def choose_name(self, key: DeviceKey, display_name: str, anonymous: bool) -> control_pb2.ChooseNameReply:
-        """Set the name that the run's page shows for this member ("": the invite's name), or hide it."""
+        """Set this member's name on the run's page ("" for the invite's name), or hide the name."""
         nonce = (await self.greet()).nonce
         signature = key.sign(challenge_bytes("name", self.link.run, nonce, key.public_key))
         request = control_pb2.ChooseNameRequest(
@@ -266,13 +266,13 @@ class ControlClient:
         return await self._call(self._stub.ChooseName, request)
 
     async def newest_checkpoint(self, token: str) -> control_pb2.CheckpointReply:
-        """Fetch the offer of the newest checkpoint; raises `VersionError` if the coordinator is too old."""
+        """Fetch the newest checkpoint's offer. Raises `VersionError` if the coordinator is too old."""
         return await self._call(self._stub.Checkpoint, control_pb2.CheckpointRequest(token=token))
 
     async def fetch_file(
         self, name: str, digest: bytes, into: Path, *, token: str, size_bytes: int, throttle: Throttle | None = None
     ) -> Path:
-        """Download a file of the run to the directory `into` and verify it, unless it is already there."""
+        """Download one of the run's files to the directory `into` and verify it, unless it exists there."""
         check_announced(name, size_bytes)
         throttle = throttle or Throttle()
         target = into / name
@@ -301,7 +301,7 @@ class ControlClient:
             )
 
     def open_session(self) -> Any:
-        """Open the stream of a session (a StreamStreamCall), which has keepalive instead of a deadline."""
+        """Open a session's stream (a StreamStreamCall), which uses keepalive instead of a deadline."""
         return self._stub.Session()
 
     async def close(self) -> None:
@@ -317,10 +317,10 @@ class ControlClient:
 
 
 async def find_coordinator(links: Sequence[JoinLink]) -> tuple[JoinLink, str]:
-    """Return the first link at whose address the right certificate is found, and the certificate (PEM).
+    """Return the first link whose server has the right certificate, and that certificate (PEM).
 
-    Each link has one address. If none has it, raises `FingerprintError` if any has another
-    certificate, else `UnreachableError`.
+    Each link has one address. If no server has the certificate, raises `FingerprintError` if any
+    has another one, else `UnreachableError`.
     """
     failures: list[UnreachableError | FingerprintError] = []
     for link in links:
@@ -372,7 +372,7 @@ def check_fingerprint(link: JoinLink, certificate: str) -> None:
 
 
 def check_version(greeting: control_pb2.ChallengeReply) -> None:
-    """Raise `VersionError` if the coordinator has another protocol version."""
+    """Raise `VersionError` unless the coordinator uses this protocol version."""
     if greeting.protocol_version != PROTOCOL_VERSION:
         raise VersionError(
             f"The coordinator speaks protocol version {greeting.protocol_version}, this program (manyhands "
@@ -388,7 +388,7 @@ def check_run(link: JoinLink, greeting: control_pb2.ChallengeReply) -> None:
 
 
 def check_clock(greeting: control_pb2.ChallengeReply, now: float) -> None:
-    """Raise `ClockError` if this machine's clock differs from the coordinator's by more than tokens allow."""
+    """Raise `ClockError` if this machine's clock is too far from the coordinator's for tokens to work."""
     skew_s = now - greeting.server_time
     if not abs(skew_s) <= MAX_CLOCK_SKEW_S:
         raise ClockError(
@@ -398,7 +398,7 @@ def check_clock(greeting: control_pb2.ChallengeReply, now: float) -> None:
 
 
 def _named(version: str) -> str:
-    """Return the coordinator's version as text for a message, even if it is malformed."""
+    """Format the coordinator's version for a message, even if it is malformed."""
     try:
         return f"manyhands {Version(version[:MAX_VERSION_CHARS])}"
     except InvalidVersion:

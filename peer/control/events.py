@@ -9,7 +9,7 @@ from peer.reporting.messages import ClockRead, Notice
 
 @dataclass(frozen=True)
 class Welcomed:
-    """A session has begun; the coordinator runs this version of the software, offered at this address."""
+    """A session has begun; the coordinator sent its software version, and the address to get it from."""
 
     version: str
     address: str
@@ -29,13 +29,13 @@ class Standing:
     own_samples: int
     rank: int
     members: int
-    samples_per_second: float = 0.0  # the whole run's speed; 0: unknown
+    samples_per_second: float = 0.0  # the whole run's speed; 0 if unknown
     time_left_s: float = 0.0  # time until the run's last step, at that speed
 
 
 @dataclass(frozen=True)
 class KeeperTold:
-    """The keeper's addresses, as the coordinator knows them; this machine may not reach all of them."""
+    """The keeper's addresses known to the coordinator; some may be unreachable from this machine."""
 
     addresses: tuple[str, ...]  # libp2p multiaddresses
 

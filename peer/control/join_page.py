@@ -1,8 +1,8 @@
-"""Addresses of invitation pages, which commands accept instead of join links.
+"""Invitation page addresses, which commands accept in place of join links.
 
-The run's public API returns the join link for such an address. Unlike a join link, the address has
-no fingerprint to authenticate the coordinator, so it must be HTTPS or loopback. The invite code is
-in the URL fragment, which is never sent to the server.
+The join link is fetched from the run's public API. A page address has no fingerprint to
+authenticate the coordinator, so it must use HTTPS or loopback. The invite code is in the URL
+fragment, which is never sent to the server.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _CODE = re.compile(r"[0-9A-Za-z -]{10,64}")
 
 
 def read_link(text: str) -> tuple[JoinLink, str]:
-    """Return the join link in the text or on the page that it names, and the page's invite code or "".
+    """Parse a join link, or fetch it for a page address; return the link and the invite code or "".
 
-    Raises `LinkError` if the text is neither, and `UnreachableError` if the site does not answer.
+    Raises `LinkError` if the text is neither, `UnreachableError` if the site does not answer.
     """
     if not text.strip().lower().startswith(("https://", "http://")):
         return JoinLink.parse(text), ""
@@ -35,7 +35,7 @@ def read_link(text: str) -> tuple[JoinLink, str]:
 
 
 def parse_page(text: str) -> tuple[str, str]:
-    """Split a page's address into site and invite code; raises `LinkError` if it is no page's address."""
+    """Split a page address into site and invite code. Raises `LinkError` for other addresses."""
     address, _, fragment = text.strip().partition("#")
     parts = _split(address)
     host, path = parts.hostname, parts.path.rstrip("/")
@@ -55,7 +55,7 @@ def parse_page(text: str) -> tuple[str, str]:
 
 
 def _split(address: str) -> SplitResult:
-    """Split an address into its parts, which are all empty if it is malformed."""
+    """Split an address into its parts; all parts are empty if the address is malformed."""
     try:
         parts = urlsplit(address)
         _ = parts.port  # reading the port validates it
@@ -65,7 +65,7 @@ def _split(address: str) -> SplitResult:
 
 
 def ask_for_link(site: str) -> JoinLink:
-    """Fetch a site's join link. Redirects are not followed, because they might lead away from HTTPS."""
+    """Fetch a site's join link. Redirects are not followed, because they may leave HTTPS."""
     url = f"{site}{API}"
     with reaching(url), asking("GET", url, timeout_s=ANSWER_S) as answer:
         status = answer.status_code

@@ -1,6 +1,6 @@
 """The login prompt: parsed from the coordinator's message, and shown as text, JSON or HTML.
 
-It comes from the network, so texts must be short and printable, and links must be web addresses.
+The message comes from the network: texts must be short and printable, links must be HTTP(S).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class LoginProvider:
 
 @dataclass(frozen=True)
 class LoginPrompt:
-    """The web addresses at which to log in, and the code to enter or compare there."""
+    """The web addresses for a login, and the code to enter or compare there."""
 
     title: str
     user_code: str
@@ -57,13 +57,13 @@ class LoginPrompt:
 
 
 def login_providers(greeting: control_pb2.ChallengeReply) -> tuple[LoginProvider, ...]:
-    """Return the identity providers that the coordinator lists."""
+    """Return the identity providers listed by the coordinator."""
     named = list(greeting.login_providers)[:MAX_PROVIDERS]
     return tuple(LoginProvider(_text("provider", each.name), _text("title", each.title)) for each in named)
 
 
 def choose_provider(providers: tuple[LoginProvider, ...], wanted: str) -> str:
-    """Return the wanted or only provider; raises `ConfigError` if it is missing or there are several."""
+    """Return the requested or only provider. Raises `ConfigError` if it is missing or ambiguous."""
     names = [provider.name for provider in providers]
     if wanted in names:
         return wanted
@@ -77,7 +77,7 @@ def choose_provider(providers: tuple[LoginProvider, ...], wanted: str) -> str:
 
 
 def read_prompt(prompt: control_pb2.LoginPrompt) -> LoginPrompt:
-    """Parse the coordinator's prompt; raises `RequestError` if a text is unsafe to show."""
+    """Parse the coordinator's prompt. Raises `RequestError` if a text is unsafe to show."""
     return LoginPrompt(
         title=_text("title", prompt.title),
         user_code=_text("user_code", prompt.user_code),
@@ -106,12 +106,12 @@ def show_as_text(prompt: LoginPrompt) -> None:
 
 
 def show_as_json(prompt: LoginPrompt) -> None:
-    """Show the prompt as a JSON object on one line, like all events in JSON format."""
+    """Show the prompt as a JSON object on one line, like other JSON events."""
     sys.stdout.write(json.dumps({"event": "LoginPrompt"} | asdict(prompt)) + "\n")
     sys.stdout.flush()
 
 
 def show_in_notebook(prompt: LoginPrompt) -> None:
-    """Show the prompt instead of the panel, until `peer.agent.notebook` writes the first panel."""
+    """Show the prompt in the panel's place, until `peer.agent.notebook` draws the first panel."""
     sys.stdout.write(json.dumps({"panel": {"text/html": prompt.html, "text/plain": prompt.text}}) + "\n")
     sys.stdout.flush()

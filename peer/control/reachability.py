@@ -1,8 +1,8 @@
 """Reachability and bandwidth of this machine, determined before joining.
 
-The coordinator connects to the address that it observes, by TCP and by a UDP datagram, at the ports
-where this peer will listen. It sends a random word, which its reply also contains, so that its
-connections can be told from others. Bandwidth to the coordinator is measured in both directions.
+The coordinator connects back to this machine's observed address, over TCP and UDP, at the ports
+where the peer will listen. It sends a random secret, also contained in its reply, to identify its
+connections. Bandwidth to the coordinator is measured in both directions.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from peer.protocol import LOWEST_DIALLED_PORT, MAX_PROBE_BYTES, PROBE_CHUNK_BYTE
 from peer.protocol.errors import error_from_rpc
 
 READ_TIMEOUT_S = 3.0
-OTHERS_TIMEOUT_S = 1.0  # how long to wait for the second transport after the first has worked
-MAX_WORDS = 1_000  # maximum number of queued words, which strangers may send, too
-PROBE_TIMEOUT_FACTOR = 6  # deadline of the measurement, as a multiple of its time per direction
-MAX_OTHER_HOSTS = 2  # number of the coordinator's hosts to try over the other IP version
+OTHERS_TIMEOUT_S = 1.0  # time to wait for the second transport after the first succeeds
+MAX_WORDS = 1_000  # maximum number of queued secrets; anyone may send one
+PROBE_TIMEOUT_FACTOR = 6  # timeout of the measurement, as a multiple of its time per direction
+MAX_OTHER_HOSTS = 2  # number of hosts to try over the other IP version
 
 
 @dataclass(frozen=True)
 class Patience:
-    """The times in seconds that each test may take."""
+    """The durations and timeouts of the tests, in seconds."""
 
     probe_s: float = 1.0  # duration of the bandwidth measurement in each direction
-    dial_back_s: float = 6.0  # longer than the coordinator tries, which is 5 s
+    dial_back_s: float = 6.0  # longer than the coordinator's timeout of 5 s
     other_version_s: float = 4.0  # timeout of a connection over the other IP version
 
 
 async def find_place(
     client: ControlClient, listen: tuple[str, ...], client_mode: bool, patience: Patience = Patience()
 ) -> Placement:
-    """Determine where peers can reach this machine; defaults apply if the coordinator is too old or busy.
+    """Determine how peers can reach this machine; use defaults if the coordinator cannot test it.
 
-    `listen` has the volunteer's libp2p addresses; if empty, TCP over every IP version is used.
+    `listen` has the volunteer's libp2p addresses; if empty, the peer listens on every IP version.
     """
     listen = listen or tuple(endpoint.maddr for endpoint in everywhere())
     measured = await measured_bandwidth(client, patience)
@@ -65,14 +65,14 @@ async def find_place(
 
 
 def _with_port(maddr: str, wanted: Endpoint | None, ears: Ears) -> str:
-    """Return the listening address with the port that was tested, because a firewall may allow no other."""
+    """Return the listening address with the tested port, because a firewall may allow no other."""
     if wanted is None or wanted.port:
         return maddr
     return next((tried.maddr for tried in ears.endpoints if replace(tried, port=0) == wanted), maddr)
 
 
 async def _look(client: ControlClient, ears: Ears, patience: Patience) -> tuple[list[Seen], Version]:
-    """Return how the coordinator sees this machine over each IP version, and the version for all peers."""
+    """Return the coordinator's view of this machine by IP version, and the version common to all peers."""
     try:
         description = await client.describe()
         observed = ipaddress.ip_address(description.observed_address)
@@ -90,7 +90,7 @@ async def _look(client: ControlClient, ears: Ears, patience: Patience) -> tuple[
 
 
 async def _look_from(client: ControlClient, host: str, ears: Ears, patience: Patience) -> Seen:
-    """Return how the coordinator sees this machine if connected at its address `host`."""
+    """Return the coordinator's view of this machine, connected through its address `host`."""
     connecting = ControlClient.connect(replace(client.link, host=host), time.time)
     other = await asyncio.wait_for(connecting, patience.other_version_s)
     try:
@@ -101,7 +101,7 @@ async def _look_from(client: ControlClient, host: str, ears: Ears, patience: Pat
 
 
 async def _hosts_of_other_version(name: str, swarm: Sequence[str], version: int) -> list[str]:
-    """Return the coordinator's and the keeper's hosts that have the other IP version than `version`."""
+    """Return the coordinator's and the keeper's hosts whose IP version is not `version`."""
     family = socket.AF_INET6 if version == 4 else socket.AF_INET
     found: list[str] = []
     with suppress(OSError):
@@ -113,9 +113,9 @@ async def _hosts_of_other_version(name: str, swarm: Sequence[str], version: int)
 
 
 async def _dialled(client: ControlClient, ears: Ears, version: Version, timeout_s: float) -> frozenset[Endpoint] | None:
-    """Return the endpoints at which the coordinator reaches this machine, or None if it could not try."""
+    """Return the endpoints that the coordinator reaches, or None if it could not try."""
     if not any(endpoint.version == version for endpoint in ears.endpoints):
-        return None  # no port is free: the p2p daemon will report that
+        return None  # no free port, which the p2p daemon will report
     try:
         return await dialled_ways(client, ears, version, timeout_s)
     except ManyhandsError:
@@ -141,25 +141,25 @@ def own_addresses() -> frozenset[IPAddress]:
 
 @dataclass(frozen=True)
 class Ears:
-    """The endpoints on which this machine listens, and the words received there."""
+    """The endpoints on which this machine listens, and the secrets received there."""
 
-    endpoints: tuple[Endpoint, ...]  # with the ports that were bound
+    endpoints: tuple[Endpoint, ...]  # with their bound ports
     words: asyncio.Queue[tuple[Endpoint, bytes]] = field(default_factory=lambda: asyncio.Queue(MAX_WORDS))
 
     def hear(self, endpoint: Endpoint, word: bytes) -> None:
-        """Queue a word, or drop it if the queue is full, which only strangers can cause."""
+        """Queue a received secret, or drop it if the queue is full (only attackers can fill it)."""
         if not self.words.full():
             self.words.put_nowait((endpoint, word))
 
     def first(self, version: Version, transport: str) -> Endpoint | None:
-        """Return the endpoint to be tried over this IP version and transport, or None if there is none."""
+        """Return the endpoint to test for this IP version and transport, or None if there is none."""
         alike = (place for place in self.endpoints if (place.version, place.transport) == (version, transport))
         return next((place for place in alike if place.port >= LOWEST_DIALLED_PORT), None)
 
 
 @asynccontextmanager
 async def listening(endpoints: Sequence[Endpoint]) -> AsyncIterator[Ears]:
-    """Listen on those endpoints that can be bound, during the block."""
+    """Listen on all endpoints that can be bound, during the block."""
     bound = bind_alike(endpoints)
     ears = Ears(tuple(endpoint for endpoint, _ in bound))
     async with AsyncExitStack() as stack:
@@ -176,7 +176,7 @@ async def listening(endpoints: Sequence[Endpoint]) -> AsyncIterator[Ears]:
 
 
 async def dialled_ways(client: ControlClient, ears: Ears, version: Version, timeout_s: float) -> frozenset[Endpoint]:
-    """Return the endpoints at which the coordinator's word arrives within `timeout_s`."""
+    """Return the endpoints that receive the coordinator's secret within `timeout_s`."""
     by_tcp, by_udp = ears.first(version, "tcp"), ears.first(version, "udp")
     wanted = {place for place in (by_tcp, by_udp) if place is not None}
     if not wanted:
@@ -198,7 +198,7 @@ async def dialled_ways(client: ControlClient, ears: Ears, version: Version, time
 
 @dataclass(frozen=True)
 class _Knocks:
-    """A TCP handler that reads a word from each connection to one endpoint."""
+    """A TCP handler that reads a secret from each connection to one endpoint."""
 
     endpoint: Endpoint
     ears: Ears
@@ -208,20 +208,20 @@ class _Knocks:
             word = await asyncio.wait_for(reader.readexactly(WORD_BYTES), READ_TIMEOUT_S)
             self.ears.hear(self.endpoint, word)
         except (asyncio.TimeoutError, asyncio.IncompleteReadError, OSError):
-            pass  # a connection that is not the coordinator's
+            pass  # a connection from another client
         finally:
             writer.close()
 
 
 @dataclass(frozen=True)
 class _Datagrams(asyncio.DatagramProtocol):
-    """A UDP protocol that reads words from datagrams to one endpoint."""
+    """A UDP protocol that reads secrets from datagrams to one endpoint."""
 
     endpoint: Endpoint
     ears: Ears
 
     def datagram_received(self, data: bytes, _addr: object) -> None:
-        """Queue a datagram if it has the length of a word."""
+        """Queue a datagram if it has a secret's length."""
         if len(data) == WORD_BYTES:
             self.ears.hear(self.endpoint, data)
 
@@ -235,7 +235,7 @@ class LineSpeed:
 
 
 async def measure_line(client: ControlClient, limit_s: float, stopwatch: Callable[[], float]) -> LineSpeed:
-    """Measure each direction for at most `limit_s` seconds or `MAX_PROBE_BYTES`; raises `ManyhandsError`."""
+    """Measure each direction for up to `limit_s` seconds or `MAX_PROBE_BYTES`. Raises `ManyhandsError`."""
     call = client.open_probe(timeout_s=PROBE_TIMEOUT_FACTOR * limit_s)
     try:
         return await _measure(call, limit_s, stopwatch)
@@ -246,7 +246,7 @@ async def measure_line(client: ControlClient, limit_s: float, stopwatch: Callabl
 
 
 async def _measure(call: Any, limit_s: float, stopwatch: Callable[[], float]) -> LineSpeed:
-    noise = secrets.token_bytes(PROBE_CHUNK_BYTES)  # cannot be compressed on the way
+    noise = secrets.token_bytes(PROBE_CHUNK_BYTES)  # cannot be compressed in transit
     await call.write(control_pb2.ProbeUp(download_bytes=MAX_PROBE_BYTES))
     await call.read()  # raises if the coordinator refuses
     began, sent = stopwatch(), 0
@@ -268,5 +268,5 @@ async def _measure(call: Any, limit_s: float, stopwatch: Callable[[], float]) ->
 
 
 def rate(size_bytes: int, seconds: float) -> float:
-    """Return bytes per second; the duration is taken as at least 1 ms, because clocks may be coarse."""
+    """Return bytes per second, with a minimum duration of 1 ms because clocks may be coarse."""
     return size_bytes / max(seconds, 1e-3)

@@ -1,9 +1,9 @@
-"""The peer's session with the coordinator, which reconnects as needed while the agent runs.
+"""The peer's session with the coordinator, reconnected as needed while the agent runs.
 
-The time that one connection lasts is called a stay. After a handshake, the peer sends reports and
-presence, and receives all other messages. A lost connection is reopened after a jittered, growing
-delay, while training continues. The access token is renewed after two thirds of its lifetime. `run`
-raises an exception only for faults that a person must fix, such as a revocation or an old version.
+After a handshake, the peer sends reports and presence, and receives all other messages. A lost
+connection is reopened with jittered exponential back-off, while training continues. The access
+token is renewed after two thirds of its lifetime. `run` raises an exception only for errors that a
+person must fix, such as a revocation or an outdated version.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from peer.reporting.suspicions import WaitingSuspicions
 from peer.reporting.wire import lost_to_wire, report_to_wire
 
 logger = logging.getLogger(__name__)
-MOST_ANNOUNCED = 1000  # number of announcements to remember, in order to show none twice
+MOST_ANNOUNCED = 1000  # number of announcements to remember, to avoid repeats
 
-RENEW_AT = 2 / 3  # fraction of its lifetime after which a token is renewed
-MOST_PRESENCE_S = 60.0  # longest interval that the coordinator may ask for
+RENEW_AT = 2 / 3  # fraction of a token's lifetime after which to renew it
+MOST_PRESENCE_S = 60.0  # longest interval that the coordinator may request
 PresenceSource = Callable[[], control_pb2.Presence | None]
 Result = TypeVar("Result")
 
@@ -59,9 +59,9 @@ class SessionTiming:
     renew_check_s: float = 10.0
     retry_first_s: float = 1.0
     retry_most_s: float = 30.0
-    farewell_s: float = 3.0  # time limit for sending the last reports and the goodbye
+    farewell_s: float = 3.0  # time limit for the remaining reports and the goodbye
     window_reports: int = 64  # maximum number of reports sent but not acknowledged
-    ahead_again_s: float = 20.0  # retry interval of a report whose step the keeper has not reached
+    ahead_again_s: float = 20.0  # retry interval for reports ahead of the keeper
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class SessionSides:
 
 
 class Session:
-    """A device's session, which keeps up the connection and renews the access token."""
+    """A device's session: it keeps a connection open and renews the access token."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Session:
         self._announced: set[str] = set()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Stay connected until `stop` is set, then try to send the last reports and a goodbye."""
+        """Stay connected until `stop` is set, then try to send the remaining reports and a goodbye."""
         try:
             await _first_to_end(self._stay_connected(stop), self._keep_token_fresh())
         except RevokedError as error:
@@ -117,7 +117,7 @@ class Session:
             await pause(stop, retry_delay_s(rounds, timing.retry_first_s, timing.retry_most_s, self._rng))
 
     async def _stay(self, stop: asyncio.Event) -> None:
-        """Run one stay until it ends; raises `UnreachableError` if the handshake fails."""
+        """Open one connection and use it until it ends. Raises `UnreachableError` if the handshake fails."""
         call = self._client.open_session()
         stream = SessionStream(call, self._sides, self._timing, self._announced)
         try:
@@ -131,7 +131,7 @@ class Session:
             finally:
                 self._sides.tell(Connected(False))
         except ExpiredTokenError:
-            await self._renew()  # the next stay begins with the new token
+            await self._renew()  # the next connection uses the new token
         finally:
             call.cancel()
 
@@ -149,7 +149,7 @@ class Session:
             token = self._credentials.access_token(self._clock())
         except ExpiredTokenError:
             return 0.0
-        except RevokedError:  # the session will learn why the device was revoked
+        except RevokedError:  # the coordinator will send the reason for the revocation
             return math.inf
         return renewal_due_at(token.issued_at, token.expires_at)
 
@@ -158,22 +158,22 @@ class Session:
 
 
 def retry_delay_s(failures: int, first_s: float, most_s: float, rng: random.Random) -> float:
-    """Return a random delay before the next attempt, whose upper bound doubles with each failure."""
+    """Return a random delay before the next attempt; its upper bound doubles with each failure."""
     return rng.uniform(0.1, 1.0) * min(most_s, first_s * 2.0 ** min(failures, 32))
 
 
 def failed_rounds(failures: int, addresses: int) -> int:
-    """Return how many times all addresses have failed in turn, or 0 if the next one is still to be tried."""
+    """Return the number of times that all addresses have failed, or 0 while untried ones remain."""
     return 0 if failures % addresses else failures // addresses
 
 
 def renewal_due_at(issued_at: float, expires_at: float) -> float:
-    """Return the Unix time at which to renew a token that was issued and expires at these times."""
+    """Return the Unix time at which to renew a token, from its times of issue and expiry."""
     return issued_at + RENEW_AT * (expires_at - issued_at)
 
 
 class SessionStream:
-    """One stay, over an open gRPC stream. When it ends, `Session` opens the next one."""
+    """One connection, over an open gRPC stream. When the stream ends, `Session` opens the next one."""
 
     def __init__(
         self,
@@ -182,30 +182,30 @@ class SessionStream:
         timing: SessionTiming,
         announced: set[str],
     ) -> None:
-        """`announced` has the texts of the operator's announcements that were shown before."""
+        """`announced` has the texts of the operator's announcements shown so far."""
         self._call, self._sides, self._timing = call, sides, timing
         self._outbox, self._tell = sides.outbox, sides.tell
-        self._unacked: dict[int, int] = {}  # number of a report sent -> its step
+        self._unacked: dict[int, int] = {}  # steps of unacknowledged reports, by sequence number
         self._sent_up_to = 0
-        self._ahead_until: float | None = None  # when to resend a report whose step the keeper lacks
+        self._ahead_until: float | None = None  # time to resend reports that the keeper was not ready for
         self._suspicions_are_heard = self._losses_are_heard = False
         self._presence_every_s = timing.presence_every_s
         self._clock, self._announced = ReadClock(), announced
 
     async def greet(self, key: DeviceKey, hardware: str, software: str) -> control_pb2.Welcome:
-        """Perform the handshake with the device's key; raises the error with which the coordinator refuses."""
+        """Perform the handshake with the device's key. Raises the coordinator's error if it refuses."""
         try:
             return await asyncio.wait_for(self._greet(key, hardware, software), self._timing.handshake_s)
         except asyncio.TimeoutError as error:
             raise UnreachableError("The coordinator did not open the session in time.") from error
 
     async def converse(self, stop: asyncio.Event) -> None:
-        """Exchange messages until the stream ends or `stop` is set; raises the error that ended the stream."""
+        """Exchange messages until the stream ends or `stop` is set. Raises the error that ended the stream."""
         listening = asyncio.create_task(self._listen())
         talking = asyncio.create_task(self._talk(stop))
         try:
             await asyncio.wait({listening, talking}, return_when=asyncio.FIRST_COMPLETED)
-            # Only the listener learns why the coordinator ended the stream.
+            # Only the listener receives the reason why the coordinator ended the stream.
             await asyncio.wait({listening}, timeout=self._timing.farewell_s)
         finally:
             ended = [task for task in (listening, talking) if task.done()]
@@ -238,7 +238,7 @@ class SessionStream:
         return welcome.welcome
 
     def _send_again(self, last_seq: int) -> None:
-        """Resend reports after `last_seq`, which the coordinator lost when it was restored from a backup."""
+        """Resend reports after `last_seq`, which the coordinator lost in a restore from a backup."""
         if again := self._outbox.take_back(last_seq):
             reports = "1 report" if again == 1 else f"{again:,} reports"
             them = "it is" if again == 1 else "they are"
@@ -272,7 +272,7 @@ class SessionStream:
                 raise (QuarantinedError if message.revoked.quarantined else RevokedError)(told(message.revoked.reason))
 
     def _hear(self, notice: control_pb2.ServerNotice) -> None:
-        """Forward a notice to the agent, unless it is an announcement that was forwarded before."""
+        """Forward a notice to the agent, unless it is an announcement already forwarded."""
         text = told(notice.text)
         if notice.announced:
             if text in self._announced:
@@ -282,7 +282,7 @@ class SessionStream:
         self._tell(Notice(notice.level, text))
 
     def _store(self, store: Callable[[str], None], jwt: str) -> None:
-        """Store a JWT; a full disk only causes a warning, because the coordinator will send the JWT again."""
+        """Store a JWT; only warn about a full disk, because the coordinator will resend the JWT."""
         try:
             store(jwt)
         except StorageError as error:
@@ -302,7 +302,7 @@ class SessionStream:
             self._tell(Notice("warning", f"The coordinator refused the report of step {step}: {reason}"))
 
     def _wait_for(self, step: int, seq: int, reason: str) -> None:
-        """Postpone the report `seq` and all later ones, because the keeper has not reached their steps yet."""
+        """Postpone the report `seq` and all later ones until the keeper has reached their steps."""
         if self._ahead_until is None:
             text = f"The report of step {step}, and those after it, wait for the keeper: {reason}"
             self._tell(Notice("info", text))
@@ -310,7 +310,7 @@ class SessionStream:
         self._ahead_until = asyncio.get_running_loop().time() + self._timing.ahead_again_s
 
     async def _talk(self, stop: asyncio.Event) -> None:
-        """Send until `stop`, then say goodbye; return if the connection is lost, for which `_listen` raises."""
+        """Send until `stop`, then say goodbye; return on a lost connection, because `_listen` raises."""
         now = asyncio.get_running_loop().time
         presence_due = now()
         try:
@@ -327,11 +327,11 @@ class SessionStream:
 
     async def _send_reports(self) -> None:
         window = self._timing.window_reports
-        if self._ahead_until is not None:  # a single report shows whether the keeper has caught up
+        if self._ahead_until is not None:  # send a single report to see whether the keeper has caught up
             window = int(asyncio.get_running_loop().time() >= self._ahead_until)
         entries = self._outbox.pending(max(0, window - len(self._unacked)), after=self._sent_up_to)
         if entries:
-            self._sent_up_to = entries[-1].seq  # before sending, because an answer may reduce it
+            self._sent_up_to = entries[-1].seq  # set before sending, because a reply may reduce it
         for entry in entries:
             if isinstance(entry.report, Lost) and not self._losses_are_heard:
                 self._outbox.ack(entry.seq, accepted=False)
@@ -351,7 +351,7 @@ class SessionStream:
             await self._write(control_pb2.PeerMessage(presence=presence))
 
     async def _take_leave(self, deadline: float) -> None:
-        """Send the rest of the outbox until the deadline, then say goodbye."""
+        """Send the remaining reports until the deadline, then say goodbye."""
         while asyncio.get_running_loop().time() < deadline:
             await self._send_reports()
             if not self._unacked:
@@ -396,7 +396,7 @@ def _message_of(entry: Pending) -> control_pb2.PeerMessage:
 
 
 def paced(told_s: float, own_s: float) -> float:
-    """Return the seconds between presence messages: as the coordinator asks, but within our own bounds."""
+    """Return the presence interval in seconds: the coordinator's request, clamped to our bounds."""
     return min(max(told_s, own_s), MOST_PRESENCE_S) if math.isfinite(told_s) else own_s
 
 
@@ -407,7 +407,7 @@ async def pause(stop: asyncio.Event, delay_s: float) -> None:
 
 
 async def unless(event: asyncio.Event, work: Coroutine[Any, Any, Result]) -> Result | None:
-    """Return the result of `work`, or cancel it and return None if the event is set first."""
+    """Return the result of `work`, or cancel `work` and return None if the event is set first."""
     working, waiting = asyncio.ensure_future(work), asyncio.ensure_future(event.wait())
     try:
         await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -419,7 +419,7 @@ async def unless(event: asyncio.Event, work: Coroutine[Any, Any, Result]) -> Res
 
 
 async def _first_to_end(*coroutines: Coroutine[None, None, None]) -> None:
-    """Run coroutines until the first one ends; cancel the others, and raise its exception, if any."""
+    """Run coroutines until the first one ends; cancel the others, and raise the first one's exception."""
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:
         ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

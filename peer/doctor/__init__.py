@@ -1,5 +1,5 @@
-"""`manyhands doctor`: checks of machine and network in stages, before joining, without an account.
+"""`manyhands doctor`: staged checks of the machine and network before joining; needs no account.
 
-`checkup` lists the stages; `swarm_helper` and `training_helper` run in `helper`'s process. The
-command line imports this package, and the operator's doctor (`coordinator.service`) `stages`.
+`checkup` lists the stages; `swarm_helper` and `training_helper` run in the process of `helper`. The
+command line uses this package; the operator's doctor (`coordinator.service`) uses `stages`.
 """

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Daemon:
-    """The result of starting the p2p daemon as a peer does, and stopping it again."""
+    """The result of a trial start of the p2p daemon."""
 
-    addresses: tuple[str, ...] = ()  # addresses on which it listened
-    error: str = ""  # why it did not start; "" if it started
+    addresses: tuple[str, ...] = ()  # listening addresses
+    error: str = ""  # reason why it did not start; "" if it started
     log: tuple[str, ...] = ()  # last lines of its log
 
 
@@ -18,19 +18,19 @@ class Daemon:
 class Dialled:
     """The result of connecting to a peer at one address."""
 
-    error: str = ""  # why the connection failed; "" if it succeeded
-    relays: bool = False  # whether the peer relays for unreachable peers
+    error: str = ""  # reason for the failure; "" on success
+    relays: bool = False  # whether the peer is a relay
 
 
 @dataclass(frozen=True)
 class DetectedDevice:
-    """The training device, or why it cannot be used."""
+    """The training device, or the reason why it cannot be used."""
 
     name: str = ""  # name shown to the user, such as "cpu (2 threads)"
     threads: int = 0
     torch: str = ""  # version of PyTorch
-    fault: str = ""  # why a better device is not used; "" if there is none
-    error: str = ""  # why the device cannot be used; "" if it can
+    fault: str = ""  # reason for not using a better device; "" if there is none
+    error: str = ""  # reason why the device cannot be used; "" if it can
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class Speed:
     microbatch_size: int = 0
     microbatches: int = 0
     parameters: int = 0
-    moments: int = 0  # number of values in the optimizer state, which all peers share
-    state_bytes: int = 0  # parameters and optimizer state that a joining peer downloads
-    gradient_bytes: int = 0  # gradients of the model in the smallest encoding that the run allows
+    moments: int = 0  # number of values in the shared optimizer state
+    state_bytes: int = 0  # size of the state that a joining peer downloads
+    gradient_bytes: int = 0  # size of the gradients in the run's smallest encoding
     peak_bytes: int = 0  # peak memory of the helper process
-    error: str = ""  # why the measurement failed; "" if it succeeded
+    error: str = ""  # reason for the failure; "" on success
     out_of_memory: bool = False

@@ -1,6 +1,6 @@
 """The stages of the volunteer's doctor, in order, and its conclusion.
 
-After a failed join, `explain` runs some of the stages to find a clear reason.
+After a failed join, `explain` runs some of the stages to find the cause.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ CONTACT = (
     Stage("run", check_run_name, ("protocol",), _ASK_OPERATOR),
     Stage("clock", check_time, ("protocol",)),
 )
-# These stages are skipped if the coordinator is too old or limits its requests.
+# These stages are skipped if the coordinator is too old or its rate limit is reached.
 REQUIREMENTS = Stage("requirements", check_requirements, ("run",), skipped)
 BANDWIDTH = Stage("bandwidth", check_bandwidth, ("run",), skipped)
 REACHABILITY = Stage("reachability", check_reachability, ("requirements",), skipped)
@@ -87,7 +87,7 @@ WHY_NO_SWARM = (*CONTACT, REQUIREMENTS, DAEMON, KEEPER)
 
 
 def conclude(context: Context) -> Conclusion:
-    """Describe this machine's expected contribution, if all stages have passed."""
+    """Describe this machine's expected contribution after all stages have passed."""
     speed, description = context.speed, context.description
     if speed is None:
         return Conclusion(True, "Nothing stands in the way.")
@@ -103,7 +103,7 @@ def conclude(context: Context) -> Conclusion:
 
 
 async def explain(error: UnreachableError | SwarmError, context: Context) -> ManyhandsError:
-    """Run the stages that may explain a failed join; return an error of the same class with the cause."""
+    """Diagnose a failed join with the relevant stages; return an error of the same class with the cause."""
     stages = WHY_NO_SWARM if isinstance(error, SwarmError) else WHY_UNREACHABLE
     async with context.resources:
         findings = [finding async for finding in run_stages(stages, context)]
@@ -111,9 +111,9 @@ async def explain(error: UnreachableError | SwarmError, context: Context) -> Man
 
 
 def reason(original: str, findings: Sequence[StageResult]) -> str:
-    """Return a line with the first failure and all warnings, or with the original error if nothing failed."""
+    """Return the first failure and all warnings in one line, or the original error if no stage failed."""
     broken = [finding for finding in findings if finding.verdict is Verdict.FAILED]
     if not broken:
         return f"{original} `manyhands doctor` finds nothing wrong on the way now: try again."
-    odd = [finding for finding in findings if finding.verdict is Verdict.WARNING]  # for example, a proxy
+    odd = [finding for finding in findings if finding.verdict is Verdict.WARNING]  # such as a proxy
     return " ".join(finding.sentence for finding in (broken[0], *odd))

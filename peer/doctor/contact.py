@@ -1,7 +1,7 @@
-"""Stages for the connection to the coordinator, from DNS and TCP to protocol and bandwidth.
+"""Stages that check the connection to the coordinator: DNS, TCP, TLS, protocol and bandwidth.
 
 They check that the coordinator is reachable, that it is the one in the join link, and that both
-sides have the same protocol version. Bandwidth is measured in both directions.
+sides use the same protocol version. Bandwidth is measured in both directions.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from peer.protocol import MAX_CLOCK_SKEW_S, PROTOCOL_VERSION
 
 NOTABLE_SKEW_S = MAX_CLOCK_SKEW_S / 4
 ASK_OPERATOR = "Ask the operator for the current link, and whether the coordinator is running."
-SLOW_BYTES_PER_SECOND = 250_000.0  # 2 Mbit/s, at which ALBERT-large's gradients take over two minutes
-MAX_ADDRESSES = 6  # maximum number of addresses of a host to try
+SLOW_BYTES_PER_SECOND = 250_000.0  # 2 Mbit/s: ALBERT-large's gradients take over two minutes
+MAX_ADDRESSES = 6  # maximum number of addresses to try per host
 PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
 TUNNELS = ("tun", "tap", "utun", "wg", "ppp", "ipsec", "tailscale", "zt", "nordlynx", "proton", "cscotun", "vpn")
 DROPPED = "no answer"
-REMEDIES = {  # why a connection failed -> remedy
+REMEDIES = {  # remedy by connection error
     DROPPED: "A firewall drops them: allow outgoing TCP to port {port}, or try another network.",
     os.strerror(errno.ECONNREFUSED).lower(): "Nothing listens there: ask the operator whether the coordinator is "
     "running and the link is current.",
@@ -37,12 +37,12 @@ REMEDIES = {  # why a connection failed -> remedy
 
 
 async def check_names(context: Context) -> CheckResult:
-    """Check that at least one of the link's hosts has an address."""
+    """Check that at least one of the join link's hosts resolves to an address."""
     links = context.link.each()
     found = await asyncio.gather(*(_addresses_of(link, context.timing.connect_s) for link in links))
     for link, (addresses, _) in zip(links, found, strict=True):
         context.addresses |= dict.fromkeys(addresses, link)
-    sentence = " ".join(dict.fromkeys(told for _, told in found))  # a sentence about each host
+    sentence = " ".join(dict.fromkeys(told for _, told in found))  # one sentence per host
     if not context.addresses:
         return failed(sentence, "Check the link's hosts, and this machine's connection and DNS.")
     hosts = [*dict.fromkeys(address.host for address in context.addresses)]
@@ -52,7 +52,7 @@ async def check_names(context: Context) -> CheckResult:
 
 
 async def _addresses_of(link: JoinLink, timeout_s: float) -> tuple[list[Address], str]:
-    """Resolve the host of a link's first address; return its addresses and a sentence for the user."""
+    """Resolve a link's first host; return its addresses and a sentence for the user."""
     resolving = asyncio.get_running_loop().getaddrinfo(link.host, link.port, type=socket.SOCK_STREAM)
     try:
         found = await asyncio.wait_for(resolving, timeout_s)
@@ -74,7 +74,7 @@ async def check_tcp(context: Context) -> CheckResult:
 
 
 def judge_connections(reasons: Mapping[Address, str | None]) -> CheckResult:
-    """Return the result for attempts to connect; `reasons` says why each failed, or None if it succeeded."""
+    """Return the result of connection attempts; `reasons` maps addresses to errors, None on success."""
     failures = {address: reason for address, reason in reasons.items() if reason is not None}
     reached = [str(address) for address in reasons if address not in failures]
     data = {"reached": reached, "failures": {str(address): reason for address, reason in failures.items()}}
@@ -90,7 +90,7 @@ def judge_connections(reasons: Mapping[Address, str | None]) -> CheckResult:
 
 
 async def _try_connection(address: Address, timeout_s: float) -> str | None:
-    """Try a TCP connection; return None if it succeeds, else why it failed."""
+    """Open a TCP connection; return None on success, else the reason for the failure."""
     try:
         _, writer = await asyncio.wait_for(asyncio.open_connection(*address), timeout_s)
     except asyncio.TimeoutError:
@@ -104,7 +104,7 @@ async def _try_connection(address: Address, timeout_s: float) -> str | None:
 
 
 def check_proxy(context: Context) -> CheckResult:
-    """Check whether the environment asks for a proxy, which manyhands does not use. Its value may hold a password."""
+    """Check for proxy variables, which manyhands ignores; hide values, which may contain passwords."""
     names = sorted(name for name, value in context.environ.items() if value and name.lower() in PROXY_VARIABLES)
     if not names:
         return ok("The environment names no proxy.", variables=[])
@@ -119,11 +119,11 @@ def check_proxy(context: Context) -> CheckResult:
 
 
 def check_route(context: Context) -> CheckResult:
-    """Find the interface of this machine that leads to the coordinator."""
+    """Find the network interface used to reach the coordinator."""
     target = context.reached[0]
     family = socket.AF_INET6 if ":" in target.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as chooser:
-        chooser.connect(tuple(target))  # sends nothing, but chooses a local address
+        chooser.connect(tuple(target))  # selects a local address without sending anything
         local_address = str(chooser.getsockname()[0])
     interfaces = {
         entry.address.partition("%")[0]: name for name, found in psutil.net_if_addrs().items() for entry in found
@@ -132,7 +132,7 @@ def check_route(context: Context) -> CheckResult:
 
 
 def judge_route(local_address: str, interface: str | None) -> CheckResult:
-    """Return the result for the interface of outgoing connections, with a warning if it looks like a VPN."""
+    """Return the result for the outgoing interface: a warning if it looks like a VPN."""
     data = {"interface": interface, "local_address": local_address}
     if interface is not None and interface.lower().startswith(TUNNELS):
         remedy = "Leave it while you train if you may: it costs speed and hides this machine from other peers."
@@ -141,7 +141,7 @@ def judge_route(local_address: str, interface: str | None) -> CheckResult:
 
 
 async def check_tls(context: Context) -> CheckResult:
-    """Check that the server's certificate has the link's fingerprint."""
+    """Check that the server's certificate matches the join link's fingerprint."""
     try:
         links = dict.fromkeys(context.addresses[address] for address in context.reached)
         context.answering, context.certificate = await find_coordinator([*links])
@@ -154,7 +154,7 @@ async def check_tls(context: Context) -> CheckResult:
 
 
 async def check_protocol(context: Context) -> CheckResult:
-    """Check that coordinator and program use the same version of the protocol."""
+    """Check that the coordinator and this program use the same protocol version."""
     context.client = client = ControlClient(context.link, context.certificate)
     context.resources.push_async_callback(client.close)
     try:
@@ -167,14 +167,14 @@ async def check_protocol(context: Context) -> CheckResult:
 
 
 def check_run_name(context: Context) -> CheckResult:
-    """Check that the coordinator serves the run of the link."""
+    """Check that the coordinator serves the join link's run."""
     assert context.greeting is not None
     check_run(context.link, context.greeting)
     return ok(f"The coordinator serves `{context.link.run}`.", run=context.link.run)
 
 
 def check_time(context: Context) -> CheckResult:
-    """Check that the two clocks agree closely enough for tokens to be valid."""
+    """Check that this machine's clock is close enough to the coordinator's for tokens to be valid."""
     assert context.greeting is not None
     now = context.clock()
     skew_s = now - context.greeting.server_time
@@ -188,7 +188,7 @@ def check_time(context: Context) -> CheckResult:
 
 
 async def check_requirements(context: Context) -> CheckResult:
-    """Fetch the run's description, which later stages use."""
+    """Fetch the run's description for later stages."""
     assert context.client is not None
     context.description = description = read_description(await context.client.describe())
     config = description.config
@@ -208,7 +208,7 @@ async def check_requirements(context: Context) -> CheckResult:
 
 
 async def check_bandwidth(context: Context) -> CheckResult:
-    """Measure upload and download bandwidth to the coordinator with a few MiB."""
+    """Measure the upload and download bandwidth to the coordinator by transferring a few MiB."""
     assert context.client is not None
     context.line = await measure_line(context.client, context.timing.probe_s, context.stopwatch)
     return judge_line(context.line)

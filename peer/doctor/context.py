@@ -1,6 +1,6 @@
-"""The context that the volunteer's doctor passes to its stages: options, and findings of earlier stages.
+"""The context shared by the stages of the volunteer's doctor: options, and earlier findings.
 
-A coordinator describes its run without an account. Like all network input, it is validated.
+A coordinator sends its run's description to anyone. Like all network input, it is validated.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_ADDRESSES = 16
 
 @dataclass(frozen=True)
 class Options:
-    """The volunteer's options, which mean the same as for `manyhands join`."""
+    """The volunteer's options, with the same meaning as in `manyhands join`."""
 
     state_dir: Path
     link: JoinLink | None = None
@@ -46,8 +46,8 @@ class Timing:
     """The timeouts and durations of the stages, in seconds."""
 
     connect_s: float = 10.0
-    daemon_s: float = 20.0  # for starting the p2p daemon, which usually takes less than a second
-    helper_s: float = 120.0  # for an answer of the helper, which first imports torch
+    daemon_s: float = 20.0  # to start the p2p daemon, usually in less than a second
+    helper_s: float = 120.0  # for the helper to answer, including the import of torch
     dial_back_s: float = 8.0
     probe_s: float = 5.0  # duration of the bandwidth measurement in each direction
     speed_s: float = 5.0  # duration of the speed measurement
@@ -55,20 +55,20 @@ class Timing:
 
 @dataclass
 class Context:
-    """The state of one examination; the caller must enter `resources`, which close what stages open."""
+    """The state of one examination; the caller must enter `resources`, which closes open connections."""
 
     options: Options
     clock: Callable[[], float] = time.time
     stopwatch: Callable[[], float] = time.monotonic
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     timing: Timing = Timing()
-    prepare_helper: Callable[[Path], None] = as_it_is  # called first in the helper process
+    prepare_helper: Callable[[Path], None] = as_it_is  # runs first in the helper process
     resources: AsyncExitStack = field(default_factory=AsyncExitStack)
 
-    # Findings of stages, which later stages use.
-    addresses: dict[Address, JoinLink] = field(default_factory=dict)  # resolved address -> link that names its host
-    reached: tuple[Address, ...] = ()  # resolved addresses that accepted a connection
-    answering: JoinLink | None = None  # link whose address has the right certificate
+    # Findings used by later stages.
+    addresses: dict[Address, JoinLink] = field(default_factory=dict)  # join link by resolved address
+    reached: tuple[Address, ...] = ()  # addresses that accepted a connection
+    answering: JoinLink | None = None  # link to the address with the right certificate
     certificate: str = ""  # the verified certificate, in PEM format
     client: ControlClient | None = None
     greeting: control_pb2.ChallengeReply | None = None
@@ -76,7 +76,7 @@ class Context:
     line: LineSpeed | None = None  # bandwidth to the coordinator
     speed: Speed | None = None
     reachable: bool | None = None
-    relays: bool = False  # whether the keeper relays for unreachable peers
+    relays: bool = False  # whether the keeper is a relay
 
     @cached_property
     def helper(self) -> Helper:
@@ -87,7 +87,7 @@ class Context:
 
     @property
     def link(self) -> JoinLink:
-        """The join link; only with the address that answers, as soon as that is known."""
+        """The join link, reduced to the answering address once that is known."""
         link = self.answering or self.options.link
         assert link is not None
         return link
@@ -95,11 +95,11 @@ class Context:
 
 @dataclass(frozen=True)
 class RunDescription:
-    """The description of a run that its coordinator gives to everybody."""
+    """The public description of a run, as sent by its coordinator."""
 
-    config: RunConfig  # has the run's sizes; other fields have their defaults
+    config: RunConfig  # only the run's sizes are set, the rest are defaults
     swarm_addresses: tuple[str, ...]  # multiaddresses of the keeper
-    observed_address: IPAddress  # this machine's address, as the coordinator sees it
+    observed_address: IPAddress  # this machine's address as seen by the coordinator
     samples_per_second: float  # speed of the whole swarm
 
     def addresses_over(self, transport: str) -> tuple[str, ...]:
@@ -108,7 +108,7 @@ class RunDescription:
 
 
 def read_description(reply: control_pb2.DescribeReply) -> RunDescription:
-    """Validate a coordinator's description; raises `RequestError` or `ConfigError` if malformed."""
+    """Validate and parse a coordinator's description. Raises `RequestError` or `ConfigError`."""
     if len(reply.run_config_json) > MAX_JSON_CHARS:
         raise RequestError("The coordinator's description of its run is too long.")
     try:
@@ -118,7 +118,7 @@ def read_description(reply: control_pb2.DescribeReply) -> RunDescription:
     rate = reply.samples_per_second
     return RunDescription(
         config=RunConfig.from_json(reply.run_config_json),
-        swarm_addresses=tuple(filter(is_peer_address, reply.swarm_addresses[:MAX_ADDRESSES])),  # valid ones only
+        swarm_addresses=tuple(filter(is_peer_address, reply.swarm_addresses[:MAX_ADDRESSES])),  # drop invalid addresses
         observed_address=observed,
         samples_per_second=rate if math.isfinite(rate) and rate > 0 else 0.0,
     )

@@ -1,4 +1,4 @@
-"""Runs an examination and shows its findings as lines of text or JSON."""
+"""Display of the doctor's findings as lines of text or JSON."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ COLOURS = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.FAILED: "bold
 
 
 class CheckupLineDisplay:
-    """A display with a line for each finding, and the output of a failed program indented below it.
+    """A display with one line per finding; the output of a failed program is indented below it.
 
-    On a terminal it uses colours, and shows the current stage.
+    On a terminal, it uses colors and shows the current stage.
     """
 
     def __init__(self, console: Console) -> None:
@@ -35,7 +35,7 @@ class CheckupLineDisplay:
             self._status.start()
 
     def show(self, finding: StageResult) -> None:
-        """Print the finding of a stage."""
+        """Print a stage's finding."""
         colour = COLOURS[finding.verdict]
         line = Text.assemble(
             (f"{finding.stage:<{NAME_WIDTH}}", "bold"),
@@ -48,7 +48,7 @@ class CheckupLineDisplay:
             self._print(Text(f"{'':<{NAME_WIDTH}}{words}", style="dim"))
 
     def conclude(self, conclusion: Conclusion) -> None:
-        """Print a positive conclusion; a negative one is the command's error on stderr."""
+        """Print the conclusion if positive; the command prints a negative one to stderr as its error."""
         self._status.stop()
         if conclusion.fit:
             self._print(Text(conclusion.text, style="bold"))
@@ -58,13 +58,13 @@ class CheckupLineDisplay:
 
 
 class CheckupJsonDisplay:
-    """A display with one JSON object per finding, and one for the conclusion."""
+    """A display with a JSON object for each finding, and one for the conclusion."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def begin(self, stage: str) -> None:
-        """Do nothing, because only findings are printed."""
+        """Do nothing; only findings are printed."""
 
     def show(self, finding: StageResult) -> None:
         print(json.dumps(finding.to_json()), file=self._stream, flush=True)
@@ -84,7 +84,7 @@ def open_display(as_json: bool) -> CheckupDisplay:
 async def examine(
     stages: Sequence[Stage[C]], context: C, display: CheckupDisplay, fit: Callable[[C], Conclusion]
 ) -> None:
-    """Run all stages and show their results; raises `UnfitError` if one failed, else shows `fit(context)`."""
+    """Run and show all stages, then the conclusion `fit(context)`. Raises `UnfitError` if one failed."""
     findings = []
     async for finding in run_stages(stages, context, display.begin):
         findings.append(finding)

@@ -1,7 +1,7 @@
-"""The doctor's helper: a separate process for libraries that the doctor itself must not load.
+"""The doctor's helper: a process for libraries that the doctor itself must not load.
 
 The helper loads hivemind and PyTorch, which must not share a process with the doctor's gRPC. Its
-output goes to a log. It may hang or die, and is always ended with all processes that it started.
+output goes to a log. Even if the helper hangs or dies, its whole process group is ended.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from peer.runtime.processes import (
 )
 
 POLL_S = 0.1
-END_GRACE_S = 2.0  # time to end by itself, which cleans up better, before it is killed
+END_GRACE_S = 2.0  # time to exit and clean up before being killed
 MAX_LOG_BYTES = 1_000_000
-LAST_WORDS = 1  # number of the log's last lines to quote if the helper died
+LAST_WORDS = 1  # number of log lines to quote if the helper died
 LOG = "helper.log"
 
 
 class HelperError(Exception):
-    """The helper hangs or has died; the message says which."""
+    """The error for a helper that hangs or has died; `died` distinguishes the two."""
 
     def __init__(self, text: str, died: bool) -> None:
         super().__init__(text)
@@ -46,7 +46,7 @@ class HelperError(Exception):
 
 
 def as_it_is(_folder: Path) -> None:
-    """Do nothing; the default of `prepare` in `Helper`."""
+    """Do nothing: the default for `prepare` in `Helper`."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,9 @@ class _Running:
 
 
 class Helper:
-    """A helper process, which the first question starts and `end` ends.
+    """A helper process, started by the first `ask` and stopped by `end`.
 
-    The new process first calls `prepare` with the folder that contains its log.
+    The process first calls `prepare` with the folder that contains its log.
     """
 
     def __init__(self, timeout_s: float, prepare: Callable[[Path], None] = as_it_is) -> None:
@@ -71,11 +71,11 @@ class Helper:
     async def ask(self, question: str, *arguments: object) -> Any:
         """Call a function (`module:name`) in the helper and return its result.
 
-        Raises `HelperError` if the helper dies or hangs; the next question starts a new one.
+        Raises `HelperError` if the helper dies or hangs; the next call starts a new helper.
         """
         running = self._running = self._running or self._start()
         log = Path(running.folder.name) / LOG
-        known_bytes = log.stat().st_size if log.exists() else 0  # output of earlier questions
+        known_bytes = log.stat().st_size if log.exists() else 0  # output of earlier calls
         running.pipe.send((question, arguments))
         answered = await asyncio.to_thread(_wait, running, self._timeout_s)
         if answered:
@@ -109,11 +109,11 @@ class Helper:
 
 
 def _answer_questions(pipe: Connection, parent_pid: int, folder: Path, prepare: Callable[[Path], None]) -> None:
-    """Run the helper: answer questions until the doctor closes the pipe."""
+    """Run the helper: call the requested functions until the doctor closes the pipe."""
     name_process("helper of the doctor")
     lead_own_group()
     die_with_parent(parent_pid)
-    write_output_to(folder / LOG, MAX_LOG_BYTES)  # before imports, which may hang or fail
+    write_output_to(folder / LOG, MAX_LOG_BYTES)  # before any import, because an import may hang or fail
     prepare(folder)
     while True:
         try:
@@ -129,7 +129,7 @@ def _end(running: _Running) -> None:
         if has_ended(running.pid):
             break
         time.sleep(POLL_S)
-    end_group(running.pid)  # not joined yet, so no other process has its id
+    end_group(running.pid)  # not yet joined, so its id cannot have been reused
     running.process.kill()
     running.process.join()
     running.process.close()

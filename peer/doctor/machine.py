@@ -1,8 +1,8 @@
-"""Stages for the machine: disk, memory, processor, device, training speed and pace.
+"""Stages that check the machine: disk, memory, processor, device, training speed and pace.
 
-Resources are read from the operating system, or from a container's limits if these are lower.
-Training speed is measured; whether the machine keeps pace with the run is computed from it. PyTorch
-runs in a helper process, so that only the helper is killed if memory runs out.
+Resources are read from the operating system, or from a container's limits if these are lower. The
+training speed is measured, and shows whether the machine keeps pace with the run. PyTorch runs in a
+helper process, so that only the helper is killed if memory runs out.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from peer.reporting.advice import FASTER_ROUND, Conditions, why_late
 CGROUPS = Path("/sys/fs/cgroup")
 NO_LIMIT_BYTES = 1 << 60  # cgroups v1 represents "no limit" as about 2^63
 MIB, GIB = 1 << 20, 1 << 30
-LEAST_DISK_BYTES, GOOD_DISK_BYTES = 200 * MIB, GIB  # needed without, and with, a dataset's cache
-LEAST_MEMORY_BYTES, GOOD_MEMORY_BYTES = GIB, 3 * GIB  # needed for libraries only, and with a small model
-BUSY_SHARE = 0.5  # if other programs keep more of the cores busy, training is slow
-MODEL_COPIES = 6  # averages in flight and buffers of a peer, which the helper lacks
+LEAST_DISK_BYTES, GOOD_DISK_BYTES = 200 * MIB, GIB  # needed without and with a dataset cache
+LEAST_MEMORY_BYTES, GOOD_MEMORY_BYTES = GIB, 3 * GIB  # needed for the libraries alone, and with a small model
+BUSY_SHARE = 0.5  # training is slow above this fraction of busy cores
+MODEL_COPIES = 6  # a peer's averages in flight and buffers; not in the helper
 VALUE_BYTES = 4
 LOOK, COMPUTE = "peer.doctor.training_helper:look", "peer.doctor.training_helper:compute"
 
 
 def check_disk(context: Context) -> CheckResult:
-    """Check that the disk has room for the device's key, log, tokenizer and queued reports."""
+    """Check that the disk has space for the device's key, log, tokenizer and queued reports."""
     folder = context.options.state_dir
     try:
         free_bytes = read_free_disk(folder)
@@ -48,7 +48,7 @@ def check_disk(context: Context) -> CheckResult:
 
 
 def judge_disk(free_bytes: int) -> CheckResult:
-    """Return the result for the free space on the disk."""
+    """Return the result for the amount of free disk space."""
     found = f"{free_bytes / GIB:.1f} GiB are free for this device's files."
     if free_bytes < LEAST_DISK_BYTES:
         remedy = f"Make room for {LEAST_DISK_BYTES // MIB} MiB at least, or give another --state-dir."
@@ -88,7 +88,7 @@ def judge_processor(processor: Processor) -> CheckResult:
 
 @dataclass(frozen=True)
 class Memory:
-    """The main memory in bytes."""
+    """The size of the main memory in bytes: total, and available."""
 
     total_bytes: int
     available_bytes: int
@@ -99,12 +99,12 @@ class Processor:
     """The number of logical cores, and their load."""
 
     cores: int  # available to this process
-    quota: float | None  # container's limit in cores; None: unlimited
-    load: float  # number of busy cores, averaged over the last minute
+    quota: float | None  # container's CPU limit in cores; None if unlimited
+    load: float  # load average of the last minute
 
 
 def read_free_disk(path: Path) -> int:
-    """Return the free space at `path`, which may not exist yet; raises `OSError` if it is not writable."""
+    """Return the free space for `path`, which need not exist. Raises `OSError` if it is not writable."""
     existing = next(folder for folder in (path, *path.parents) if folder.exists())
     with tempfile.TemporaryFile(dir=existing) as file:
         file.write(bytes(4096))
@@ -114,7 +114,7 @@ def read_free_disk(path: Path) -> int:
 
 
 def read_memory(cgroups: Path = CGROUPS) -> Memory:
-    """Return the machine's memory, or the container's if its limit is lower."""
+    """Return the machine's memory, or the container's limit if that is lower."""
     machine = psutil.virtual_memory()
     limit = _first_number(cgroups / "memory.max", cgroups / "memory" / "memory.limit_in_bytes")
     if limit is None or limit >= min(NO_LIMIT_BYTES, machine.total):
@@ -141,17 +141,17 @@ def _read_quota(cgroups: Path) -> float | None:
 
 
 def _first_number(*paths: Path) -> int | None:
-    """Return the number in the first of these files that contains a number, or None."""
+    """Return the number in the first file that contains one, or None."""
     for path in paths:
         try:
             return int(path.read_text(encoding="ascii"))
-        except (OSError, ValueError):  # no such file, or it contains "max"
+        except (OSError, ValueError):  # the file does not exist or contains "max"
             continue
     return None
 
 
 async def check_device(context: Context) -> CheckResult:
-    """Check that the device given by `--device` can be used."""
+    """Check that the device selected by `--device` works."""
     try:
         device: DetectedDevice = await context.helper.ask(LOOK, context.options.device, context.options.threads)
     except HelperError as error:
@@ -166,7 +166,7 @@ async def check_device(context: Context) -> CheckResult:
 
 
 async def check_speed(context: Context) -> CheckResult:
-    """Measure the speed of the run's training (without a run: the demo's) on random tokens for some seconds."""
+    """Measure the training speed on random tokens, with the run's model or the demo's."""
     options, description = context.options, context.description
     config = RunConfig.from_yaml(BUILTIN_RUNS / "demo.yaml") if description is None else description.config
     whose = "the demo's" if description is None else "the run's"
@@ -182,7 +182,7 @@ async def check_speed(context: Context) -> CheckResult:
 
 
 def swarm_bytes(parameters: int, moments: int) -> int:
-    """Return the memory in bytes that a peer needs for a model, besides that for computing gradients.
+    """Return the memory in bytes that a peer needs in addition to computing gradients.
 
     `moments` is the number of values in the optimizer's state.
     """
@@ -210,7 +210,7 @@ def judge_speed(speed: Speed, microbatch_size: int, whose: str, memory_bytes: in
 
 
 def check_pace(context: Context) -> CheckResult:
-    """Check that a sample and a round's gradients take this machine less time than one step of the swarm."""
+    """Check that this machine keeps pace with the swarm, from its measured speed and bandwidth."""
     description, line, speed = context.description, context.line, context.speed
     assert description is not None
     assert line is not None
@@ -219,11 +219,11 @@ def check_pace(context: Context) -> CheckResult:
 
 
 def judge_pace(speed: Speed, line: LineSpeed, description: RunDescription) -> CheckResult:
-    """Check that this machine computes samples and sends gradients in time for a step."""
+    """Return whether this machine computes a sample and sends its gradients in time for a step."""
     target = description.config.averaging.target_batch_size
     longest_s = description.config.averaging.averaging_timeout_s
     averages_of_own = RoundBytes.of(description.config.averaging.wire_format).averages_of_own
-    slower = min(line.up, line.down / averages_of_own)  # adjusted for the bytes to receive
+    slower = min(line.up, line.down / averages_of_own)  # adjusted for the bytes received
     now = Conditions(
         step_s=target / (description.samples_per_second + speed.samples_per_second),
         sample_s=1 / speed.samples_per_second,

@@ -1,7 +1,7 @@
-"""The stages of an examination, their results, and a function that runs a list of stages.
+"""Stages of an examination, their results, and a function that runs a list of stages.
 
 The volunteer's doctor (`checkup`) and the operator's (`coordinator.service.doctor`) are lists of
-stages, each with its own context. A stage is skipped if a stage that it needs has not passed.
+stages, each with its own context. A stage is skipped if a stage that it depends on did not pass.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from auth.errors import ManyhandsError
 
-C = TypeVar("C")  # the context, in which stages find earlier results
+C = TypeVar("C")  # the context with the results of earlier stages
 
 
 class Verdict(str, Enum):
@@ -45,7 +45,7 @@ def ok(found: str, **data: Any) -> CheckResult:
 
 
 def warning(found: str, remedy: str, **data: Any) -> CheckResult:
-    """Return the result of a check that passed but found a weakness."""
+    """Return the result of a check that passed with a warning."""
     return CheckResult(Verdict.WARNING, found, remedy, data)
 
 
@@ -61,12 +61,12 @@ def skipped(why: str) -> CheckResult:
 
 @dataclass(frozen=True)
 class Stage(Generic[C]):
-    """A named check, and the names of the stages that must pass before it is run."""
+    """A named check, with the names of the stages that must pass first."""
 
     name: str
     check: Callable[[C], CheckResult | Awaitable[CheckResult]]
     needs: tuple[str, ...] = ()
-    on_error: Callable[[str], CheckResult] = failed  # makes the result if the check raises a `ManyhandsError`
+    on_error: Callable[[str], CheckResult] = failed  # creates the result if the check raises a `ManyhandsError`
 
     async def examine(self, context: C) -> CheckResult:
         """Run the check and return its result."""
@@ -100,20 +100,20 @@ class StageResult:
 
 @dataclass(frozen=True)
 class Conclusion:
-    """The conclusion from all findings, which is shown last."""
+    """The conclusion from all findings, shown last."""
 
     fit: bool  # whether no stage failed
     text: str
-    samples_per_step: int | None = None  # expected contribution to each step; None: unknown
+    samples_per_step: int | None = None  # expected contribution to each step; None if unknown
     joins_as: str | None = None
 
 
 async def run_stages(
     stages: Sequence[Stage[C]], context: C, on_begin: Callable[[str], None] = lambda _name: None
 ) -> AsyncIterator[StageResult]:
-    """Run the stages in order and yield each result; `on_begin` is called with each stage's name."""
+    """Run the stages in order and yield each result; call `on_begin` with each stage's name."""
     verdicts: dict[str, Verdict] = {}
-    causes: dict[str, str] = {}  # stage that could not run -> the failed stage that it depends on
+    causes: dict[str, str] = {}  # failed dependency of each skipped stage
     for stage in stages:
         on_begin(stage.name)
         missing = next((need for need in stage.needs if verdicts[need] in BLOCKING), None)
@@ -128,7 +128,7 @@ async def run_stages(
 
 
 def failures(findings: Sequence[StageResult]) -> Conclusion | None:
-    """Return a conclusion that names the failed stages, or None if no stage failed."""
+    """Return a negative conclusion that names the failed stages, or None if no stage failed."""
     names = [f"`{finding.stage}`" for finding in findings if finding.verdict is Verdict.FAILED]
     if not names:
         return None

@@ -1,7 +1,7 @@
-"""Stages for the swarm: reachability of this machine, and of the keeper from its p2p daemon.
+"""Stages that check the swarm: this machine's reachability, its p2p daemon, and the keeper.
 
-The coordinator connects to the address that it observes, at a port where this machine listens. A
-helper process connects to the keeper, because hivemind must not share a process with gRPC.
+The coordinator connects back to this machine's observed address, at a listening port. A helper
+process connects to the keeper, because hivemind must not share a process with gRPC.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _PORT = re.compile(r"/(?:tcp|udp)/(\d+)")
 
 
 class NetworkPosition(str, Enum):
-    """A machine's position in the network, judged by the coordinator's attempt to connect to it."""
+    """A machine's position in the network, inferred from the coordinator's connection attempt."""
 
-    OPEN = "open"  # public address, at which connections arrive
-    FIREWALL = "firewall"  # public address, at which connections are blocked
+    OPEN = "open"  # public address that accepts connections
+    FIREWALL = "firewall"  # public address with connections blocked
     FORWARDED = "forwarded port"  # behind a router that forwards this port
     NAT = "NAT"  # behind a router that does not forward the port
     CARRIER_NAT = "carrier-grade NAT"  # behind the provider's router, without forwarding
@@ -43,7 +43,7 @@ REMEDIES = {
 
 
 async def check_reachability(context: Context) -> CheckResult:
-    """Listen where the peer would, and let the coordinator dial over the IP version by which it sees this machine."""
+    """Listen like a peer, and ask the coordinator to connect back over the same IP version."""
     assert context.client is not None
     assert context.description is not None
     observed = context.description.observed_address
@@ -76,7 +76,7 @@ def _not_bound(endpoint: Endpoint) -> CheckResult:
 def judge_position(
     dialled: bool, observed: IPAddress, own: Collection[IPAddress], port: int, ways: tuple[str, ...] = ()
 ) -> CheckResult:
-    """Return the result for a machine's position; `dialled`: the coordinator's connection arrived here."""
+    """Return the result for a machine; `dialled` means that the coordinator's connection arrived."""
     position = position_of(dialled, observed, own)
     data = {
         "reachable": dialled,
@@ -93,7 +93,7 @@ def judge_position(
 
 
 def position_of(dialled: bool, observed: IPAddress, own: Collection[IPAddress]) -> NetworkPosition:
-    """Return the machine's position; `observed` is the address from which the coordinator sees it connect."""
+    """Return the machine's position; `observed` is its address as seen by the coordinator."""
     if observed in own:
         return NetworkPosition.OPEN if dialled else NetworkPosition.FIREWALL
     if dialled:
@@ -102,7 +102,7 @@ def position_of(dialled: bool, observed: IPAddress, own: Collection[IPAddress]) 
 
 
 async def check_daemon(context: Context) -> CheckResult:
-    """Check that hivemind's p2p daemon starts and listens as it would for a peer."""
+    """Check that hivemind's p2p daemon starts and listens with a peer's options."""
     listen = context.options.listen or tuple(endpoint.maddr for endpoint in everywhere())
     try:
         daemon: Daemon = await context.helper.ask(START_DAEMON, listen, context.timing.daemon_s)
@@ -124,7 +124,7 @@ def _daemon_remedy(error: str) -> str:
 
 
 async def check_swarm_tcp(context: Context) -> CheckResult:
-    """Check that the keeper answers over TCP, without which nobody can join."""
+    """Check that the keeper answers over TCP, which joining requires."""
     found = "The coordinator names no address of the swarm: its keeper has not started."
     absent = failed(found, "Ask the operator whether the keeper is running.")
     remedy = "Allow outgoing TCP to port {ports}, and ask the operator whether the keeper is running."
@@ -132,7 +132,7 @@ async def check_swarm_tcp(context: Context) -> CheckResult:
 
 
 async def check_swarm_quic(context: Context) -> CheckResult:
-    """Check that the keeper answers over QUIC, if it listens there; TCP is sufficient."""
+    """Check that the keeper answers over QUIC if it listens there; QUIC is optional."""
     absent = skipped("The run's keeper listens on TCP only.")
     remedy = "Allow outgoing UDP to port {ports} if you can; TCP does as well."
     return await _dial_keeper(context, "udp", absent, warning, remedy)
@@ -141,12 +141,12 @@ async def check_swarm_quic(context: Context) -> CheckResult:
 async def _dial_keeper(
     context: Context, transport: str, absent: CheckResult, silent: Callable[..., CheckResult], remedy: str
 ) -> CheckResult:
-    """Connect to the keeper at each of its addresses over a transport, of which one must answer.
+    """Connect to each of the keeper's addresses for a transport; at least one must answer.
 
-    `absent` is the result if there is no such address; `silent` makes the result if none answers.
+    `absent` is the result without such an address; `silent` creates the result if none answers.
     """
     assert context.description is not None
-    reasons: dict[str, str] = {}  # address -> why it did not answer, or "" if it did
+    reasons: dict[str, str] = {}  # error by address; "" if it answered
     for address in context.description.addresses_over(transport):
         try:
             dialled: Dialled = await context.helper.ask(DIAL, address, context.timing.connect_s)
@@ -166,7 +166,7 @@ async def _dial_keeper(
 
 
 def check_relay(context: Context) -> CheckResult:
-    """Check that the keeper relays connections to peers that others cannot reach."""
+    """Check that the keeper is a relay for peers that are not directly reachable."""
     if context.relays:
         return ok("The keeper relays for peers that cannot be reached.", offered=True)
     if context.reachable:

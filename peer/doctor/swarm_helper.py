@@ -1,7 +1,7 @@
-"""The helper's functions that use hivemind: they start the p2p daemon, and connect to peers.
+"""The helper's hivemind functions: starting the p2p daemon, and connecting to peers.
 
-Each question starts a new daemon with a new identity. A daemon that has met a peer knows all of its
-addresses, and does not report which one it used.
+Each call starts a new daemon with a new identity, because a daemon that has connected to a peer
+knows all of the peer's addresses and does not report which one it uses.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from hivemind.utils.multiaddr import Multiaddr
 from auth.swarm.hivemind_patches import patch_hivemind
 from peer.doctor.answers import Daemon, Dialled
 
-RELAY_PROTOCOL = "/libp2p/circuit/relay/0.2.0/hop"  # protocol that relays serve
+RELAY_PROTOCOL = "/libp2p/circuit/relay/0.2.0/hop"  # protocol served by relays
 LOG_LINES, LOG_LINE_CHARS = 20, 300
 END_TIMEOUT_S = 3.0
 DAEMON_LOGGER = "hivemind.p2p.p2p_daemon"  # logger to which hivemind forwards the daemon's output
 
-# Endings of error messages for peers that do not answer: timeouts of libp2p, the system and QUIC.
+# Error message suffixes for peers that do not answer: timeouts of libp2p, the system and QUIC.
 TIMEOUTS = ("deadline exceeded", "i/o timeout", "no recent network activity", "did not complete in time")
 
 
@@ -36,13 +36,13 @@ class LastWords(logging.Handler):
         self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep lines printed by the daemon, but not hivemind's own messages."""
+        """Keep a line printed by the daemon; drop hivemind's own messages."""
         if getattr(record, "caller", None) is not None:
             self.lines = [*self.lines, record.getMessage()[:LOG_LINE_CHARS]][-LOG_LINES:]
 
 
 def start_daemon(listen: Sequence[str], timeout_s: float) -> Daemon:
-    """Start the daemon on these addresses; return those on which it listens, or the error and its log."""
+    """Start the daemon with these addresses; return its listening addresses, or the error and its log."""
     logger, words = logging.getLogger(DAEMON_LOGGER), LastWords()
     logger.setLevel(logging.DEBUG)
     logger.addHandler(words)
@@ -60,7 +60,7 @@ def start_daemon(listen: Sequence[str], timeout_s: float) -> Daemon:
 
 
 def dial(address: str, timeout_s: float) -> Dialled:
-    """Connect to a peer at exactly this address; return whether it relays, or the error."""
+    """Connect to a peer at exactly this address; return whether the peer is a relay, or the error."""
     place, _, peer = address.rpartition("/p2p/")
     peer_id = PeerID.from_base58(peer)
 
@@ -76,7 +76,7 @@ def dial(address: str, timeout_s: float) -> Dialled:
 
 
 def describe(error: BaseException) -> str:
-    """Describe an error in one line; of libp2p's nested reasons, only the innermost is returned."""
+    """Describe an error in one line, with only the innermost of libp2p's nested reasons."""
     last = str(error).strip().splitlines()[-1:] or [type(error).__name__]
     reason = last[0].rpartition("] ")[2].strip()
     timed_out = isinstance(error, asyncio.TimeoutError) or reason.endswith(TIMEOUTS)
@@ -95,11 +95,11 @@ async def _relays(p2p: P2P, peer_id: PeerID, timeout_s: float) -> bool:
 
 @asynccontextmanager
 async def _daemon(timeout_s: float, listen: Sequence[str] = ()) -> AsyncIterator[P2P]:
-    """Run a daemon during the block as `hivemind.DHT` does, but without joining a swarm."""
+    """Run a daemon during the block, as `hivemind.DHT` does but without joining a swarm."""
     options: dict[str, Any] = {"host_maddrs": list(listen)} if listen else {"host_maddrs": None, "no_listen": True}
     patch_hivemind()
     creating = P2P.create(startup_timeout=timeout_s, dht_mode="off", nat_port_map=False, use_ipfs=False, **options)
-    p2p = await asyncio.wait_for(creating, timeout_s + END_TIMEOUT_S)  # `create` itself may take longer
+    p2p = await asyncio.wait_for(creating, timeout_s + END_TIMEOUT_S)  # `create` may exceed its own timeout
     try:
         yield p2p
     finally:

@@ -1,4 +1,4 @@
-"""The helper's functions that use PyTorch: examine the device, and train a run's model briefly."""
+"""The helper's PyTorch functions: detecting the device, and measuring the training speed."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ from peer.models.optimizer_setup import state_size
 from peer.runtime.devices import JAX_DEVICES
 
 SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)  # placeholders, because the tokens are random
-WARM_UP = 1  # microbatches before timing, which allocate memory and compile kernels
+WARM_UP = 1  # untimed microbatches, to allocate memory and compile kernels
 LEAST_MICROBATCHES = 2
 MAXRSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024
 
 
 def look(asked: str, asked_threads: int | None) -> DetectedDevice:
-    """Return the device that `--device` selects, or why it cannot be used."""
+    """Return the device that `--device` selects, or the reason why it cannot be used."""
     try:
         device, fault = working_device(asked)
         threads = pick_threads(asked_threads)
         name = device if device in JAX_DEVICES else describe_devices(torch_devices(device), threads)
-    except (ConfigError, RuntimeError) as error:  # RuntimeError: the driver does not fit
+    except (ConfigError, RuntimeError) as error:  # RuntimeError: incompatible driver
         return DetectedDevice(error=" ".join(str(error).split()))
     return DetectedDevice(name=name, threads=threads, torch=torch.__version__, fault=fault)
 
 
 def compute(
     config_json: str,
-    microbatch_size: int | None,  # None: the size that a worker would choose
+    microbatch_size: int | None,  # None selects the size that a worker would choose
     device: str,
     threads: int | None,
     seconds: float,
     stopwatch: Callable[[], float] = time.perf_counter,
 ) -> Speed:
-    """Train a run's model on random tokens for some seconds; return the speed, or why that failed."""
+    """Train a run's model on random tokens for some seconds; return the speed, or the error."""
     try:
         config = RunConfig.from_json(config_json)
         model = build_model(config, config.tokenizer.vocab_size, SPECIAL)

@@ -1,1 +1,1 @@
-"""The installer inside a run's wheel, which runs before anything is installed."""
+"""The installer in a run's wheel; it runs before anything is installed."""

@@ -22,12 +22,12 @@ from pathlib import Path
 CPU_TORCH = "https://download.pytorch.org/whl/cpu"
 CONSTRAINTS = "peer/constraints.txt"  # path of the file in the wheel
 CACHE = "cache"  # folder in the environment, removed after the installation
-TEMPORARY = "temporary"  # folder in the environment; /tmp may be too small for PyTorch with CUDA
+TEMPORARY = "temporary"  # folder in the environment, as /tmp may be too small for PyTorch with CUDA
 LOOK_EVERY_S = 2
 INTERRUPTED = 130
 PROBE_S = 60
-FIRST_PIP_WITH_PYTHON = (22, 3)  # first pip that can install into another environment
-# Variables that hide what the environment lacks (the first two), or install to another place.
+FIRST_PIP_WITH_PYTHON = (22, 3)  # first pip version that can install into another environment
+# Variables that add packages from elsewhere (the first two), or install elsewhere (the others).
 OTHER_PLACES = ("PYTHONPATH", "PYTHONHOME", "PIP_USER", "PIP_TARGET", "PIP_PREFIX")
 
 
@@ -42,9 +42,9 @@ def main(wheel: Path, arguments: Sequence[str]) -> None:
     folder = Path(os.path.abspath(options.folder))  # noqa: PTH100  # `resolve` would follow symlinks
     python = folder / "bin" / "python"
     if not python.exists():
-        venv.create(folder, symlinks=True)  # without pip, which Colab and Debian cannot add
+        venv.create(folder, symlinks=True)  # without pip: adding pip fails on Colab and Debian
     kept = folder / wheel.name
-    if not (kept.exists() and kept.samefile(wheel)):  # the same file if the kept wheel is run
+    if not (kept.exists() and kept.samefile(wheel)):  # the same file if the wheel in the folder is run
         shutil.copy(wheel, kept)
     with zipfile.ZipFile(kept) as archive:
         (folder / "constraints.txt").write_bytes(archive.read(CONSTRAINTS))
@@ -61,7 +61,7 @@ def main(wheel: Path, arguments: Sequence[str]) -> None:
 
 
 def installer_for(python: Path, folder: Path) -> list[str]:
-    """Return the command that installs into the environment: uv, this Python's pip, or a pip added to it."""
+    """Return the install command: uv, this Python's pip, or pip installed in the environment."""
     if shutil.which("uv"):
         return ["uv", "pip", "install", "--python", str(python)]
     try:
@@ -76,9 +76,9 @@ def installer_for(python: Path, folder: Path) -> list[str]:
 
 
 def own_cache(program: Sequence[str], folder: Path) -> list[str]:
-    """Return options for a cache inside the folder, or [] if the machine already has a package cache.
+    """Return options for a package cache in the folder, or [] if the machine already has a cache.
 
-    No files are then left outside the folder, and a repeated installation resumes from the cache.
+    The installation then leaves no files outside the folder, and can resume from the cache.
     """
     asked = [*(program[:1] if program[0] == "uv" else (program[0], "-m", "pip")), "cache", "dir"]
     said = subprocess.run(asked, capture_output=True, text=True, check=False)  # noqa: S603
@@ -88,7 +88,7 @@ def own_cache(program: Sequence[str], folder: Path) -> list[str]:
 
 
 def has_nvidia_driver() -> bool:
-    """Return whether an NVIDIA driver works, so that PyTorch's CUDA build is useful."""
+    """Return whether an NVIDIA driver works, which PyTorch's CUDA build requires."""
     try:
         return subprocess.run(["nvidia-smi", "-L"], capture_output=True, timeout=PROBE_S, check=False).returncode == 0  # noqa: S607
     except (OSError, subprocess.TimeoutExpired):
@@ -109,7 +109,7 @@ def install_cpu_torch(install: Sequence[str], folder: Path) -> None:
 def run(command: Sequence[str], folder: Path) -> int:
     """Run a command and return its exit status.
 
-    The command gets none of our variables, such as an invite code; temporary files are in `folder`.
+    Our environment variables, such as an invite code, are removed; temporary files are in `folder`.
     """
     temporary = folder / TEMPORARY
     temporary.mkdir(exist_ok=True)
@@ -126,7 +126,7 @@ def run(command: Sequence[str], folder: Path) -> int:
 
 
 def wait_for(process: subprocess.Popen[bytes], folder: Path) -> int:
-    """Wait for a process and return its exit status, showing the folder's size in a terminal."""
+    """Wait for a process and return its exit status; show the folder's size if in a terminal."""
     shown = ""
     while True:
         try:
@@ -146,20 +146,20 @@ def size_of(folder: Path) -> int:
     sizes = {}
     for place, _, names in os.walk(folder):
         for name in names:
-            with suppress(OSError):  # the file has gone
+            with suppress(OSError):  # the file no longer exists
                 found = os.lstat(os.path.join(place, name))  # noqa: PTH118  # faster than pathlib
                 sizes[found.st_ino] = found.st_size
     return sum(sizes.values())
 
 
 def say(line: str) -> None:
-    """Print a line and flush it, so that it precedes other programs' output."""
+    """Print a line and flush, so that the line precedes other programs' output."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
 def without_ours(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables without manyhands' own and those in `OTHER_PLACES`."""
+    """Return the environment without manyhands' own variables and those in `OTHER_PLACES`."""
     return {
         name: value
         for name, value in environment.items()

@@ -1,5 +1,5 @@
-"""A volunteer's limits on time, traffic, memory and disk; energy use; preemption of cloud machines.
+"""Volunteers' limits on time, traffic, memory and disk; energy use; preemption of cloud machines.
 
-`monitor` reads the machine; `policy` decides, by these readings and the `limits`, whether to train.
-The worker imports only `usage`, and the command line `limits` and `cloud`.
+`monitor` reads the machine's state; `policy` decides from these readings and the `limits` whether
+to train. The worker imports only `usage`; the command line imports `limits` and `cloud`.
 """

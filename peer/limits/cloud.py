@@ -1,7 +1,7 @@
 """Preemption notices of cloud machines, read from the cloud's metadata service.
 
 The service is queried only if the firmware or `MANYHANDS_METADATA` names a known cloud, so that
-machines at home send no stray requests. Source: the providers' documentation of Compute Engine's
+machines at home send no stray requests. See the providers' documentation of Compute Engine's
 `instance/preempted`, EC2's `spot/instance-action` (IMDSv2), and Azure's scheduled events.
 """
 
@@ -17,20 +17,20 @@ from auth.errors import ConfigError
 
 VARIABLE = "MANYHANDS_METADATA"  # "none" or CLOUD@HOST:PORT
 DMI = Path("/sys/class/dmi/id")
-ADDRESS = "169.254.169.254:80"  # metadata service of all three clouds, which never leaves the local network
-AZURE_ASSET_TAG = "7783-7084-3265-9085-8269-3286-77"  # tells Azure from a private Hyper-V
+ADDRESS = "169.254.169.254:80"  # metadata service of all three clouds; a link-local address
+AZURE_ASSET_TAG = "7783-7084-3265-9085-8269-3286-77"  # distinguishes Azure from other Hyper-V hosts
 TIMEOUT_S = 2.0
 MAX_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
 class Metadata:
-    """A cloud's metadata service, which tells a machine about itself."""
+    """A cloud's metadata service, which machines query about themselves."""
 
     address: str  # HOST:PORT
 
     def ask(self, path: str, headers: Mapping[str, str], method: str = "GET") -> str | None:
-        """Send a request, without proxy or redirects; return the response's body, or None if it fails."""
+        """Send a request without proxy or redirects; return the response body, or None on failure."""
         connection = http.client.HTTPConnection(self.address, timeout=TIMEOUT_S)
         try:
             connection.request(method, path, headers=dict(headers))
@@ -43,12 +43,12 @@ class Metadata:
 
 
 def google_takes_back(metadata: Metadata) -> bool:
-    """Return whether this spot machine or TPU VM was preempted, which leaves half a minute."""
+    """Return whether this Google spot machine or TPU VM is being preempted (about 30 s notice)."""
     return metadata.ask("/computeMetadata/v1/instance/preempted", {"Metadata-Flavor": "Google"}) == "TRUE"
 
 
 def amazon_takes_back(metadata: Metadata) -> bool:
-    """Return whether this spot instance will be interrupted, which leaves two minutes."""
+    """Return whether this EC2 spot instance will be interrupted (two minutes' notice)."""
     token = metadata.ask("/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": "60"}, "PUT")
     if token is None:
         return False
@@ -57,7 +57,7 @@ def amazon_takes_back(metadata: Metadata) -> bool:
 
 
 def azure_takes_back(metadata: Metadata) -> bool:
-    """Return whether this spot machine will be preempted, which leaves half a minute."""
+    """Return whether this Azure spot machine will be preempted (about 30 s notice)."""
     headers = {"Metadata": "true"}
     found = _parsed(metadata.ask("/metadata/scheduledevents?api-version=2020-07-01", headers))
     events = found.get("Events") if isinstance(found, dict) else None
@@ -65,7 +65,7 @@ def azure_takes_back(metadata: Metadata) -> bool:
     if not preempted:
         return False
     name = metadata.ask("/metadata/instance/compute/name?api-version=2021-02-01&format=text", headers)
-    return any(name in (event.get("Resources") or ()) for event in preempted)  # or another machine is meant
+    return any(name in (event.get("Resources") or ()) for event in preempted)  # an event may concern other machines
 
 
 CLOUDS: dict[str, tuple[str, Callable[[Metadata], bool]]] = {
@@ -77,14 +77,14 @@ CLOUDS: dict[str, tuple[str, Callable[[Metadata], bool]]] = {
 
 @dataclass(frozen=True)
 class Cloud:
-    """The cloud that this machine belongs to, if any."""
+    """The cloud that hosts this machine, if any."""
 
-    name: str = ""  # a key of `CLOUDS`, or "" if no cloud is known
+    name: str = ""  # a key of `CLOUDS`, or "" if unknown
     metadata: Metadata = field(default=Metadata(ADDRESS))
 
     @classmethod
     def find(cls, setting: str, dmi: Path = DMI) -> Cloud:
-        """Return the cloud that `setting`, else the firmware, names; raises `ConfigError` if malformed."""
+        """Return the cloud named by `setting` or, if empty, by the firmware. Raises `ConfigError`."""
         if not setting:
             return cls(name_of_cloud(dmi))
         if setting == "none":
@@ -97,7 +97,7 @@ class Cloud:
         return cls(name, Metadata(address))
 
     def takes_back(self) -> str:
-        """Return the reason to leave if the cloud is about to take this machine back, or "" if it is not."""
+        """Return the reason to leave if the cloud is about to preempt this machine, else ""."""
         if not self.name:
             return ""
         title, asks = CLOUDS[self.name]
@@ -105,7 +105,7 @@ class Cloud:
 
 
 def name_of_cloud(dmi: Path = DMI) -> str:
-    """Return the key in `CLOUDS` of the cloud that the firmware names, or "" if it names none."""
+    """Return the `CLOUDS` key of the cloud named by the firmware, or "" if there is none."""
 
     def says(name: str) -> str:
         try:
@@ -113,7 +113,7 @@ def name_of_cloud(dmi: Path = DMI) -> str:
         except OSError:
             return ""
 
-    if says("product_name") == "Google Compute Engine":  # "Google" alone is also a laptop's vendor
+    if says("product_name") == "Google Compute Engine":  # the vendor "Google" also makes laptops
         return "google"
     if says("sys_vendor") == "Amazon EC2":
         return "amazon"

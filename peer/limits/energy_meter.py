@@ -1,7 +1,7 @@
 """Energy use of processor packages (RAPL counters) and NVIDIA GPUs (power draw).
 
-The values include all programs, because no counter separates them. Other components (main board,
-disks, screen, power supply) are not measured, so total consumption is higher.
+The counters include all programs on the machine. Other components (main board, disks, screen, power
+supply) are not measured, so the total consumption is higher.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pathlib import Path
 POWERCAP = Path("/sys/class/powercap")
 TIMEOUT_S = 5.0
 SAMPLE_S = 10.0  # interval between readings of GPU power
-LONGEST_S = 120.0  # the energy of a longer gap (after a suspend) is not known, and left out
+LONGEST_S = 120.0  # a longer gap (after a suspend) is left out: its energy is unknown
 JOULES_PER_WH = 3600.0
 
 
 @dataclass(frozen=True)
 class Energy:
-    """The energy in watt-hours since the start, for each component; None if the component has no meter."""
+    """The energy used since the start, in watt-hours by component; None for one without a meter."""
 
     processor_wh: float | None = None
     gpu_wh: float | None = None
@@ -32,27 +32,27 @@ NOT_KNOWN = Energy()
 
 
 def read_packages(powercap: Path = POWERCAP) -> dict[str, tuple[float, float]]:
-    """Return each processor package's energy counter, and the value at which it wraps around, in joules."""
+    """Return each processor package's energy counter and the counter's maximum, in joules."""
     found = {}
-    for zone in sorted(powercap.glob("intel-rapl:[0-9]*")):  # AMD's packages have the same name
-        if zone.name.count(":") == 1:  # more colons: a part of a package
+    for zone in sorted(powercap.glob("intel-rapl:[0-9]*")):  # AMD packages have the same name
+        if zone.name.count(":") == 1:  # more colons denote a part of a package
             try:
                 values = [float((zone / name).read_text()) / 1e6 for name in ("energy_uj", "max_energy_range_uj")]
-            except (OSError, ValueError):  # recent kernels let only root read it
+            except (OSError, ValueError):  # recent kernels allow only root to read it
                 continue
             found[zone.name] = (values[0], values[1])
     return found
 
 
 def read_gpu_watts(command: str = "nvidia-smi", visible: str | None = None) -> float | None:
-    """Return the total power draw of the visible GPUs in watts, or None if it cannot be read."""
+    """Return the total power draw of the visible GPUs in watts, or None if unavailable."""
     arguments = [command, "--query-gpu=power.draw", "--format=csv,noheader,nounits"]
     if visible:
         arguments.append(f"--id={visible}")
     try:
         found = subprocess.run(arguments, capture_output=True, timeout=TIMEOUT_S, check=True, text=True)  # noqa: S603
         watts = sum(float(line) for line in found.stdout.splitlines())
-    except (OSError, subprocess.SubprocessError, ValueError):  # "[N/A]": no sensor
+    except (OSError, subprocess.SubprocessError, ValueError):  # "[N/A]" means no sensor
         return None
     return watts if found.stdout.strip() and math.isfinite(watts) else None
 

@@ -1,4 +1,4 @@
-"""Events of the limits, each shown as a line of text and as changes to the panel."""
+"""Events about the volunteer's limits, shown as a line of text and as panel updates."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class GuestEvent(ABC):
-    """The base class of events about the limits, which every display can show."""
+    """The base class of events about the limits, for all displays."""
 
     @property
     @abstractmethod
@@ -18,12 +18,12 @@ class GuestEvent(ABC):
 
     @abstractmethod
     def on_panel(self) -> dict[str, Any]:
-        """Return the changed fields of `peer.agent.terminal.PanelState` with their new values."""
+        """Return the fields of `peer.agent.terminal.PanelState` to update, with their new values."""
 
 
 @dataclass(frozen=True)
 class Paused(GuestEvent):
-    """The limits do not allow training at present."""
+    """Training is paused by the volunteer's limits."""
 
     reason: str
 
@@ -49,7 +49,7 @@ class Resumed(GuestEvent):
 
 @dataclass(frozen=True)
 class Leaving(GuestEvent):
-    """This stay is ending because of a limit."""
+    """The agent is leaving the run because of a limit."""
 
     reason: str
 
@@ -63,7 +63,7 @@ class Leaving(GuestEvent):
 
 @dataclass(frozen=True)
 class Used(GuestEvent):
-    """The traffic and energy of this stay so far; energy is None if it cannot be measured."""
+    """The traffic and energy used since joining; energy is None if it cannot be measured."""
 
     sent_bytes: int
     received_bytes: int

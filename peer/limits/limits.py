@@ -23,16 +23,16 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits that a volunteer can set; a field that is None or empty sets no limit."""
+    """A volunteer's limits; None or an empty value means no limit."""
 
     hours: tuple[TimeWindow, ...] = ()  # train only within one of these windows
     polite: bool = False  # pause on battery, on a metered network, or while the machine is in use
-    max_hours: float | None = None  # limit on the length of a stay, including pauses
+    max_hours: float | None = None  # limit on the time since joining, including pauses
     memory_bytes: int | None = None  # limit on the worker's memory
     disk_bytes: int | None = None  # limit on this device's files
     upload_rate: float | None = None  # limit in bytes per second
     download_rate: float | None = None
-    upload_bytes: int | None = None  # limit on a stay's upload
+    upload_bytes: int | None = None  # limit on the bytes sent since joining
     download_bytes: int | None = None
 
     @property
@@ -45,12 +45,12 @@ NO_LIMITS = Limits()
 
 
 def parse_windows(texts: Sequence[str]) -> tuple[TimeWindow, ...]:
-    """Parse the values of `--hours`; raises `ConfigError` if one is not a time window."""
+    """Parse the values of `--hours`. Raises `ConfigError` if one is not a time window."""
     return tuple(map(TimeWindow.parse, texts))
 
 
 def parse_size(option: str, text: str | None) -> int | None:
-    """Parse a size such as `4GB` or `500 MiB` into bytes; raises `ConfigError` if `text` is not a valid size."""
+    """Parse a size such as `4GB` or `500 MiB` into bytes. Raises `ConfigError` if it is malformed."""
     if text is None:
         return None
     match = _SIZE.fullmatch(text.strip())
@@ -61,7 +61,7 @@ def parse_size(option: str, text: str | None) -> int | None:
 
 
 def parse_rate(option: str, megabits: float | None) -> float | None:
-    """Convert a rate from Mbit/s to bytes per second; raises `ConfigError` unless it is above 0."""
+    """Convert a rate from Mbit/s to bytes per second. Raises `ConfigError` unless it is above 0."""
     if megabits is None:
         return None
     if not (math.isfinite(megabits) and megabits > 0):
@@ -71,9 +71,9 @@ def parse_rate(option: str, megabits: float | None) -> float | None:
 
 @dataclass(frozen=True)
 class TimeWindow:
-    """A daily window of local time from `start` until `end`; it spans midnight if `end` is earlier.
+    """A daily window of local time, from `start` to `end`; spans midnight if `end` is earlier.
 
-    At a change of daylight saving time, a window over that hour is an hour shorter or longer.
+    A window that spans a daylight saving time change is an hour shorter or longer.
     """
 
     start: time
@@ -81,7 +81,7 @@ class TimeWindow:
 
     @classmethod
     def parse(cls, text: str) -> TimeWindow:
-        """Parse a window such as `22:00-07:00`; raises `ConfigError` if it is malformed or empty."""
+        """Parse a window such as `22:00-07:00`. Raises `ConfigError` if it is malformed or empty."""
         match = _FORM.fullmatch(text.strip())
         if match is None:
             raise ConfigError(f"`--hours` ({text}) must be two times of the day, such as 22:00-07:00.")
@@ -104,11 +104,11 @@ class TimeWindow:
 
 
 def next_start(windows: Sequence[TimeWindow], now: datetime) -> time:
-    """Return the next start of any of these windows; `now` must be outside all of them."""
+    """Return the earliest next start of the windows; `now` must be outside all of them."""
     later = [window.start for window in windows if window.start > now.time()]
     return min(later or [window.start for window in windows])
 
 
 def _time(hour: str, minute: str) -> time:
-    """Return a time of day; 24:00 is accepted, and means 00:00."""
+    """Parse a time of day; 24:00 means 00:00."""
     return time(0) if (hour, minute) == ("24", "00") else time(int(hour), int(minute))

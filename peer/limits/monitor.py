@@ -1,8 +1,8 @@
-"""Monitoring the machine: the agent gets readings every few seconds, and each change of the decision.
+"""A monitor of the machine: sends the agent readings every few seconds, and changed decisions.
 
 Besides energy use, only values needed for the limits are read. For `--polite`, these are battery
-power (kernel power supplies), metered networks (NetworkManager), a person at the keyboard
-(systemd's login manager), and other busy programs. `busctl` reads the services' properties.
+power (from the kernel), metered networks (from NetworkManager), a person at the keyboard (from
+systemd's login manager), and other busy programs. `busctl` reads the services' properties.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from peer.limits.policy import Decision, Readings, decide
 from peer.limits.usage import CACHE_FOLDER, DATA_FOLDER, clean_cache, disk_use
 
 POLL_S = 5.0
-TIMEOUT_S = 5.0  # timeout of a call of `busctl`
-Property = Callable[[str, str, str, str], str | None]  # (service, object, interface, name) -> value
+TIMEOUT_S = 5.0  # timeout of a `busctl` call
+Property = Callable[[str, str, str, str], str | None]  # reads (service, object, interface, name)
 LOGIND = "org.freedesktop.login1"
-BUSY_SHARE = 0.25  # if others use this fraction of all cores over `WINDOW_S`, they are busy
+BUSY_SHARE = 0.25  # other programs are busy above this fraction of all cores in `WINDOW_S`
 WINDOW_S = 30.0
-QUIET_S = 120.0  # other programs count as busy until they are idle for this time
+QUIET_S = 120.0  # other programs count as busy until idle for this time
 NETWORK_MANAGER = "org.freedesktop.NetworkManager"
-YES, NO, GUESS_YES, GUESS_NO = "1", "2", "3", "4"  # values of NMMetered; 0 means unknown
+YES, NO, GUESS_YES, GUESS_NO = "1", "2", "3", "4"  # values of `NMMetered`; 0 means unknown
 SUPPLIES = Path("/sys/class/power_supply")
 BATTERIES = frozenset({"Battery", "UPS"})
 
@@ -47,7 +47,7 @@ async def watch(
     tell: Callable[[Readings | Decision], None],
     poll_s: float = POLL_S,
 ) -> None:
-    """Read the machine until cancelled; send every reading, and each decision that differs from the last."""
+    """Read the machine's state until cancelled; send each reading, and each changed decision."""
     decision: Decision | None = None
     while True:
         readings = await asyncio.to_thread(read)
@@ -59,7 +59,7 @@ async def watch(
 
 
 def on_battery(supplies: Path = SUPPLIES) -> bool | None:
-    """Return whether the machine itself, not a mouse, runs on battery, or None if that is unknown."""
+    """Return whether the machine (not a peripheral) runs on battery, or None if unknown."""
     if not supplies.is_dir():
         return None
     found = [supply for supply in sorted(supplies.iterdir()) if _word(supply, "scope") != "Device"]
@@ -76,7 +76,7 @@ def _word(supply: Path, name: str) -> str:
 
 
 def read_property(service: str, path: str, interface: str, name: str, command: str = "busctl") -> str | None:
-    """Return a property as `busctl` prints it, without its type, or None if it cannot be read."""
+    """Return a property as printed by `busctl`, without its type, or None if it cannot be read."""
     arguments = [command, "--system", "get-property", service, path, interface, name]
     try:
         found = subprocess.run(arguments, capture_output=True, timeout=TIMEOUT_S, check=True, text=True)  # noqa: S603
@@ -87,36 +87,36 @@ def read_property(service: str, path: str, interface: str, name: str, command: s
 
 
 def is_metered(read: Property = read_property) -> bool | None:
-    """Return whether NetworkManager knows or guesses that the network is metered, or None if unknown."""
+    """Return whether NetworkManager considers the network metered, or None if unknown."""
     answer = read(NETWORK_MANAGER, "/org/freedesktop/NetworkManager", NETWORK_MANAGER, "Metered")
     return {YES: True, GUESS_YES: True, NO: False, GUESS_NO: False}.get(answer or "")
 
 
 class Activity:
-    """A detector of activity by a person at the keyboard or by other programs."""
+    """A detector of a person at the keyboard or of busy other programs."""
 
     def __init__(self, cpu_times: Callable[[], CpuTimes], read: Property = read_property) -> None:
         self._cpu_times, self._read = cpu_times, read
         self._programs = OtherPrograms(os.cpu_count() or 1)
 
     def in_use(self) -> bool | None:
-        """Return whether the machine is in use, or None if no program uses it and a person may."""
+        """Return whether a person or program uses the machine, or None if unknown."""
         programs, person = self._programs.busy(self._cpu_times()), person_present(self._read)
         return programs or person
 
 
 def person_present(read: Property = read_property) -> bool | None:
-    """Return whether a session of systemd's login manager is active, or None if it is not running.
+    """Return whether any login session is active, or None if systemd's login manager is unavailable.
 
     A terminal is idle after five minutes without input, a desktop when it reports idle. Without a
-    login, nobody is present.
+    login, the result is False.
     """
     idle = read(LOGIND, "/org/freedesktop/login1", f"{LOGIND}.Manager", "IdleHint")
     return {"true": False, "false": True}.get(idle or "")
 
 
 class OtherPrograms:
-    """A detector of other programs that kept the processors busy within the last `QUIET_S`."""
+    """A detector of other programs that kept the processors busy in the last `QUIET_S` seconds."""
 
     def __init__(self, cores: int) -> None:
         self._cores = cores
@@ -124,7 +124,7 @@ class OtherPrograms:
         self._busy_at = float("-inf")
 
     def busy(self, times: CpuTimes) -> bool:
-        """Record the times; return whether other programs are busy, or False in the first `WINDOW_S`."""
+        """Record the times and return whether other programs are busy; False in the first `WINDOW_S`."""
         while len(self._seen) > 1 and self._seen[1].at <= times.at - WINDOW_S:
             self._seen.popleft()
         self._seen.append(times)
@@ -136,11 +136,11 @@ class OtherPrograms:
 
 @dataclass(frozen=True)
 class CpuTimes:
-    """The processor time used until a moment, in seconds."""
+    """The cumulative processor time at one moment, in seconds."""
 
     at: float  # seconds on a monotonic clock
     machine_s: float  # time used by all processes on all cores
-    own_s: dict[int, float]  # process id -> time used by each of our own processes
+    own_s: dict[int, float]  # time used by our own processes, by process id
 
 
 def read_cpu_times(clock: Callable[[], float]) -> CpuTimes:
@@ -156,13 +156,13 @@ def read_cpu_times(clock: Callable[[], float]) -> CpuTimes:
 
 
 def others_share(before: CpuTimes, after: CpuTimes, cores: int) -> float:
-    """Return the fraction of all cores that programs other than ours used between two readings."""
+    """Return the fraction of all cores used by other programs between two readings."""
     own_s = sum(used - before.own_s.get(pid, 0.0) for pid, used in after.own_s.items())
     return max(0.0, after.machine_s - before.machine_s - own_s) / (max(1e-9, after.at - before.at) * cores)
 
 
 class Machine:
-    """A reader of the machine's state during one stay."""
+    """A reader of the machine's state, and of the time since the reader's creation."""
 
     def __init__(
         self,
@@ -187,7 +187,7 @@ class Machine:
         self._began_at = clock()
 
     def read(self) -> Readings:
-        """Return the current state; call it in a thread, because it may run programs for a second."""
+        """Return the current readings; call in a thread, because programs may run for a second."""
         elapsed_s, taken_back = self._clock() - self._began_at, self._cloud.takes_back()
         readings = Readings(
             elapsed_s=elapsed_s, taken_back=taken_back, disk_bytes=self._read_disk(), energy=self._meter.read()
@@ -202,7 +202,7 @@ class Machine:
         )
 
     def _read_disk(self) -> int:
-        """Trim the cache to the disk limit; return the bytes still used, or 0 if there is no limit."""
+        """Trim the cache to the disk limit; return the bytes still used, or 0 without a limit."""
         limit = self._limits.disk_bytes
         if limit is None:
             return 0

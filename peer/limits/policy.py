@@ -1,4 +1,4 @@
-"""The decision to train, pause or leave, from limits and readings, by pure functions."""
+"""Pure functions that decide, from limits and readings, whether to train, pause or leave."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class Action(Enum):
 
 @dataclass(frozen=True)
 class Decision:
-    """An action, and the reason for it as a clause; "" for GO."""
+    """An action, with its reason as a clause ("" for GO)."""
 
     action: Action
     reason: str = ""
 
 
 def decide(now: datetime, limits: Limits, readings: Readings) -> Decision:
-    """Decide what to do at `now`, a time with the machine's local time zone."""
+    """Decide on an action at `now`, a time in the machine's local time zone."""
     for reason in _to_leave(limits, readings):
         return Decision(Action.LEAVE, reason)
     for reason in _to_pause(now, limits, readings):
@@ -66,25 +66,25 @@ def _to_pause(now: datetime, limits: Limits, readings: Readings) -> Iterator[str
 
 @dataclass(frozen=True)
 class Readings:
-    """The machine's state at one moment, as far as the volunteer's limits require.
+    """The machine's state at one moment, as needed for the volunteer's limits.
 
-    A value is None if the system does not tell it; such a value never stops training.
+    A value is None if the system does not expose it; such a value never stops training.
     """
 
-    elapsed_s: float = 0.0  # duration of the stay so far
+    elapsed_s: float = 0.0  # time since joining
     sent_bytes: int = 0
     received_bytes: int = 0
     memory_bytes: int = 0  # memory of the worker and its children
     disk_bytes: int = 0  # size of this device's files, after trimming the cache
     energy: Energy = NOT_KNOWN
-    taken_back: str = ""  # why the machine will soon be preempted; "" if it will not
+    taken_back: str = ""  # reason why the machine will be preempted; "" if it will not
     on_battery: bool | None = None
     metered: bool | None = None
     in_use: bool | None = None  # whether a person or another program uses the machine
 
 
 def unknown_to_polite(readings: Readings) -> tuple[str, ...]:
-    """Return those conditions of `--polite` that the system does not tell, as clauses."""
+    """Return the `--polite` conditions that the system does not expose, as clauses."""
     questions = {
         "whether it runs on battery": readings.on_battery,
         "whether its network is metered": readings.metered,

@@ -1,7 +1,7 @@
-"""Resources used during one stay by all workers: traffic, energy, memory and disk.
+"""Resources used by all workers since joining: traffic, energy, memory and disk.
 
-Above the disk limit, the cache is trimmed. Memory is that of the worker's process group, with
-shared pages counted once. Out-of-memory kills of the system are counted, too.
+Above the disk limit, the cache is trimmed. Memory is measured for the worker's process group, with
+shared pages counted once. The system's out-of-memory kills are counted, too.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from peer.network.traffic import Throttle
 from peer.reporting.messages import Transferred
 
 DATA_FOLDER = "data"  # name of the folder in the device's state directory
-CACHE_FOLDER = "cache"  # name of the folder in the data folder, whose files may be deleted
+CACHE_FOLDER = "cache"  # name of the folder in the data folder; its files may be deleted
 IN_USE_S = 600.0  # files used within this time are not deleted
-# Environment variables that name the libraries' cache folders. Login files stay where they are.
+# Environment variables for the libraries' cache folders. Login files are not moved.
 CACHES = {"HF_HUB_CACHE": "hub", "HF_XET_CACHE": "xet", "HF_DATASETS_CACHE": "datasets", "HF_ASSETS_CACHE": "assets"}
 LIBRARIES_BYTES = 500_000_000  # memory of PyTorch and hivemind without a model
 PARAMETER_COPIES = 3  # value, gradient, and the gradient's copy for averaging
@@ -34,21 +34,21 @@ NOTHING = Transferred(0, 0)
 
 
 class UsageMeter:
-    """A meter of the agent's downloads, the workers' traffic, and the energy used while a worker runs."""
+    """A meter of the agent's downloads, of traffic and of the energy used while workers run."""
 
     def __init__(self, limits: Limits) -> None:
-        self.fetching = Throttle(limits.download_rate)  # for files that the agent itself downloads
+        self.fetching = Throttle(limits.download_rate)  # for the agent's own downloads
         self._limits = limits
-        self._group: int | None = None  # process group of the running worker, if any
-        self._ended, self._running = NOTHING, NOTHING  # traffic of ended workers, and of the running one
-        self._meter, self._energy = NOT_KNOWN, NOT_KNOWN  # last reading of the meter; energy used while workers ran
+        self._group: int | None = None  # the running worker's process group, if any
+        self._ended, self._running = NOTHING, NOTHING  # traffic of ended workers and of the running one
+        self._meter, self._energy = NOT_KNOWN, NOT_KNOWN  # last meter reading; energy used while workers ran
 
     def worker_started(self, group: int) -> None:
-        """Start to count the machine's energy, and to measure this process group's memory."""
+        """Start counting the machine's energy and measuring this process group's memory."""
         self._group = group
 
     def take(self, transferred: Transferred) -> None:
-        """Set the running worker's total traffic."""
+        """Update the running worker's total traffic."""
         self._running = transferred
 
     def worker_ended(self) -> None:
@@ -58,7 +58,7 @@ class UsageMeter:
         self._running, self._group = NOTHING, None
 
     def on(self, readings: Readings) -> Readings:
-        """Return the readings with this stay's usage; memory is measured only if it is limited."""
+        """Return the readings with the usage so far; measure memory only if it is limited."""
         self._count(readings.energy)
         watched = self._group if self._limits.memory_bytes is not None else None
         return replace(
@@ -79,7 +79,7 @@ class UsageMeter:
 
 
 def _added(counted: float | None, before: float | None, now: float | None, working: bool) -> float | None:
-    """Return the counted energy after the meter went from `before` to `now`, or None without a meter."""
+    """Add the energy used between two meter values, if working; the total is None without a meter."""
     if now is None:
         return counted
     used = now - before if working and before is not None else 0.0
@@ -87,13 +87,13 @@ def _added(counted: float | None, before: float | None, now: float | None, worki
 
 
 def used_of(readings: Readings, *, at_end: bool = False) -> Used:
-    """Return the event that shows the traffic and energy of these readings."""
+    """Return the event to show the traffic and energy in the readings."""
     energy = readings.energy
     return Used(readings.sent_bytes, readings.received_bytes, energy.processor_wh, energy.gpu_wh, at_end=at_end)
 
 
 def cache_within(data_dir: Path, environment: MutableMapping[str, str]) -> None:
-    """Put the libraries' caches into this device's folder; call it before importing the libraries."""
+    """Move the libraries' caches to this device's folder; call before importing the libraries."""
     for variable, folder in CACHES.items():
         environment.setdefault(variable, str(data_dir / CACHE_FOLDER / folder))
 
@@ -120,7 +120,7 @@ def clean_cache(folder: Path, keep_bytes: int, now: float) -> int:
 
 
 def _files(folder: Path) -> Iterator[tuple[float, str, int]]:
-    """Yield (last use in Unix time, path, bytes) of each file; links are skipped."""
+    """Yield (time of last use, path, size in bytes) for each file, without links."""
     for parent, _, names in os.walk(folder):
         for name in names:
             path = os.path.join(parent, name)  # noqa: PTH118  # faster for many files
@@ -131,7 +131,7 @@ def _files(folder: Path) -> Iterator[tuple[float, str, int]]:
 
 
 def require_memory(limit_bytes: int | None, parameters: int, moments: int) -> None:
-    """Raise `ConfigError` if the limit is too low for this model with any microbatch size.
+    """Raise `ConfigError` if the limit is too low for this model at any microbatch size.
 
     `moments` is the number of values in the optimizer's state.
     """
@@ -145,7 +145,7 @@ def require_memory(limit_bytes: int | None, parameters: int, moments: int) -> No
 
 
 def kills_for_memory(statistics: Path = Path("/proc/vmstat")) -> int | None:
-    """Return how many processes the system has killed for lack of memory, or None if unknown."""
+    """Return the system's number of out-of-memory kills, or None if unknown."""
     with suppress(OSError, ValueError):
         for line in statistics.read_text().splitlines():
             name, _, count = line.partition(" ")
@@ -155,7 +155,7 @@ def kills_for_memory(statistics: Path = Path("/proc/vmstat")) -> int | None:
 
 
 def group_memory(group: int) -> int:
-    """Return the memory of a process group in bytes, without processes that have just ended."""
+    """Return a process group's memory in bytes; ignore processes that have just ended."""
     return sum(_memory(process) for process in psutil.process_iter() if _group_of(process) == group)
 
 
@@ -166,7 +166,7 @@ def _group_of(process: psutil.Process) -> int | None:
 
 
 def _memory(process: psutil.Process) -> int:
-    """Return a process's proportional set size in bytes, or its resident set size if access is denied."""
+    """Return a process's proportional set size in bytes, or the resident set size without access."""
     with suppress(psutil.NoSuchProcess):
         try:
             memory = process.memory_full_info()  # hivemind's forks share most pages

@@ -1,4 +1,4 @@
-"""Addresses, endpoints and transfers: reaching peers and files, counting and limiting traffic.
+"""Addresses, endpoints and transfers: reaching peers, downloading files, limiting traffic.
 
-Agents, workers and the coordinator import these modules, which use no torch, hivemind or gRPC.
+Agents, workers and the coordinator import these modules, which need no torch, hivemind or gRPC.
 """

@@ -1,7 +1,7 @@
-"""Downloads of the run's files: written under a temporary name, verified, then renamed.
+"""Downloads of the run's files to a temporary name, renamed after verification.
 
-Size and digest must be as announced. Names from a coordinator cannot refer to files outside the
-given directory, and file types that a library might execute are rejected.
+Size and digest must match the announcement. Names from a coordinator cannot refer to files outside
+the given directory, and file types that a library might execute are rejected.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def is_served_name(name: str) -> bool:
 
 
 def check_announced(name: str, size_bytes: int) -> None:
-    """Raise `RequestError` if the announced file has a name that is not allowed, or is too large."""
+    """Raise `RequestError` if an announced file's name is not allowed or its size is too large."""
     if not is_served_name(name):
         raise RequestError(
             f"The coordinator names a file {name!r:.120}, which is not taken: it must be a plain name "
@@ -41,7 +41,7 @@ def check_announced(name: str, size_bytes: int) -> None:
 
 
 def has_digest(path: Path, digest: bytes) -> bool:
-    """Return whether the path is a regular file (no link, pipe or device) with this SHA-256."""
+    """Return whether a path is a regular file (not a link, pipe or device) with this SHA-256."""
     try:
         if not stat.S_ISREG(path.lstat().st_mode):
             return False
@@ -53,14 +53,14 @@ def has_digest(path: Path, digest: bytes) -> bool:
 
 
 class IncomingFile:
-    """A file being received, limited to the announced size."""
+    """A file being received, of at most the announced size."""
 
     def __init__(self, file: BinaryIO, name: str, size_bytes: int) -> None:
         self._file, self._name, self._left = file, name, size_bytes
         self._digest = hashlib.sha256()
 
     def write(self, chunk: bytes) -> None:
-        """Append a chunk; raises `StorageError` if the file exceeds the announced size."""
+        """Append a chunk. Raises `StorageError` if the file exceeds the announced size."""
         self._left -= len(chunk)
         if self._left < 0:
             raise StorageError(f"The file {self._name} arrived damaged: it is longer than announced; try again.")
@@ -68,7 +68,7 @@ class IncomingFile:
         self._file.write(chunk)
 
     def finish(self, digest: bytes) -> None:
-        """Sync the file to disk; raises `StorageError` unless size and SHA-256 are as announced."""
+        """Sync the file to disk. Raises `StorageError` unless size and SHA-256 are as announced."""
         if self._left or not hmac.compare_digest(self._digest.digest(), digest):
             raise StorageError(
                 f"The file {self._name} arrived damaged: its SHA-256 is not the announced one; try again."
@@ -79,7 +79,7 @@ class IncomingFile:
 
 @contextmanager
 def incoming_file(into: Path, name: str, digest: bytes, size_bytes: int) -> Iterator[IncomingFile]:
-    """Receive a file during the block; it is renamed to `into / name` if its size and digest match."""
+    """Receive a file during the block, and rename it to `into / name` if size and digest match."""
     check_announced(name, size_bytes)
     aside = into / f".{name}.part"
     try:
@@ -96,6 +96,6 @@ def incoming_file(into: Path, name: str, digest: bytes, size_bytes: int) -> Iter
 
 
 def _new_file(path: Path) -> BinaryIO:
-    """Create an empty file for writing; an existing file or link is replaced, never followed."""
+    """Create an empty file for writing; replace an existing file or link, without following it."""
     path.unlink(missing_ok=True)
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "wb")

@@ -1,7 +1,7 @@
-"""Endpoints of connections to a peer: IPv4 or IPv6, with TCP or QUIC (over UDP).
+"""Endpoints for connections to a peer: IPv4 or IPv6, with TCP or QUIC (over UDP).
 
-Binding sockets shows which endpoints a machine has; its configuration does not. A peer's addresses
-are tested before they are given to libp2p (`best_ways`), which prefers QUIC. On rate-limited
+A machine's endpoints are found by binding sockets, not by reading its configuration. A peer's
+addresses are tested (`best_ways`) before libp2p, which prefers QUIC, receives them. On rate-limited
 connections, averaging took several times longer over QUIC than over TCP, because the p2p daemon
 processes each small packet itself. QUIC is therefore used only if TCP fails.
 """
@@ -26,9 +26,9 @@ IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 Version = Literal[4, 6]
 Transport = Literal["tcp", "udp"]
 ANYWHERE = {4: "0.0.0.0", 6: "::"}  # noqa: S104  # other machines must reach this peer
-TRANSPORTS = {"tcp": "TCP", "udp": "QUIC"}  # their names in messages
+TRANSPORTS = {"tcp": "TCP", "udp": "QUIC"}  # transport names in messages
 MAX_ADDRESS_CHARS = 300
-_TRIES = 8  # number of attempts to find a port number that is free for all endpoints
+_TRIES = 8  # number of attempts to find a port free for all endpoints
 _HOST = r"/(?:ip4|ip6|dns|dns4|dns6)/[A-Za-z0-9.:_-]{1,253}"
 _PEER_ADDRESS = re.compile(rf"({_HOST})/(?:tcp/\d{{1,5}}|udp/\d{{1,5}}/quic(?:-v1)?)/p2p/([A-Za-z0-9]{{20,100}})")
 _ENDPOINT = re.compile(r"/ip([46])/([0-9A-Fa-f:.]{2,45})/(tcp|udp)/(\d{1,5})(?:/quic-v1)?(?:/p2p/[A-Za-z0-9]{20,100})?")
@@ -41,7 +41,7 @@ class Endpoint:
     version: Version
     transport: Transport
     host: str
-    port: int  # 0: any port
+    port: int  # 0 for any port
 
     @property
     def maddr(self) -> str:
@@ -57,7 +57,7 @@ class Endpoint:
         try:
             if self.version == 6:
                 bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            if self.transport == "tcp":  # servers ignore connections in TIME_WAIT
+            if self.transport == "tcp":  # allows binding despite connections in TIME_WAIT
                 bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             bound.bind((self.host, self.port))
             if self.transport == "tcp":
@@ -85,12 +85,12 @@ def read_endpoint(maddr: str) -> Endpoint | None:
 
 
 def is_peer_address(maddr: str) -> bool:
-    """Return whether a multiaddress from the network has the form that a peer's address must have."""
+    """Return whether a multiaddress from the network is a well-formed peer address."""
     return len(maddr) <= MAX_ADDRESS_CHARS and _PEER_ADDRESS.fullmatch(maddr) is not None
 
 
 def one_for_each_peer(maddrs: Sequence[str]) -> tuple[str, ...]:
-    """Return only the first address of each peer, because libp2p hangs if a relay is listed twice."""
+    """Keep only the first address of each peer, because libp2p hangs if a relay is listed twice."""
     return tuple({maddr.rpartition("/p2p/")[2]: maddr for maddr in reversed(maddrs)}.values())[::-1]
 
 
@@ -107,7 +107,7 @@ def ways_from(host: str, port: int, transports: Sequence[Transport] = ("tcp",)) 
 
 
 def bindable(endpoints: Collection[Endpoint]) -> tuple[Endpoint, ...]:
-    """Return those endpoints on which this machine can listen now."""
+    """Return the endpoints on which this machine can currently listen."""
     return tuple(endpoint for endpoint in endpoints if _can_bind(endpoint))
 
 
@@ -117,7 +117,7 @@ def everywhere() -> tuple[Endpoint, ...]:
 
 
 def bind_alike(endpoints: Sequence[Endpoint]) -> tuple[tuple[Endpoint, socket.socket], ...]:
-    """Bind as many of the endpoints as possible; all that have port 0 get the same port if possible."""
+    """Bind as many endpoints as possible; those with port 0 share one port if possible."""
     best: tuple[tuple[Endpoint, socket.socket], ...] = ()
     for _ in range(_TRIES):
         bound = tuple(_bind_all(endpoints))
@@ -149,19 +149,19 @@ def _can_bind(endpoint: Endpoint) -> bool:
 
 
 async def answering(maddrs: Sequence[str]) -> tuple[str, ...]:
-    """Return those addresses whose TCP port accepts a connection now."""
+    """Return the addresses whose TCP port currently accepts connections."""
     tried = maddrs[:MAX_DIALLED]
     answers = await asyncio.gather(*map(_answers, tried))
     return tuple(maddr for maddr, answers_now in zip(tried, answers, strict=True) if answers_now)
 
 
 async def best_ways(maddrs: Sequence[str]) -> tuple[str, ...]:
-    """Return the addresses that accept TCP connections, or all if none does, because QUIC may work."""
+    """Return the addresses that accept TCP connections or, if none do, all: QUIC may work."""
     return await answering(maddrs) or tuple(maddrs)
 
 
 def are_keepers(maddrs: Sequence[str]) -> bool:
-    """Return whether these have the form of a keeper's addresses, and may be given to the p2p daemon."""
+    """Return whether all are well-formed keeper addresses, safe to pass to the p2p daemon."""
     return len(maddrs) <= MAX_DIALLED and all(_KEEPER.fullmatch(maddr) is not None for maddr in maddrs)
 
 

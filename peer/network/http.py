@@ -1,9 +1,9 @@
-"""HTTP requests with limits on the duration of each step and the size of each response.
+"""HTTP requests with a timeout for each step and a size limit for each response.
 
 Each failure becomes one sentence. Proxies in the environment are used, except for loopback. httpx2
 is imported on the first request, because the import takes 65 ms and most commands make no requests.
-Three modules reach the web differently: logins (`auth.openid.http`) use HTTPS without proxies,
-training data is read through fsspec, and `peer.installer` runs before anything is installed.
+Three modules use other clients: logins (`auth.openid.http`) use HTTPS without proxies, training
+data is read through fsspec, and `peer.installer` runs before anything is installed.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 MAX_ANSWER_BYTES = 64 * 2**20
 TIMEOUT_S = 60.0  # timeout for the connection, and for each chunk of a response
 NOT_BY_PROXY = dict.fromkeys(("all://localhost", "all://127.0.0.1", "all://[::1]"))
-HEADERS = {"accept-encoding": "identity", "user-agent": "manyhands"}  # uncompressed, so that its size is limited
+HEADERS = {"accept-encoding": "identity", "user-agent": "manyhands"}  # no compression, so that the size limit holds
 
 
 @contextmanager
 def asking(method: str, url: str, *, timeout_s: float = TIMEOUT_S, **options: Any) -> Iterator[Response]:
-    """Send a request with httpx2's `options`, and yield the response; raises httpx2's errors."""
+    """Send a request with httpx2's `options` and yield the response. Raises httpx2's errors."""
     from httpx2 import Client
 
     with (
@@ -36,7 +36,7 @@ def asking(method: str, url: str, *, timeout_s: float = TIMEOUT_S, **options: An
 
 
 def beginning(response: Response, most_bytes: int) -> bytes:
-    """Return at most the first `most_bytes` bytes of a response."""
+    """Return up to `most_bytes` bytes from the beginning of a response."""
     found = b""
     for piece in response.iter_raw():
         found += piece
@@ -47,17 +47,17 @@ def beginning(response: Response, most_bytes: int) -> bytes:
 
 @contextmanager
 def reaching(url: str) -> Iterator[None]:
-    """Raise `UnreachableError` instead of connection and protocol errors in the block."""
+    """Convert connection and protocol errors in the block to `UnreachableError`."""
     from httpx2 import HTTPError, InvalidURL
 
     try:
         yield
-    except (HTTPError, InvalidURL, OSError, ValueError, ImportError) as error:  # ImportError: a SOCKS proxy
+    except (HTTPError, InvalidURL, OSError, ValueError, ImportError) as error:  # ImportError: no SOCKS support
         raise UnreachableError(f"{url} does not answer ({str(error) or type(error).__name__}).") from error
 
 
 def download(url: str, most_bytes: int) -> Iterator[bytes]:
-    """Yield a response in chunks, following redirects; raises `UnreachableError` if it fails or is too long."""
+    """Yield a response in chunks, following redirects. Raises `UnreachableError` on failure or excess size."""
     received = 0
     with reaching(url), asking("GET", url, follow_redirects=True) as response:
         if not response.is_success:
@@ -70,5 +70,5 @@ def download(url: str, most_bytes: int) -> Iterator[bytes]:
 
 
 def fetch(url: str, most_bytes: int = MAX_ANSWER_BYTES) -> bytes:
-    """Return a complete response; raises `UnreachableError` like `download`."""
+    """Return a complete response. Raises `UnreachableError`, like `download`."""
     return b"".join(download(url, most_bytes))

@@ -1,6 +1,6 @@
-"""A minimum rate for downloads, which have no time limit because large states take hours.
+"""A minimum rate for downloads, in place of a time limit: large states take hours.
 
-It applies to states from other peers and to checkpoints from web servers.
+The minimum applies to states from other peers and to checkpoints from web servers.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import TypeVar
 
 Part = TypeVar("Part")
 LEAST_BYTES_PER_S = 8192
-PATIENCE_S = 120.0  # how long a sender may be silent
+PATIENCE_S = 120.0  # maximum silence of a sender
 
 
 async def at_least_rate(
     parts: AsyncIterable[Part], size_of: Callable[[Part], int], clock: Callable[[], float] = time.monotonic
 ) -> AsyncIterator[Part]:
-    """Yield the parts as they arrive; raise `asyncio.TimeoutError` if they come below the minimum rate.
+    """Yield parts as they arrive; raise `asyncio.TimeoutError` below the minimum rate.
 
-    The remaining patience decreases while waiting for the sender, and increases with each byte
-    received, up to `PATIENCE_S`. Pauses of the receiver, for its own rate limit, are excluded. The
-    clock is checked only when a part arrives, so the transport must have its own timeout.
+    The remaining time decreases while waiting for the sender, and increases with each byte
+    received, up to `PATIENCE_S`. Pauses by the receiver, for its own rate limit, do not count. The
+    clock is checked only when a part arrives, so the transport needs its own timeout.
     """
     left_s, began_at = PATIENCE_S, clock()
     async for part in parts:

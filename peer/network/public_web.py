@@ -1,8 +1,8 @@
-"""An HTTP client that connects to public addresses only, so that none leads to the local network.
+"""An HTTP client that connects only to public addresses, to protect the local network.
 
-Names are resolved when a connection is opened, and the address is checked then. Private hosts in
-the run file do not use this client; `peer.config.trust` has asked the machine's owner about them.
-The module is separate because most runs read only local files and need not import aiohttp.
+The resolved address is checked when a connection is opened. Private hosts in the run file do not
+use this client; the machine's owner has allowed them (`peer.config.trust`). The module is separate
+because most runs read only local files and need not import aiohttp.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from peer.config.trust import not_public
 
 
 async def public_client(loop: Any = None, **kwargs: Any) -> aiohttp.ClientSession:
-    """Return an HTTP session, as fsspec's `get_client`, that connects only to public addresses and proxies."""
+    """Return an HTTP session (as fsspec's `get_client`) restricted to public addresses and proxies."""
     del loop
     proxies = await _proxies()
 
@@ -35,7 +35,7 @@ async def public_client(loop: Any = None, **kwargs: Any) -> aiohttp.ClientSessio
 
 
 async def _proxies() -> frozenset[str]:
-    """Return the addresses of the proxies in this machine's environment."""
+    """Return the addresses of the proxies in the environment."""
     found: set[str] = set()
     for url in getproxies().values():
         parts = urlsplit(url if "://" in url else f"http://{url}")

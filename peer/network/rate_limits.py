@@ -1,4 +1,4 @@
-"""Rate limits of web servers, which ask to wait by `Retry-After` (RFC 9110, section 10.2.3)."""
+"""Rate limits of web servers, as stated in `Retry-After` headers (RFC 9110, section 10.2.3)."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from email.utils import parsedate_to_datetime
 import aiohttp
 
 TOO_MANY, UNAVAILABLE = 429, 503
-LONGEST_WAIT_S = 60.0  # if a server asks to wait longer, an error pauses the data source
+LONGEST_WAIT_S = 60.0  # for a longer delay, an error pauses the data source
 
 
 class RateLimitedError(aiohttp.ClientError):
-    """A web server has rejected a request because of its rate limit."""
+    """The error for a request that a web server rejected because of its rate limit."""
 
 
 async def wait_as_told(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-    """Send a request again after the delay that a busy server asks for; a middleware for aiohttp.
+    """Resend a request after the delay that a busy server states; middleware for aiohttp.
 
-    Raises `RateLimitedError` if a server limits requests and states no delay, or a too long one.
+    Raises `RateLimitedError` if a rate-limiting server states no delay, or too long a delay.
     """
     left_s = LONGEST_WAIT_S
     while True:
@@ -41,7 +41,7 @@ async def wait_as_told(request: aiohttp.ClientRequest, handler: aiohttp.ClientHa
 
 
 def seconds_to_wait(retry_after: str, clock: Callable[[], float] = time.time) -> float | None:
-    """Return the delay in seconds that a `Retry-After` header states, or None if it is malformed."""
+    """Return the delay in seconds stated in a `Retry-After` header, or None if malformed."""
     if retry_after.strip().isdecimal() and len(retry_after) < 12:
         return float(retry_after)
     try:

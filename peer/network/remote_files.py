@@ -1,4 +1,4 @@
-"""Files of a data source, read with fsspec: local files, folders, patterns, web, object storage.
+"""Files of a data source, read with fsspec from local folders, web servers or object storage.
 
 Web connections are limited to public addresses (`peer.network.public_web`).
 """
@@ -26,14 +26,14 @@ NETWORK_TIMEOUT_S = 30.0  # timeout for the connection, and for each chunk of da
 
 @dataclass(frozen=True)
 class FileLocation:
-    """A file, given by its file system and its path in it."""
+    """A file, identified by its file system and path."""
 
     filesystem: AbstractFileSystem
-    path: str  # path as the file system writes it
+    path: str  # path in the file system's notation
 
     @property
     def url(self) -> str:
-        """The full address, as used by people and `datasets`."""
+        """The full address, for users and for `datasets`."""
         return self.path if self.is_local else str(self.filesystem.unstrip_protocol(self.path))
 
     @property
@@ -42,12 +42,12 @@ class FileLocation:
 
     @property
     def is_web(self) -> bool:
-        """Whether the file is on a web server, which may not support sizes or byte ranges."""
+        """Whether the file is on a web server, which may lack sizes or byte ranges."""
         return "http" in _protocols(self.filesystem)
 
 
 def find_files(source: Source) -> list[FileLocation]:
-    """Return the source's files, without duplicates, in the same order on all peers; raises `ConfigError`."""
+    """Return a source's distinct files, in the same order on all peers. Raises `ConfigError`."""
     found: dict[FileLocation, None] = {}
     for path in source.paths:
         filesystem, inner = _open_filesystem(path, source)
@@ -60,7 +60,7 @@ def find_files(source: Source) -> list[FileLocation]:
 
 
 def storage_options(source: Source) -> dict[str, Any]:
-    """Return fsspec's options for a source, without this machine's credentials; web hosts must be public."""
+    """Return fsspec's options for a source: no local credentials, and public web hosts only."""
     options = {**_without_login(source), **source.storage_options}
     web = [path for path in source.paths if path.startswith(("http://", "https://"))]
     if not web:
@@ -78,7 +78,7 @@ def storage_options(source: Source) -> dict[str, Any]:
 
 
 def _without_login(source: Source) -> dict[str, Any]:
-    """Return options for anonymous access to object storage, unless the run file has credentials."""
+    """Return options for anonymous access to object storage, except with credentials in the run file."""
     schemes = {path.partition("://")[0] for path in source.paths}
     if schemes & {"gs", "gcs"}:
         return {"token": "anon"}
@@ -88,14 +88,14 @@ def _without_login(source: Source) -> dict[str, Any]:
 def _open_filesystem(path: str, source: Source) -> tuple[AbstractFileSystem, str]:
     try:
         filesystem, inner = url_to_fs(path, **storage_options(source))
-    except ImportError as error:  # the message names the missing package
+    except ImportError as error:  # the error names the missing package
         raise ConfigError(f"Cannot open the data source `{path}`: {error}.") from error
     return filesystem, str(inner)
 
 
 def _matches(filesystem: AbstractFileSystem, path: str, endings: Sequence[str]) -> list[str]:
-    """Return the files that a path, folder or pattern stands for."""
-    if "http" in _protocols(filesystem):  # any address may be a file; only a pattern needs a listing
+    """Return the files that match a path, folder or pattern."""
+    if "http" in _protocols(filesystem):  # any web address may be a file; only patterns need a listing
         return list(filesystem.glob(path)) if "*" in path else [path]
     if has_magic(path):
         found = filesystem.glob(path, detail=True).items()
@@ -108,7 +108,7 @@ def _matches(filesystem: AbstractFileSystem, path: str, endings: Sequence[str]) 
 
 
 def is_hidden(path: str) -> bool:
-    """Return whether a file's name shows that a system or program added it, such as macOS's `._name`."""
+    """Return whether a file is hidden or a system's metadata, such as macOS's `._name`."""
     name = path.rpartition("/")[2]
     return name.startswith(".") or "__MACOSX/" in path
 

@@ -1,8 +1,8 @@
-"""Counting of a peer's traffic, and enforcement of a volunteer's rate limits.
+"""Counters for a peer's traffic, and a volunteer's rate limits.
 
-Gradients, states, the run's files and text of remote sources are counted, including protocol
-headers. DHT and session traffic, about ten kilobytes per second, is not counted. The download limit
-delays reading from the stream, so that the transport's flow control slows down the sender.
+Gradients, states, the run's files and remote training data are counted, including protocol headers.
+DHT and session traffic, about ten kilobytes per second, is not counted. The download limit delays
+reading from the stream, so that the transport's flow control slows down the sender.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ HEADERS = 1.05  # measured bytes sent per byte of payload, with Ethernet, IP, TC
 # Fitted to measured swarms by `benchmarks/swarm/rehearsal.py` at commit f9c99822:
 ON_THE_LINE = 1.06  # bytes sent per byte of a part or state: headers and retransmissions
 BOTH_WAYS = 0.25  # fraction of speed lost when acknowledgements queue behind data
-BURST_S = 0.25  # largest burst after silence, in seconds of the rate
+BURST_S = 0.25  # largest burst after a pause, in seconds at the rate limit
 Message = TypeVar("Message", bound=Any)  # a protobuf message, whose `ByteSize` is counted
 BYTES_PER_S_OF_MBIT = 125_000
-STATES_SHARE = 0.5  # fraction of a donor's bandwidth that sending states may take
+STATES_SHARE = 0.5  # maximum fraction of bandwidth for sending states
 PASSED_WITHIN = 0.75  # fraction of a round's timeout to use, because measurements are rough
 LONGEST_PAUSE_S = 5.0  # maximum pause between parts of a state
 
@@ -33,7 +33,7 @@ class Throttle:
 
     def __init__(self, bytes_per_s: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._bytes_per_s, self._clock = bytes_per_s, clock
-        self._paid_at = multiprocessing.Value("d", 0.0)  # when all bytes so far will be within the rate
+        self._paid_at = multiprocessing.Value("d", 0.0)  # time from which the bytes so far are within the rate
         self._total_bytes = multiprocessing.Value("q", 0)
 
     @property
@@ -42,11 +42,11 @@ class Throttle:
         return int(self._total_bytes.value)
 
     def seconds_for(self, size_bytes: int) -> float:
-        """Return how many seconds this many bytes take at the rate limit, or 0 without a limit."""
+        """Return the time in seconds to transfer these bytes at the rate limit, or 0 without a limit."""
         return 0.0 if self._bytes_per_s is None else size_bytes * HEADERS / self._bytes_per_s
 
     def reserve(self, size_bytes: int) -> float:
-        """Count bytes; return the seconds to wait, before sending them or after receiving them."""
+        """Count bytes; return the seconds to wait before sending or after receiving them."""
         travelling = round(size_bytes * HEADERS)
         with self._total_bytes.get_lock():
             self._total_bytes.value += travelling
@@ -67,15 +67,15 @@ class Traffic:
 
     @classmethod
     def of_donor(cls, line: float | None, clock: Callable[[], float] = time.monotonic) -> Traffic:
-        """Return the traffic of a donor of states, whose bandwidth is `line` in bytes/s (None: unknown)."""
+        """Return throttles for a peer that sends states, with a bandwidth of `line` bytes/s if known."""
         return cls(states=Throttle(None if line is None else STATES_SHARE * line, clock))
 
     def passed(self) -> tuple[float, float]:
-        """Return the numbers of bytes sent and received so far, without headers."""
+        """Return the bytes sent and received so far, without headers."""
         return self.up.total_bytes / HEADERS, self.down.total_bytes / HEADERS
 
     async def sending(self, messages: AsyncIterator[Message]) -> AsyncIterator[Message]:
-        """Forward messages as fast as the upload limit allows."""
+        """Forward messages within the upload limit."""
         async for message in messages:
             await asyncio.sleep(self.up.reserve(message.ByteSize()))
             yield message
@@ -87,29 +87,29 @@ class Traffic:
             yield message
 
     async def sending_average(self, messages: AsyncIterator[Message]) -> AsyncIterator[Message]:
-        """Forward messages of a missed step's average; later states are slowed down in return."""
+        """Forward messages of a missed step's average, also counted towards the limit for states."""
         async for message in self.sending(messages):
             self.states.reserve(message.ByteSize())
             yield message
 
     async def receiving(self, messages: AsyncIterator[Message]) -> AsyncIterator[Message]:
-        """Forward messages as fast as the download limit allows."""
+        """Forward messages within the download limit."""
         async for message in messages:
             await asyncio.sleep(self.down.reserve(message.ByteSize()))
             yield message
 
 
 def passes_in_time(gradient_bytes: int, rate: float | None, longest_s: float) -> bool:
-    """Return whether a connection can transfer gradients within a round of `longest_s` seconds.
+    """Return whether a connection can transfer the gradients in a round of `longest_s` seconds.
 
-    The slowest connection determines the duration of a round, so a slower peer would make every
-    round fail. `rate` is in bytes per second; if it is unknown (None or 0), the result is True.
+    The slowest connection determines a round's duration, so a slower peer would make every round
+    fail. `rate` is in bytes per second; for an unknown rate (None or 0), the result is True.
     """
     return not rate or gradient_bytes <= PASSED_WITHIN * longest_s * rate
 
 
 def require_rate(option: str, bytes_per_s: float | None, gradient_bytes: int, timeout_s: float) -> None:
-    """Raise `ConfigError` if a volunteer's rate limit is so low that the peer could not average."""
+    """Raise `ConfigError` if a volunteer's rate limit is too low for averaging."""
     if bytes_per_s is not None and not passes_in_time(gradient_bytes, bytes_per_s / HEADERS, timeout_s):
         least = gradient_bytes * HEADERS / (PASSED_WITHIN * timeout_s)
         raise ConfigError(

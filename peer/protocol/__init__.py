@@ -1,4 +1,4 @@
-"""The protocols: three `.proto` files, their generated stubs, and limits enforced by both sides.
+"""Three `.proto` files, their generated stubs, and limits enforced by both sides.
 
 `make protocol` regenerates the stubs. Nothing here imports torch or hivemind. Workers must not
 import the control plane's stubs or `errors`, because gRPC does not survive a fork.
@@ -12,18 +12,18 @@ PROTOCOL_VERSION: Final = 12
 
 NONCE_BYTES: Final = 32
 NONCE_LIFETIME_S: Final = 60.0
-MAX_CLOCK_SKEW_S: Final = 60.0  # maximum difference between a peer's clock and the coordinator's
+MAX_CLOCK_SKEW_S: Final = 60.0  # maximum difference between the peer's and the coordinator's clock
 MAX_PEER_MESSAGE_BYTES: Final = 64 * 1024  # limit on messages from peers
 MAX_COORDINATOR_MESSAGE_BYTES: Final = 8 * 1024 * 1024  # enough for long revocation lists
-CHUNK_BYTES: Final = 256 * 1024  # bytes of a file in one message
-STATE_FILES: Final = ("model.safetensors", "optimizer.safetensors")  # files that hold a checkpoint's complete state
-HELD_AVERAGES: Final = 6  # number of steps whose averages the keeper holds, 1.5 times a state's size in 16 bits
+CHUNK_BYTES: Final = 256 * 1024  # bytes of a file per message
+STATE_FILES: Final = ("model.safetensors", "optimizer.safetensors")  # files with a checkpoint's complete state
+HELD_AVERAGES: Final = 6  # steps whose averages the keeper holds; in 16 bits, 1.5 times the size of a state
 MAX_FILE_BYTES: Final = 256 * 1024 * 1024
 MAX_RUN_FILES: Final = 32
 MAX_PROBE_BYTES: Final = 4 * 1024 * 1024  # bytes to send in each direction to measure bandwidth
 PROBE_CHUNK_BYTES: Final = 32 * 1024
-WORD_BYTES: Final = 16  # length of the secret that the coordinator sends when it connects back
+WORD_BYTES: Final = 16  # length of the secret sent by the coordinator when connecting back
 LOWEST_DIALLED_PORT: Final = 1024
-MAX_RELAYS: Final = 3  # maximum number of relays that a joining peer is told
+MAX_RELAYS: Final = 3  # maximum number of relays sent to a joining peer
 MAX_HARDWARE_CHARS: Final = 200
 MAX_VERSION_CHARS: Final = 32

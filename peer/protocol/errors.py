@@ -1,7 +1,7 @@
-"""Conversion of our errors to gRPC status codes and back, for coordinator and peers.
+"""Conversion between our errors and gRPC status codes, for coordinators and peers.
 
 An error is sent as a gRPC status, with its message as details and its `code` as trailing metadata.
-The peer then raises the same class as the coordinator.
+The peer then raises the same class of error as the coordinator.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from auth.errors import (
 
 ERROR_KEY = "manyhands-error"
 
-# The nearest base class of an error determines its status.
+# An error's nearest base class determines the status.
 _STATUS: dict[type[ManyhandsError], grpc.StatusCode] = {
     ExpiredTokenError: grpc.StatusCode.UNAUTHENTICATED,
     TokenError: grpc.StatusCode.UNAUTHENTICATED,
@@ -44,7 +44,7 @@ _STATUS: dict[type[ManyhandsError], grpc.StatusCode] = {
     ManyhandsError: grpc.StatusCode.FAILED_PRECONDITION,
 }
 
-# Status codes that gRPC itself sets, without an error code from the coordinator.
+# Status codes set by gRPC itself, without an error code from the coordinator.
 _BY_STATUS: dict[grpc.StatusCode, tuple[type[ManyhandsError], str]] = {
     grpc.StatusCode.RESOURCE_EXHAUSTED: (RequestError, "The coordinator refused the request's size or number"),
     grpc.StatusCode.UNIMPLEMENTED: (VersionError, "The coordinator does not know this request; update manyhands"),
@@ -57,12 +57,12 @@ def status_of(error: ManyhandsError) -> grpc.StatusCode:
 
 
 def metadata_of(error: ManyhandsError) -> tuple[tuple[str, str], ...]:
-    """Return the trailing metadata that contains an error's code, from which the peer finds its class."""
+    """Return the trailing metadata with an error's code, which identifies the class for the peer."""
     return ((ERROR_KEY, error.code),)
 
 
 def error_from_rpc(error: grpc.aio.AioRpcError) -> ManyhandsError:
-    """Return the error that the coordinator raised or, without one, an error that fits gRPC's status."""
+    """Return the coordinator's error, or an error for the gRPC status if there is none."""
     details = told(error.details() or "")
     known = {family.code: family for family in _families(ManyhandsError)}
     named = known.get(_named_code(error.trailing_metadata() or ()))
@@ -83,5 +83,5 @@ def _families(root: type[ManyhandsError]) -> Iterator[type[ManyhandsError]]:
 
 
 def told(text: str) -> str:
-    """Return text from the network with spaces for control characters, so that a terminal can show it."""
+    """Replace control characters in text from the network by spaces, for safe display in terminals."""
     return "".join(" " if unicodedata.category(char) == "Cc" else char for char in text)

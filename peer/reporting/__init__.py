@@ -1,5 +1,5 @@
-"""Reports of a peer: messages between worker and agent, advice, suspicions, metrics, the event log.
+"""A peer's reporting: worker and agent messages, advice, suspicions, metrics and the event log.
 
 `messages` declares messages, `wire` converts them to protobuf, and `outbox` stores reports until
-they are acknowledged. Workers must not import `wire` and `outbox`.
+they are acknowledged. Workers must not import `wire` or `outbox`.
 """

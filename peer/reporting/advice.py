@@ -1,6 +1,6 @@
-"""Advice for volunteers whose samples are lost, and warnings about the data, both rate-limited.
+"""Rate-limited advice for volunteers about lost samples, and rate-limited data warnings.
 
-The doctor gives the same advice before joining (`why_late`). All warnings are logged.
+The doctor gives the same advice before joining (`why_late`). Every warning is also logged.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from peer.reporting.messages import LostCause, Notice
 from peer.runtime.repeats import Repeats
 
 logger = logging.getLogger(__name__)
-REMEMBERED = 8  # number of recent attempts at steps to judge by
+REMEMBERED = 8  # number of recent steps to consider
 LEAST_KNOWN = 4
 LOST_SHARE = 0.5
-SILENT_S = 3600.0  # minimum interval between pieces of advice on the same cause
+SILENT_S = 3600.0  # minimum interval between advice on the same cause
 PAUSE_S = 60.0  # minimum interval between two warnings
 FASTER_ROUND = (
     "A cable instead of Wi-Fi, or less other traffic, helps; so do a longer `averaging.averaging_timeout_s` or a"
     " stronger `averaging.compression`, which the run's operator may choose."
 )
-SAME_PAUSE_S = 3600.0  # minimum interval between two equal warnings
+SAME_PAUSE_S = 3600.0  # minimum interval between identical warnings
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """The durations that decide whether samples arrive before their step is completed; 0 if unknown."""
+    """The durations that decide whether samples arrive in time for their step; 0 if unknown."""
 
     step_s: float = 0.0  # the swarm's usual time per step
     sample_s: float = 0.0  # this device's time per sample
-    round_s: float = 0.0  # least time for a step's gradients over this peer's connection
-    longest_round_s: float = 0.0  # maximum duration of a round of averaging
+    round_s: float = 0.0  # minimum time to transfer a step's gradients
+    longest_round_s: float = 0.0  # maximum duration of an averaging round
 
 
 class Adviser:
-    """An adviser that explains to the volunteer why most of the device's samples are lost."""
+    """An adviser that tells the volunteer why most of the device's samples are lost."""
 
     def __init__(
         self, conditions: Callable[[], Conditions], tell: Callable[[Notice], None], clock: Callable[[], float]
@@ -48,8 +48,8 @@ class Adviser:
         self._repeats = Repeats(clock, window_s=SILENT_S)
 
     def settled(self, samples: int, lost_samples: int, cause: str) -> None:
-        """Record an attempt at a step; `cause` is the value of a `LostCause`, or "" if no samples were lost."""
-        if cause == LostCause.SLOW_LINE.value:  # on standby, a device computes nothing
+        """Record the outcome of a step; `cause` is a `LostCause` value, or "" if no samples were lost."""
+        if cause == LostCause.SLOW_LINE.value:  # a device on standby computes nothing
             self._advise(cause)
             return
         if not samples and not lost_samples:
@@ -67,7 +67,7 @@ class Adviser:
 
 
 def advice(cause: str, now: Conditions) -> str | None:
-    """Return why samples are lost, and a remedy, or None if the cause is temporary."""
+    """Explain a cause of lost samples and suggest a remedy; return None for a temporary cause."""
     if cause == LostCause.AVERAGING.value:
         return (
             "Its rounds of averaging fail while the others' succeed: the line may be busy or unsteady. A cable instead"
@@ -92,7 +92,7 @@ def advice(cause: str, now: Conditions) -> str | None:
 
 
 def why_late(now: Conditions) -> tuple[str, str] | None:
-    """Return why this device is slower than the swarm's steps, and a remedy, or None if it is unknown."""
+    """Return the reason why this device is too slow, and a remedy, or None if the reason is unknown."""
     if now.sample_s > now.step_s:
         reason = f"one sample takes this device {now.sample_s:.0f} s"
         return reason, "`manyhands assist` with the same join link lends the swarm the line instead."
@@ -104,7 +104,7 @@ def why_late(now: Conditions) -> tuple[str, str] | None:
 
 
 class SparingReports:
-    """A filter that forwards one warning a minute, but the same text once an hour, and counts the others."""
+    """A filter that forwards one warning a minute, the same text once an hour, and counts the rest."""
 
     def __init__(self, tell: Callable[[str], None], clock: Callable[[], float]) -> None:
         self._tell, self._clock = tell, clock
@@ -114,7 +114,7 @@ class SparingReports:
         self._last, self._last_until = "", clock()
 
     def __call__(self, text: str) -> None:
-        logger.warning(text, stacklevel=2)  # the log tells repetitions apart by the caller's line
+        logger.warning(text, stacklevel=2)  # log repeats are detected by the caller's line number
         with self._lock:
             now = self._clock()
             if now < self._silent_until or (text == self._last and now < self._last_until):

@@ -1,12 +1,12 @@
-"""The event log of a node on its own disk, for diagnosing failed rounds.
+"""A node's event log on its own disk, used to diagnose failed rounds.
 
 Each process of a node (agent, worker, averager; supervisor, keeper) appends JSON lines to its own
-file. Each line is written by one call, so a killed process leaves complete lines; lines torn by a
-power failure are skipped. A full file is rotated once, which limits a log to `2 * most_bytes`. On a
-full disk events are dropped and counted; logging never fails. Events name peers by libp2p ids, and
-contain no addresses, messages or secrets.
+file. Each line is a single write, so a killed process leaves complete lines; lines truncated by a
+power failure are skipped. A full file is rotated and one old file kept, so a log takes at most
+twice `most_bytes`. On a full disk, events are dropped and counted; logging never fails. Events
+identify peers by libp2p ids, and contain no addresses, messages or secrets.
 
-`manyhands support-bundle` collects a volunteer's logs; `manyhands replay` shows several nodes'.
+`manyhands support-bundle` collects a volunteer's logs; `manyhands replay` merges several logs.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from typing import Annotated, Literal, Union
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-FOLDER = "events"  # folder in a device's data directory or a run's directory
+FOLDER = "events"  # folder name, in a device's data directory or a run's directory
 SUFFIX, OLDER_SUFFIX = ".jsonl", ".older.jsonl"
-MOST_BYTES = 4_000_000  # size at which a file is full
+MOST_BYTES = 4_000_000  # size at which to rotate a file
 MOST_LINE_BYTES = 64_000
 SHORT_ID = 8  # number of characters of an id to show
 MOST_PEERS = 256  # maximum number of group members in one event
 MOST_CHARS = 300
 MOST_ID_CHARS = 128
 MOST_NUMBER = 2**62
-TAKEN = "taken"  # the outcome of a download that succeeded
+TAKEN = "taken"  # outcome of a successful download
 
 
 def _shown(text: object, most_chars: int = MOST_CHARS) -> object:
-    """Return text as one short line without addresses and control characters, anything else unchanged."""
+    """Sanitize a text: one short line without addresses or control characters; pass other values on."""
     if not isinstance(text, str):
         return text
     return _ADDRESS.sub("<address>", "".join(char if char.isprintable() else " " for char in text[:most_chars]))
 
 
 def _bounded(number: object) -> object:
-    """Limit a number to 0 and `MOST_NUMBER`, so that other peers' numbers cannot make an event invalid."""
+    """Clamp a number to [0, `MOST_NUMBER`], so that peers' numbers cannot make an event invalid."""
     if isinstance(number, bool) or not isinstance(number, int | float):
         return number
     return 0 if math.isnan(number) else min(max(number, 0), MOST_NUMBER)
@@ -63,16 +63,16 @@ def _cut(items: object) -> object:
 _Words = Annotated[str, BeforeValidator(lambda text: _shown(text))]
 _Id = Annotated[str, BeforeValidator(lambda text: _shown(text, MOST_ID_CHARS))]
 _ADDRESS = re.compile(r"/(?:ip[46]|dns[46]?)/[^/\s]+|\b\d{1,3}(?:\.\d{1,3}){3}\b|\[[0-9a-fA-F:]*:[0-9a-fA-F:.]*\]")
-Who = Callable[[str], str]  # libp2p id -> name to show
+Who = Callable[[str], str]  # maps a libp2p id to the name to show
 RoundOutcome = Literal["averaged", "too few samples", "failed"]
 _Count = Annotated[int, BeforeValidator(_whole)]
 _Number = Annotated[float, BeforeValidator(_bounded)]
 
 
 class AnyEvent(BaseModel, ABC):
-    """The base class of events; fields that a newer version has added are ignored.
+    """The base class of events; it ignores fields added by newer versions.
 
-    Long texts and lists are cut, and numbers limited, so that other peers' data is always valid.
+    Long texts and lists are cut and numbers clamped, so that other peers' data is always valid.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -95,7 +95,7 @@ class ProcessStarted(AnyEvent):
 
 
 class ProcessEnded(AnyEvent):
-    """A process of the node has ended; `cause` says why."""
+    """A process of the node has ended; `cause` is the reason."""
 
     kind: Literal["ended"] = "ended"
     cause: _Words
@@ -137,7 +137,7 @@ class SessionChanged(AnyEvent):
 
 
 class LimitsHeld(AnyEvent):
-    """The volunteer's limits have paused training or, if `cause` is empty, allow it again."""
+    """The volunteer's limits have paused training or, if `cause` is empty, allow training again."""
 
     kind: Literal["limits"] = "limits"
     cause: _Words
@@ -151,11 +151,11 @@ class RoundBegun(AnyEvent):
 
     kind: Literal["round begun"] = "round begun"
     era: _Count
-    step: _Count  # step that the round would complete
+    step: _Count  # step that the round is for
     attempt: _Count  # starts at 1
     samples: _Count  # number of this peer's samples
     required: _Count  # minimum number of peers in the group
-    expected: _Count  # number of peers for which the group waits; 0: unknown
+    expected: _Count  # number of peers that the group waits for; 0 if unknown
 
     def told(self, _who: Who) -> str:
         wanted = f"{self.required} peers" + (f", for {self.expected}" if self.expected else "")
@@ -163,7 +163,7 @@ class RoundBegun(AnyEvent):
 
 
 class GroupMet(AnyEvent):
-    """A group has begun to average; `shares` are the fractions that its peers reduce."""
+    """A group has begun to average; `shares` are the fractions that the peers reduce."""
 
     kind: Literal["group"] = "group"
     group: _Id
@@ -177,20 +177,20 @@ class GroupMet(AnyEvent):
 
 
 class PartsOfPeer(BaseModel):
-    """The parts that this peer and another member of its group exchanged."""
+    """The parts exchanged between this peer and another member of its group."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     peer: _Id
-    returned: _Count  # averages that the other peer returned as a reducer
-    due: _Count  # averages that it should have returned
-    weight: _Number | None = None  # weight that the other peer claimed as a sender
-    counted: _Number | None = None  # how much of that weight the average contains
-    is_banned: bool = False  # whether it was banned as a sender
+    returned: _Count  # number of averages returned by the other peer as a reducer
+    due: _Count  # number of averages expected from the other peer
+    weight: _Number | None = None  # weight claimed by the other peer as a sender
+    counted: _Number | None = None  # part of that weight included in the average
+    is_banned: bool = False  # whether the other peer was banned as a sender
 
 
 class PartsPassed(AnyEvent):
-    """The parts that had arrived at the end of a group's round."""
+    """The parts received by the end of a group's round."""
 
     kind: Literal["parts"] = "parts"
     group: _Id
@@ -230,7 +230,7 @@ class RoundEnded(AnyEvent):
 
 
 class StepTaken(AnyEvent):
-    """A step has been completed in this peer's state."""
+    """This peer has completed a step."""
 
     kind: Literal["step"] = "step"
     era: _Count
@@ -244,14 +244,14 @@ class StepTaken(AnyEvent):
 
 
 class CaughtUp(AnyEvent):
-    """This peer has tried to catch up with the swarm, by a missed average or by another peer's state."""
+    """This peer has tried to catch up with the swarm, using a missed average or another peer's state."""
 
     kind: Literal["caught up"] = "caught up"
     way: Literal["average", "state"]
     step: _Count  # this peer's step after the attempt
     seconds: _Number
     lost_samples: _Count
-    cause: _Words  # why samples were lost
+    cause: _Words  # reason why samples were lost
 
     def told(self, _who: Who) -> str:
         lost = f", {self.lost_samples} samples lost ({self.cause})" if self.lost_samples else ""
@@ -259,11 +259,11 @@ class CaughtUp(AnyEvent):
 
 
 class StoodBy(AnyEvent):
-    """This peer has gone on standby: its connection cannot transfer the gradients within a round."""
+    """This peer is on standby: its connection cannot transfer the gradients within a round."""
 
     kind: Literal["stood by"] = "stood by"
     step: _Count
-    round_s: _Number  # time that transferring the gradients takes
+    round_s: _Number  # time to transfer the gradients
     lost_samples: _Count
 
     def told(self, _who: Who) -> str:
@@ -276,9 +276,9 @@ class Downloaded(AnyEvent):
 
     kind: Literal["download"] = "download"
     what: Literal["state", "average", "checkpoint"]
-    donor: _Id  # peer that sent it; empty if unknown
+    donor: _Id  # sending peer; empty if unknown
     step: _Count
-    outcome: _Words  # `TAKEN`, or why the download was not used
+    outcome: _Words  # `TAKEN`, or the reason why the download was not used
 
     def told(self, who: Who) -> str:
         donor = f" from {who(self.donor)}" if self.donor else ""
@@ -286,7 +286,7 @@ class Downloaded(AnyEvent):
 
 
 class Suspected(AnyEvent):
-    """This peer suspects another one, which has done something that no honest peer does."""
+    """This peer suspects another peer of behavior that no honest peer shows."""
 
     kind: Literal["suspicion"] = "suspicion"
     peer: _Id
@@ -304,7 +304,7 @@ class CheckpointWritten(AnyEvent):
     kind: Literal["checkpoint"] = "checkpoint"
     step: _Count
     seconds: _Number
-    cause: _Words  # why it was not written or published; empty if it was
+    cause: _Words  # reason for a failure to write or publish; empty on success
 
     def told(self, _who: Who) -> str:
         cause = f": {self.cause}" if self.cause else ""
@@ -355,7 +355,7 @@ class LoggedEvent(BaseModel):
 
 
 class EventLog:
-    """The event log of one process, which several threads may use. Without a folder it records nothing."""
+    """The thread-safe event log of one process; without a folder, it records nothing."""
 
     def __init__(
         self, folder: Path | None, process: str, clock: Callable[[], float], most_bytes: int = MOST_BYTES
@@ -369,7 +369,7 @@ class EventLog:
         return EventLog(self._folder, process, self._clock, self._most_bytes)
 
     def add(self, event: AnyEvent) -> None:
-        """Append an event. If the disk is full, drop it, and record later how many events were dropped."""
+        """Append an event; on a full disk, drop the event and log the number of dropped events later."""
         if self._folder is None:
             return
         with self._lock:
@@ -382,7 +382,7 @@ class EventLog:
                 self._dropped += 1
 
     def _append(self, folder: Path, event: AnyEvent) -> None:
-        """Append an event as a line to the file, which is rotated first if it is full."""
+        """Append an event as a line to the file; rotate a full file first."""
         fields = {"at": round(self._clock(), 3), "event": event.model_dump(mode="json")}
         line = json.dumps(fields, separators=(",", ":")).encode() + b"\n"
         path = folder / f"{self.process}{SUFFIX}"
@@ -393,7 +393,7 @@ class EventLog:
             size = file.seek(0, os.SEEK_END)
             if size and os.pread(file.fileno(), 1, size - 1) != b"\n":  # the last line is incomplete
                 line = b"\n" + line
-            if file.write(line) < len(line):  # only a part fitted on the disk
+            if file.write(line) < len(line):  # the line was written only in part
                 raise OSError("the disk is full")
 
 
@@ -405,7 +405,7 @@ NOWHERE = EventLog(None, "nowhere", time.time)
 
 
 def read_lines(data: bytes) -> Iterator[LoggedEvent | None]:
-    """Parse each line of a possibly untrusted log; yield None for an incomplete or unknown event."""
+    """Parse each line of an untrusted log; yield None for an incomplete or unknown event."""
     for line in data.splitlines():
         if not line:
             continue
@@ -416,7 +416,7 @@ def read_lines(data: bytes) -> Iterator[LoggedEvent | None]:
 
 
 def read_folder(folder: Path, most_bytes: int = MOST_BYTES) -> dict[str, bytes]:
-    """Return, for each process, the newest lines of its log in the folder, at most `most_bytes` bytes."""
+    """Return the newest lines of each process's log in the folder, at most `most_bytes` bytes each."""
     found = {}
     for path in sorted(folder.glob(f"*{SUFFIX}")):
         if path.name.endswith(OLDER_SUFFIX):

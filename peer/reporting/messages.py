@@ -1,7 +1,7 @@
-"""Messages between an agent and its worker over a pipe, and the causes of lost samples.
+"""Messages exchanged by an agent and its worker over a pipe, and the causes of lost samples.
 
-The agent forwards reports, losses and suspicions to the coordinator. `StepReport` declares a
-report's claims and bounds, which `peer.reporting.wire`, the ledger's checks and its table use.
+The agent forwards reports, losses and suspicions to the coordinator. `StepReport` declares the
+bounds of each claim for `peer.reporting.wire`, the ledger's checks and the ledger's table.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ MAX_SAMPLES_PER_SECOND = 1e7
 
 
 class LostCause(str, Enum):
-    """The closed list of causes for which computed samples are in no global step.
+    """The reasons why computed samples are in no global step; a closed list.
 
-    Values must never be renamed, because peers and the coordinator send and store them.
+    Values must never be renamed, because they are sent over the network and stored.
     """
 
-    NON_FINITE = "non-finite"  # the loss or a gradient of their microbatch was not finite
+    NON_FINITE = "non-finite"  # the microbatch's loss or gradient was not finite
     LATE = "late"  # the other peers completed the step without these samples
-    AVERAGING = "averaging failed"  # this peer's round failed, and the others completed the step
+    AVERAGING = "averaging failed"  # this peer's round failed; the others completed the step
     OUT_OF_SYNC = "out of sync"  # the peer's parameters differed from the swarm's
-    SLOW_LINE = "slow line"  # the connection is too slow for the gradients of a round
+    SLOW_LINE = "slow line"  # the connection is too slow for a round's gradients
     UNDONE = "undone"  # the run was rewound before the step was completed
     LEFT = "left"  # the peer stopped or paused before the step was completed
-    DIED = "died"  # the process holding the samples ended or hung
+    DIED = "died"  # the process with the samples died or hung
     REFUSED = "refused"  # set by the coordinator: the report is implausible
     QUARANTINE = "quarantine"  # set by the coordinator: the device was quarantined
     OTHER = "other"  # a cause that this version does not know
@@ -44,7 +44,7 @@ class LostCause(str, Enum):
 
 @dataclass(frozen=True)
 class Lost:
-    """A report of lost samples that no step report mentions; the agent stores it until acknowledged."""
+    """A report of lost samples that no step report includes; the agent stores it until acknowledged."""
 
     step: int  # step for which the samples were computed, at least 1
     by_cause: Mapping[str, int]
@@ -52,7 +52,7 @@ class Lost:
 
 @dataclass(frozen=True)
 class Ready:
-    """The worker has the run's state and begins to train or to assist."""
+    """The worker has the run's state and starts to train or assist."""
 
     peer_id: str
     step: int
@@ -69,29 +69,29 @@ class PhaseEntered:
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of this peer and, as far as it knows, of the swarm; sent every second, never stored."""
+    """The progress of this peer and, as far as known, of the swarm; sent every second, never stored."""
 
     step: int  # number of completed global steps
-    own_samples: int  # number that this peer has accumulated for the next step
-    swarm_samples: int  # number that all peers have accumulated for the next step
+    own_samples: int  # samples accumulated by this peer for the next step
+    swarm_samples: int  # samples accumulated by all peers for the next step
     target_batch_size: int
     peers: int
     samples_per_second: float  # this peer's moving average
     loss: float | None  # mean over the microbatches since the last step
-    apart: bool = False  # whether the DHT has no record of a keeper any more
+    apart: bool = False  # whether the keeper's DHT record is gone
     stands_by: bool = False  # whether this peer's connection is too slow for averaging
     paused: bool = False  # whether the operator has paused the run
 
 
 @dataclass(frozen=True)
 class Bound:
-    """The upper bound of a claim: of a number's value (at least 0), or of a text's length."""
+    """The upper bound of a claim: the maximum of a number (at least 0), or of a text's length."""
 
     most: float
     of_batch: bool = False  # whether `most` is a multiple of the target batch size
 
     def at(self, target_batch_size: int) -> float:
-        """Return the largest plausible value in a step with this target batch size."""
+        """Return the largest plausible value for a step with this target batch size."""
         return self.most * target_batch_size if self.of_batch else self.most
 
     @property
@@ -114,19 +114,19 @@ class StepReport:
     mlm_loss: Annotated[float | None, _LOSS]
     sop_loss: Annotated[float | None, _LOSS]
     group_size: Annotated[int, Bound(10_000)]  # peers that averaged together, including the keeper
-    # Weight of the whole group, which a peer that reduced no part does not know (None).
+    # Weight of the whole group; None if unknown, because this peer reduced no part.
     group_samples: Annotated[int | None, _NUMBER]
     averaging_s: Annotated[float, _DURATION]
     samples_per_second: Annotated[float, Bound(MAX_SAMPLES_PER_SECOND)]
     lost_samples: Annotated[int, Bound(100, of_batch=True)] = 0  # samples lost since the last report
-    lost_reason: Annotated[str, Bound(MAX_REASON_CHARS)] = ""  # why the latest of them were lost
+    lost_reason: Annotated[str, Bound(MAX_REASON_CHARS)] = ""  # reason for the latest loss
     data_wait_s: Annotated[float, _DURATION] = 0.0  # part of `elapsed_s` spent waiting for data
     elapsed_s: Annotated[float, _DURATION] = 0.0  # time since the last report
-    averaged_bytes: Annotated[int, Bound(2**45)] = 0  # bytes that other peers sent to this peer for averaging
-    # Signed list of the samples in the parts that others sent to this peer (`auth.receipts`).
+    averaged_bytes: Annotated[int, Bound(2**45)] = 0  # bytes received from other peers for averaging
+    # Signed list of the sample counts in parts received from other peers (`auth.receipts`).
     receipt: Annotated[str, Bound(MAX_RECEIPT_CHARS)] = ""
     era: Annotated[int, _NUMBER] = 0  # number of rewinds of the run so far
-    lost: Mapping[str, int] = field(default_factory=dict)  # cause (`LostCause`) -> lost samples
+    lost: Mapping[str, int] = field(default_factory=dict)  # lost samples by cause (`LostCause`)
 
 
 CLAIM_BOUNDS: Mapping[str, Bound] = {
@@ -153,7 +153,7 @@ class Stopped:
 
 @dataclass(frozen=True)
 class Failed:
-    """The worker has failed with a `ManyhandsError`, given by code and exit code."""
+    """The worker has failed with a `ManyhandsError`, identified by its code and exit code."""
 
     code: str
     exit_code: int
@@ -167,19 +167,19 @@ class Transferred:
 
     sent_bytes: int
     received_bytes: int
-    awaits_state: bool = False  # whether the worker waits for another peer's state, whose bytes are included
+    awaits_state: bool = False  # whether the worker awaits another peer's state (bytes included)
 
 
 @dataclass(frozen=True)
 class CheckpointWanted:
-    """A worker's request for the newest checkpoint, if it is recent enough to catch up with the swarm."""
+    """A worker's request for the newest checkpoint, if recent enough for catching up with the swarm."""
 
-    most_bytes: int  # maximum total size of its files
+    most_bytes: int  # maximum total size of the checkpoint's files
 
 
 @dataclass(frozen=True)
 class KeeperSought:
-    """A worker's request for the keeper's current addresses, because it has not found the keeper."""
+    """A request for the keeper's current addresses, from a worker that cannot reach the keeper."""
 
 
 @dataclass(frozen=True)
@@ -192,19 +192,19 @@ class CheckpointFetched:
 
 @dataclass(frozen=True)
 class LineInDoubt:
-    """A worker's request to measure bandwidth again: rounds take too long, or the measurement is old."""
+    """A worker's request to remeasure the bandwidth, after slow rounds or when the value is old."""
 
 
 @dataclass(frozen=True)
 class LineMeasured:
-    """The agent's answer to `LineInDoubt`: the measured bandwidth, within the volunteer's limits."""
+    """The agent's answer to `LineInDoubt`: the measured bandwidth, capped at the volunteer's limits."""
 
     rate: float  # bytes per second in the slower direction
 
 
 @dataclass(frozen=True)
 class KeeperAt:
-    """The keeper's current addresses, which the agent sends when they change or are requested."""
+    """The keeper's current addresses, sent by the agent on a change or on request."""
 
     addresses: tuple[str, ...]  # libp2p multiaddresses
 
@@ -218,7 +218,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class TrialPlan:
-    """The argument of the process that tests the training device before joining."""
+    """The options of the process that tests the training device before joining."""
 
     device: str  # value of `--device`
     log: str  # path of the log file
@@ -226,7 +226,7 @@ class TrialPlan:
 
 @dataclass(frozen=True)
 class DeviceTried:
-    """The device to train on and why better ones fail or, if `device` is "", why the chosen one fails."""
+    """The device to train on and the faults of better ones or, if `device` is "", of the chosen one."""
 
     device: str
     fault: str
@@ -234,23 +234,23 @@ class DeviceTried:
 
 @dataclass(frozen=True)
 class ClockRead:
-    """The coordinator's clock, estimated from the fastest messages."""
+    """An estimate of the coordinator's clock, from the fastest messages."""
 
-    offset_s: float  # to be added to `auth.clock.steady_time()`
+    offset_s: float  # add to `auth.clock.steady_time()`
 
 
 @dataclass(frozen=True)
 class WorkerPlan:
-    """The argument of the worker process."""
+    """The options of the worker process."""
 
     run_config_json: str
     credentials_dir: str  # folder of the device's credentials (`auth.credentials`)
     tokenizer_dir: str
-    data_dir: str  # folder for the position in the data, and caches
-    initial_peers: tuple[str, ...]  # the keeper's multiaddresses
-    relays: tuple[str, ...] = ()  # relays for a peer that is not directly reachable
+    data_dir: str  # folder for the stream positions and caches
+    initial_peers: tuple[str, ...]  # multiaddresses of the keeper
+    relays: tuple[str, ...] = ()  # relays to use if not directly reachable
     clock_offset_s: float = math.nan  # offset of the coordinator's clock (`ClockRead`)
-    device_number: int = 0  # number in the order of joining, which decides the device's samples
+    device_number: int = 0  # number in order of joining; selects the device's samples
     device: str = "auto"
     precision: Wanted = "auto"
     threads: int | None = None

@@ -1,6 +1,6 @@
-"""Counts for the operator's metrics: rounds of averaging by outcome and duration, and peers by role.
+"""Counts for the operator's metrics: averaging rounds by outcome and duration, and peers by role.
 
-The coordinator's service may import this module, too.
+The coordinator service may import this module, too.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-BOUNDS_S = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)  # upper bounds of the bins, inclusive
+BOUNDS_S = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)  # inclusive upper bounds of the histogram's bins
 Census = tuple[tuple[str, bool, int], ...]  # (role, directly reachable, number of peers)
 
 
@@ -19,7 +19,7 @@ class RoundTally:
     """The numbers of averaging rounds since the peer started, by outcome and duration."""
 
     failed: int = 0
-    by_duration: tuple[int, ...] = (0,) * (len(BOUNDS_S) + 1)  # number of successful rounds in each bin
+    by_duration: tuple[int, ...] = (0,) * (len(BOUNDS_S) + 1)  # successful rounds by bin
     seconds: float = 0.0  # total duration of successful rounds
 
     @property
@@ -39,7 +39,7 @@ class RoundTally:
 
 
 class RoundCounts:
-    """A counter of averaging rounds, which follow each other; any thread may read `tally`."""
+    """A counter of consecutive averaging rounds; any thread may read `tally`."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -47,11 +47,11 @@ class RoundCounts:
         self.tally = RoundTally()  # rounds counted so far
 
     def begin(self) -> None:
-        """Begin a round, when this peer starts to look for a group."""
+        """Start timing a round, when this peer starts to look for a group."""
         self._began_at = self._clock()
 
     def end(self, succeeded: bool) -> None:
-        """Count the round that ends; do nothing if none has begun."""
+        """Count the current round as ended; do nothing if none has begun."""
         began_at, self._began_at = self._began_at, None
         if began_at is not None:
             tally = self.tally
@@ -59,5 +59,5 @@ class RoundCounts:
 
 
 def census_of(peers: Iterable[tuple[str, bool]]) -> Census:
-    """Count peers by the role that their tokens state, and by whether they are directly reachable."""
+    """Count peers by the role in their tokens and by direct reachability."""
     return tuple((role, reachable, count) for (role, reachable), count in sorted(Counter(peers).items()))

@@ -1,9 +1,9 @@
-"""A queue on disk of reports of steps and of lost samples that are not acknowledged yet.
+"""An on-disk queue of unacknowledged reports, of steps and of lost samples.
 
-The session sends from this queue, so reports survive outages of the coordinator and the agent's
-death. The coordinator counts each number (`seq`) once, however often it is sent. The newest
-acknowledged reports are retained, because a coordinator restored from a backup may lack them. If
-the disk is full, changes wait in memory.
+The session sends from this queue, so reports survive coordinator outages and agent crashes. The
+coordinator counts each sequence number (`seq`) once, even if resent. The newest acknowledged
+reports are retained, because a coordinator restored from a backup may lack them. While the disk is
+full, changes are held in memory.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from auth.errors import StorageError
 from peer.reporting.messages import Lost, LostCause, StepReport
 
 CAPACITY = 100_000  # number of reports, enough for two months at one step a minute
-MOST_WAIT_S = 7 * 86_400.0  # how long a report may wait for the keeper to reach its step, also in the coordinator
+MOST_WAIT_S = 7 * 86_400.0  # maximum wait of a report for the keeper to reach its step; also used by the coordinator
 LOST = "lost beside reports"  # the only key in the body of a report of lost samples
-MOST_WAITING = 1000  # maximum number of changes in memory while the disk is full
-ACKNOWLEDGED_KEPT = 2_000  # number of reports, more than a day's, because backups are daily
-RECEIPTS_KEPT = 5_000  # number of receipts, which in large groups are much larger than reports
+MOST_WAITING = 1000  # maximum number of changes in memory on a full disk
+ACKNOWLEDGED_KEPT = 2_000  # number of reports: more than a day's, because backups are daily
+RECEIPTS_KEPT = 5_000  # number of receipts, which are much larger than reports in large groups
 
 # AUTOINCREMENT never reuses the number of a deleted report.
 _SCHEMA = """
@@ -43,7 +43,7 @@ CREATE TABLE IF NOT EXISTS losses (dropped INTEGER NOT NULL);
 
 @dataclass(frozen=True)
 class Pending:
-    """A report, of a step or of lost samples, that the coordinator has not acknowledged."""
+    """An unacknowledged report, of a step or of lost samples."""
 
     seq: int
     completed_at: float  # Unix time in seconds
@@ -54,7 +54,7 @@ Writing = Callable[[], int | None]
 
 
 class Outbox:
-    """A bounded, ordered queue of reports in a SQLite file, for use by one thread."""
+    """A bounded, ordered queue of reports in a SQLite file; not thread-safe."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Outbox:
     ) -> None:
         self._path, self._clock, self._capacity, self._receipts_kept = path, clock, capacity, receipts_kept
         self._acknowledged_kept = acknowledged_kept
-        self._waiting: deque[Writing] = deque()  # changes waiting for disk space
+        self._waiting: deque[Writing] = deque()  # changes held until there is disk space
         with self._reporting():
             path.parent.mkdir(parents=True, exist_ok=True)
             self._database = sqlite3.connect(path, isolation_level=None)
@@ -76,14 +76,14 @@ class Outbox:
 
     @property
     def waiting(self) -> int:
-        """The number of changes that wait for disk space."""
+        """The number of changes held in memory until there is disk space."""
         return len(self._waiting)
 
     def put(self, report: StepReport, completed_at: float) -> int | None:
         """Add a report and return its number, or None while the disk is full.
 
-        Above the capacity, the oldest report is dropped. For pending reports of this or later steps
-        in the era, the samples count as lost: the device repeats these steps from an earlier state.
+        Above the capacity, the oldest report is dropped. Pending reports of this or later steps in
+        the era become losses: the device repeats these steps from an earlier state.
         """
         return self._write(partial(self._put, report, completed_at))
 
@@ -102,7 +102,7 @@ class Outbox:
         return self._write(partial(self._add, 0, at, {LOST: asdict(lost)}))
 
     def keep(self, seq: int) -> bool:
-        """Return whether a report may wait longer for its step; if not, report its samples as lost instead."""
+        """Return whether a report may still wait for its step; if not, report its samples as lost."""
         with self._reporting():
             too_old = "SELECT seq FROM reports WHERE seq = ? AND completed_at < ?"
             given_up = self._database.execute(too_old, (seq, self._clock() - MOST_WAIT_S)).fetchall()
@@ -111,7 +111,7 @@ class Outbox:
         return not given_up
 
     def _give_up(self, rows: Sequence[tuple[int]], cause: LostCause) -> None:
-        """Remove the reports, and report their samples as lost instead."""
+        """Replace reports with reports of lost samples."""
         if not rows:
             return
         numbers = [seq for (seq,) in rows]
@@ -147,7 +147,7 @@ class Outbox:
         return [Pending(seq, at, _read(json.loads(body), receipt)) for seq, at, body, receipt in rows]
 
     def ack(self, seq: int, *, accepted: bool = True) -> None:
-        """Move an acknowledged report to the table `acknowledged`, or delete it if it was rejected."""
+        """Move an acknowledged report to the table `acknowledged`, or delete a rejected one."""
         self._write(partial(self._set_aside, seq) if accepted else partial(self._forget, [seq]))
 
     def _set_aside(self, seq: int) -> None:
@@ -157,7 +157,7 @@ class Outbox:
         self._forget([each for (each,) in self._database.execute(surplus, (self._acknowledged_kept,)).fetchall()])
 
     def take_back(self, last_seq: int) -> int:
-        """Queue acknowledged reports with numbers above `last_seq` again, and return how many they are."""
+        """Requeue acknowledged reports with numbers above `last_seq`; return their count."""
         return self._write(partial(self._take_back, last_seq)) or 0
 
     def _take_back(self, last_seq: int) -> int:
@@ -175,16 +175,16 @@ class Outbox:
             return int(self._database.execute("SELECT dropped FROM losses").fetchone()[0])
 
     def close(self) -> None:
-        """Close the file; pending reports remain in it."""
+        """Close the file, which keeps pending reports."""
         try:
             self._catch_up()
         finally:
             self._database.close()
 
     def _write(self, writing: Writing) -> int | None:
-        """Apply a change, after earlier ones that wait for disk space, and return its result.
+        """Apply a change after all waiting ones, and return its result.
 
-        Returns None if the change has to wait; raises `StorageError` if too many changes wait.
+        Returns None if the change has to wait. Raises `StorageError` if too many changes wait.
         """
         self._waiting.append(writing)
         return self._catch_up()
@@ -205,7 +205,7 @@ class Outbox:
         return written
 
     def _number_from(self, first: int) -> None:
-        """Let a new file's numbers begin at `first`, which is so high that a lost file's are not used again."""
+        """Start a new file's numbers at `first`, which is above the numbers of any lost file."""
         with self._reporting(), self._transaction() as database:
             if database.execute("SELECT COUNT(*) FROM losses").fetchone()[0] == 0:
                 database.execute("INSERT INTO losses VALUES (0)")
@@ -228,7 +228,7 @@ class Outbox:
 
 
 def _tells_of_full_disk(error: sqlite3.OperationalError) -> bool:
-    """Return whether the disk is full, which SQLite may report as an I/O error of an auxiliary file."""
+    """Return whether an error means a full disk; SQLite may report an I/O error of an auxiliary file."""
     return "full" in str(error) or "disk I/O" in str(error)
 
 

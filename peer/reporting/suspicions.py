@@ -1,7 +1,7 @@
-"""Suspicions against peers that have sent or done something that no honest peer would.
+"""Suspicions against peers that behave as no honest peer would.
 
-A suspicion is logged and sent to the coordinator, which decides whether to act, and tells the operator
-the name of the member.
+A suspicion is logged and sent to the coordinator, which decides whether to act and shows the
+operator the member's name.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Literal, get_args
 from peer.runtime.repeats import Repeats
 
 logger = logging.getLogger(__name__)
-SAME_PAUSE_S = 60.0  # minimum interval between equal suspicions, which count towards a quarantine
+SAME_PAUSE_S = 60.0  # minimum interval between identical suspicions, which count towards a quarantine
 MAX_WAITING = 200
 MAX_DETAIL_CHARS = 200
 
 SuspicionKind = Literal[
     "step",  # claims a step far ahead of the swarm
-    "samples",  # claims more samples than possible, or than it contributed
-    "state",  # sent a state that differs from those of other members
+    "samples",  # claims more samples than possible or contributed
+    "state",  # sent a state that differs from other members' states
     "reduction",  # returned an average that does not fit the attested inputs, or attested two versions
-    "shown",  # showed other bytes after a round than it had sent in it
+    "shown",  # after a round, showed bytes other than the ones it had sent
     "average",  # returned an average that is not finite, far too large, or falsely attested
     "weight",  # claims a weight that no peer can accumulate
     "gradient",  # sent a gradient that is far too large
@@ -36,13 +36,13 @@ KINDS = frozenset(get_args(SuspicionKind))
 
 @dataclass(frozen=True)
 class Suspicion:
-    """A suspicion against a peer, whose member and device are those of the token it presented."""
+    """A suspicion against a peer; its member and device are read from its token."""
 
     peer_id: str
     member: str
     device_id: str
     kind: SuspicionKind
-    step: int  # the swarm's step at that time
+    step: int  # the swarm's step when raised
     detail: str
 
     def __str__(self) -> str:
@@ -65,14 +65,14 @@ class WaitingSuspicions:
 
 
 class Suspicions:
-    """A thread-safe object that logs and forwards suspicions, but equal ones at most once a minute."""
+    """A thread-safe reporter that logs and forwards suspicions, identical ones at most once a minute."""
 
     def __init__(self, tell: Callable[[Suspicion], None], clock: Callable[[], float]) -> None:
         self._tell, self._repeats = tell, Repeats(clock, window_s=SAME_PAUSE_S)
         self._lock = threading.Lock()
 
     def raise_against(self, suspicion: Suspicion) -> None:
-        """Log and forward a suspicion, unless an equal one was forwarded within the last minute."""
+        """Log and forward a suspicion, unless an identical one was forwarded in the last minute."""
         with self._lock:
             is_told = self._repeats.take((suspicion.peer_id, suspicion.kind)) is not None
         if is_told:

@@ -1,7 +1,7 @@
 """Conversion of reports from dataclasses to protobuf messages and back.
 
-The coordinator uses it to read untrusted messages: numbers and texts must fit into database
-columns. The ledger decides whether claims are plausible.
+The coordinator parses untrusted messages with it: numbers and texts must fit into database columns.
+The ledger decides whether claims are plausible.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _FIELDS = control_pb2.StepReport.DESCRIPTOR.fields_by_name
 
 
 def report_to_wire(seq: int, completed_at: float, report: StepReport) -> control_pb2.StepReport:
-    """Return the message for a report, which has the number `seq` in the outbox."""
+    """Convert a report to a message; `seq` is the report's number in the outbox."""
     reason = report.lost_reason[:MAX_REASON_CHARS]
     claims = asdict(report) | {"seq": seq, "time": completed_at, "lost_reason": reason}
     return control_pb2.StepReport(**claims)
 
 
 def report_from_wire(message: control_pb2.StepReport) -> StepReport:
-    """Return the report in a message; raises `RequestError` if a number or text exceeds its bound."""
+    """Convert a message to a report. Raises `RequestError` if a number or text exceeds its bound."""
     if message.seq > MAX_LONG:
         raise RequestError(f"`seq` ({message.seq}) must not exceed {MAX_LONG}.")
     for name, bound in CLAIM_BOUNDS.items():
@@ -44,19 +44,19 @@ def report_from_wire(message: control_pb2.StepReport) -> StepReport:
 
 
 def lost_to_wire(seq: int, at: float, lost: Lost) -> control_pb2.Lost:
-    """Return the message for a report of lost samples, which has the number `seq` in the outbox."""
+    """Convert a report of lost samples to a message; `seq` is the report's number in the outbox."""
     return control_pb2.Lost(seq=seq, time=at, step=lost.step, by_cause=lost.by_cause)
 
 
 def lost_from_wire(message: control_pb2.Lost) -> Lost:
-    """Return the report of lost samples in a message; raises `RequestError` if a number is out of bounds."""
+    """Convert a message to a report of lost samples. Raises `RequestError` for an invalid number."""
     if not 1 <= message.step <= MAX_COUNT or message.seq > MAX_LONG:
         raise RequestError(f"`step` ({message.step}) must lie between 1 and {MAX_COUNT}, `seq` below {MAX_LONG}.")
     return Lost(message.step, _by_known_cause(message.by_cause))
 
 
 def _lost_by_cause(message: control_pb2.StepReport) -> dict[str, int]:
-    """Return the number of lost samples by cause; older peers send a single cause for all of them."""
+    """Return the lost samples by cause; older peers send a single cause for all lost samples."""
     by_cause = message.lost or {message.lost_reason: message.lost_samples}
     found = _by_known_cause(by_cause)
     if sum(found.values()) != message.lost_samples:
@@ -65,10 +65,10 @@ def _lost_by_cause(message: control_pb2.StepReport) -> dict[str, int]:
 
 
 def _by_known_cause(by_cause: Mapping[str, int]) -> dict[str, int]:
-    """Return the number of lost samples by `LostCause`; those of unknown causes are added to `other`."""
+    """Return the lost samples by `LostCause`; unknown causes are counted as `other`."""
     if len(by_cause) > MAX_CAUSES or any(samples > MAX_COUNT for samples in by_cause.values()):
         raise RequestError(f"Losses have at most {MAX_CAUSES} causes, and each at most {MAX_COUNT} samples.")
     found: Counter[str] = Counter()
     for cause, samples in sorted(by_cause.items()):
         found[cause if cause in _CAUSES else LostCause.OTHER.value] += samples
-    return dict(+found)  # leaves out causes with 0 samples
+    return dict(+found)  # omits causes without samples

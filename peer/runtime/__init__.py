@@ -1,4 +1,4 @@
-"""Tools for every process: child processes, console output, log limits, redaction, versions, devices.
+"""Tools for all processes: child processes, console output, log limits, redaction, versions, devices.
 
-Every program imports from this package, and nothing in it imports torch.
+Every program imports from this package, which does not import torch.
 """

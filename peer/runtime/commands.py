@@ -1,4 +1,4 @@
-"""Groups of commands that import the module of a command only when it is called."""
+"""Command groups that import a command's module only when the command is called."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from typer.core import TyperGroup
 
 @dataclass(frozen=True)
 class LazyCommand:
-    """The help entry of a command or of a group of commands."""
+    """The help entry of a command or command group."""
 
     module: str  # module whose `app` is or contains the command
     summary: str
-    panel: str | None = None  # panel in the help; None: the panel "Commands"
+    panel: str | None = None  # help panel; None for the panel "Commands"
 
 
 def lazy_app(entries: Mapping[str, LazyCommand], **options: Any) -> typer.Typer:
-    """Return a typer app with these commands; `options` are passed to typer."""
+    """Return a typer app with these commands; pass `options` to typer."""
 
     class LazyGroup(TyperGroup):
         def resolve_command(self, ctx: Any, args: list[str]) -> Any:

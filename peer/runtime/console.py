@@ -1,6 +1,6 @@
 """Output of commands: tables for people, JSON for scripts.
 
-Names and reasons are written by people, so they are shown as plain text and never parsed as markup.
+Names and reasons come from users, so they are printed as plain text, never parsed as markup.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
 def say(text: str = "") -> None:
-    """Print a line to stdout and flush it, because other programs may be waiting for it."""
+    """Print a line to stdout and flush, because other programs may be waiting for the line."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 
 def say_json(content: Any) -> None:
-    """Print the result of a command as JSON, for scripts."""
+    """Print a command's result as JSON, for scripts."""
     say(json.dumps(content, ensure_ascii=False, allow_nan=False))
 
 
 def say_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print rows under headings; numeric columns are right-aligned."""
-    from rich.console import Console  # imported here, because long-lived processes print no tables
+    """Print a table with headings; right-align numeric columns."""
+    from rich.console import Console  # imported here: long-lived processes print no tables
     from rich.table import Table
     from rich.text import Text
 
@@ -48,7 +48,7 @@ def say_facts(facts: Mapping[str, object]) -> None:
 
 
 def format_value(value: object) -> str:
-    """Format a value for people: with grouped thousands, two decimals for a float, and "-" for None."""
+    """Format a value for reading: grouped thousands, two decimals for a float, and "-" for None."""
     if value is None:
         return "-"
     if isinstance(value, int):

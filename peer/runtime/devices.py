@@ -1,4 +1,4 @@
-"""Decisions about `--device`, `--compile` and `--precision` for which no device is accessed.
+"""Decisions about `--device`, `--compile` and `--precision` that need no access to a device.
 
 Commands validate these options before starting. `peer.backends.hardware` detects devices, and
 `peer.backends.devices` measures compiled layers if `worth_trying` recommends it.
@@ -15,13 +15,13 @@ from typing import Literal
 from auth.errors import ConfigError
 
 CompileMode = Literal["auto", "on", "off"]
-LEAST_STEPS = 200  # minimum number of remaining steps for compiling layers
-LEAST_HOURS = 1.0  # minimum stay for compiling layers, which takes a minute or two
-LEAST_GAIN = 0.05  # compiled layers must save this fraction of a microbatch's time
+LEAST_STEPS = 200  # minimum remaining steps for compiling layers
+LEAST_HOURS = 1.0  # minimum training time for compiling layers, which takes a minute or two
+LEAST_GAIN = 0.05  # minimum fraction of a microbatch's time to save by compiling
 Precision = Literal["fp32", "bf16", "fp16"]
 Wanted = Literal["auto", "fp32", "bf16", "fp16"]
 FIRST_SCALE = 2.0**16
-GROW_AFTER = 2000  # after this many microbatches in a row without overflow, the scale doubles
+GROW_AFTER = 2000  # the scale doubles after this many consecutive microbatches without overflow
 DEVICES = ("auto", "cpu", "cuda", "mps", "tpu", "jax")
 JAX_DEVICES = ("tpu", "jax")
 TPU_CORES = ("accel[0-9]*", "vfio/[0-9]*")
@@ -30,7 +30,7 @@ _NUMBERED = re.compile(r"cuda:([0-9]{1,4}(?:,[0-9]{1,4})*)")
 
 
 def check_device_name(name: str) -> str:
-    """Return the value of `--device` unchanged; raises `ConfigError` if it is not a valid name."""
+    """Validate and return the value of `--device`. Raises `ConfigError` if it is not a valid name."""
     if name not in DEVICES and _NUMBERED.fullmatch(name) is None:
         raise ConfigError(
             f"`--device` ({name}) must be {', '.join(DEVICES[:-1])} or {DEVICES[-1]}; "
@@ -40,15 +40,15 @@ def check_device_name(name: str) -> str:
 
 
 def may_have_accelerator(devices: Path = Path("/dev"), platform: str = sys.platform) -> bool:
-    """Return whether there may be an accelerator; if not, PyTorch need not be loaded to look for one."""
+    """Return whether there may be an accelerator; if not, detection need not load PyTorch."""
     return platform == "darwin" or any(any(devices.glob(pattern)) for pattern in GPUS + TPU_CORES)
 
 
 def pick_device(name: str, gpus: int, tpu: bool, mps: bool = False) -> str:
     """Return the device selected by `--device`: `cpu`, `cuda:0,1`, `mps`, `tpu` or `jax`.
 
-    `cuda` selects all GPUs, `jax` any of JAX's devices, and `auto` the first of TPU, GPUs, Apple's
-    GPU and CPU. Raises `ConfigError` if the selected device is missing.
+    `cuda` selects all GPUs, `jax` any JAX device, and `auto` the first available of TPU, GPUs,
+    Apple GPU and CPU. Raises `ConfigError` if the selected device is missing.
     """
     if check_device_name(name) == "auto":
         name = "tpu" if tpu else "cuda" if gpus else "mps" if mps else "cpu"
@@ -76,10 +76,10 @@ def gpu_numbers(name: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Stay:
-    """The time for which this device is expected to train."""
+    """The expected training time of this device."""
 
     steps_left: int  # remaining global steps of the run
-    hours: float | None  # None: unlimited
+    hours: float | None  # None if unlimited
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,9 @@ class Trial:
 
 
 def worth_trying(mode: CompileMode, on_gpus: bool, stay: Stay) -> tuple[bool, str]:
-    """Return whether to try compiled layers, and the reason why or why not.
+    """Return whether to try compiled layers, and the reason for the decision.
 
-    On CPUs it must be requested, because it needs a C++ compiler and at least a minute of one core.
+    On CPUs, compilation is opt-in: it needs a C++ compiler and at least a minute of one core.
     """
     if mode != "auto":
         return mode == "on", f"--compile {mode}"
@@ -113,10 +113,10 @@ def worth_trying(mode: CompileMode, on_gpus: bool, stay: Stay) -> tuple[bool, st
 
 
 class LossScale:
-    """A loss scale that keeps fp16 gradients from underflowing, adapted like PyTorch's `GradScaler`.
+    """A loss scale that keeps fp16 gradients from underflowing, adjusted like PyTorch's `GradScaler`.
 
     See Micikevicius et al. 2018 (arXiv 1710.03740), section 3.2. Gradients are divided by the scale
-    before accumulation, and a microbatch that overflowed is recomputed, so no sample is lost.
+    before accumulation, and microbatches that overflow are recomputed, so no sample is lost.
     """
 
     def __init__(self, precision: Precision) -> None:
@@ -125,12 +125,12 @@ class LossScale:
         self._successes = 0
 
     def lower(self) -> None:
-        """Halve the scale, to at least 1; call it once per microbatch, even after several overflows."""
+        """Halve the scale, to no less than 1; call once per microbatch, even after several overflows."""
         self._successes = 0
         self.value = max(1.0, self.value / 2)
 
     def succeeded(self) -> None:
-        """Record a microbatch without overflow; double the scale after `GROW_AFTER` of them in a row."""
+        """Record a microbatch without overflow; double the scale after `GROW_AFTER` consecutive ones."""
         self._successes += 1
         if self._grows and self._successes == GROW_AFTER:
             self._successes = 0

@@ -1,8 +1,8 @@
-"""Child processes: a parent kills a child with its whole group, and a child ends with its parent.
+"""Child processes that end with their parent, and are killed with their whole process group.
 
-hivemind forks processes and starts the p2p daemon; they outlive a killed parent and keep its
+hivemind forks processes and starts the p2p daemon; both outlive a killed parent and keep its
 identity and port. Each child that uses hivemind therefore leads a process group, which is killed as
-a whole. The output of a child goes to a file, and `ps` shows each process by its task.
+a whole. A child's output goes to a file, and `ps` shows each process by its task.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from setproctitle import getproctitle, setproctitle
 
 FILE = "alive"  # name of the file that `beat` touches in the device's directory
 VARIABLES = {  # environment variables of child processes on macOS
-    "PYTORCH_ENABLE_MPS_FALLBACK": "1",  # unsupported operations run on the CPU
-    "OBJC_DISABLE_INITIALIZE_FORK_SAFETY": "YES",  # otherwise Apple's runtime ends hivemind's forks
+    "PYTORCH_ENABLE_MPS_FALLBACK": "1",  # run unsupported operations on the CPU
+    "OBJC_DISABLE_INITIALIZE_FORK_SAFETY": "YES",  # otherwise Apple's runtime kills hivemind's forks
 }
 LOG_FILE = "worker.log"  # name of the file in the device's data directory
 PARENT_POLL_S = 1.0
@@ -36,21 +36,21 @@ _PR_SET_PDEATHSIG = 1
 def name_process(what: str) -> None:
     """Show this process as `manyhands: WHAT` in `ps` and `top`.
 
-    Otherwise a spawned process is shown as `python -c ... spawn_main`, and a command with its
+    By default, `ps` shows `python -c ... spawn_main` for a spawned process, and a command's
     arguments, which may include an invite code. `what` must not be secret.
     """
     setproctitle(f"manyhands: {what}")
 
 
 def name_fork(what: str) -> None:
-    """Show a process that hivemind has forked under its parent's title, followed by `what`."""
+    """Add `what` to the process title, in a process forked by hivemind."""
     setproctitle(f"{getproctitle()}: {what} (hivemind)")
 
 
 def stop_at_sigterm() -> threading.Event:
-    """Return an event that SIGTERM sets; call it in the main thread, after forking.
+    """Return an event that is set on SIGTERM; call in the main thread, after forking.
 
-    A thread sets the event, because a handler interrupts the main thread, which may hold its lock.
+    A thread sets the event: a handler interrupts the main thread, which may hold the event's lock.
     """
     stop, asked = threading.Event(), queue.SimpleQueue[None]()  # `put` is safe in a signal handler
 
@@ -70,19 +70,19 @@ def exit_at_sigterm() -> None:
 
 def lead_own_group() -> None:
     """Start a new session and process group, so that Ctrl-C in a terminal reaches only the parent."""
-    with suppress(PermissionError):  # this process leads a group already
+    with suppress(PermissionError):  # this process already leads a group
         os.setsid()
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Let this process get SIGTERM when its parent ends: from the kernel or, on macOS, from a thread."""
+    """Send SIGTERM to this process when its parent ends, from the kernel or (on macOS) from a thread."""
     _signal_at_parents_end(signal.SIGTERM, parent_pid)
     if os.getppid() != parent_pid:  # the parent has already ended
         os.kill(os.getpid(), signal.SIGTERM)
 
 
 def kill_forks_at_end() -> None:
-    """Kill all later forks of this process when it ends, even by SIGKILL.
+    """Kill all later forks of this process when this process ends, even by SIGKILL.
 
     The forking thread must live as long as the process, because the kernel treats it as the parent.
     """
@@ -101,9 +101,9 @@ def kill_forks_at_end() -> None:
 
 
 def has_ended(child_pid: int) -> bool:
-    """Return whether a child has ended. The child is not reaped, so that its id cannot be reused.
+    """Return whether a child has ended, without reaping it, so that its id cannot be reused.
 
-    `multiprocessing`'s sentinel is unsuitable: forks of the child inherit it and keep it open.
+    The sentinel of `multiprocessing` is unsuitable, because the child's forks keep it open.
     """
     try:
         if hasattr(os, "waitid"):
@@ -114,7 +114,7 @@ def has_ended(child_pid: int) -> bool:
 
 
 def end_group(group_id: int) -> None:
-    """Kill a child's process group; call it before reaping the leader, whose id may then be reused."""
+    """Kill a child's process group; call before reaping the leader, after which its id may be reused."""
     if group_id <= 1 or group_id == os.getpgrp():
         raise ValueError(f"process group {group_id} is not a child's")
     with suppress(ProcessLookupError, PermissionError):
@@ -122,7 +122,7 @@ def end_group(group_id: int) -> None:
 
 
 def exit_now(code: int) -> NoReturn:
-    """Exit at once, whereas a normal exit would wait for hivemind's threads and processes."""
+    """Exit at once, without waiting for hivemind's threads and processes."""
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -137,14 +137,14 @@ def _signal_at_parents_end(number: signal.Signals, parent_pid: int) -> None:
 
 
 def _watch(number: signal.Signals, parent_pid: int) -> None:
-    """Signal this process when its parent's id changes, as it does for an orphan."""
+    """Signal this process when it becomes an orphan, that is, when its parent's id changes."""
     while os.getppid() == parent_pid:
         time.sleep(PARENT_POLL_S)
     os.kill(os.getpid(), number)
 
 
 def write_output_to(path: Path, max_bytes: int) -> None:
-    """Append all output of this process and its children to a private file, emptied above `max_bytes`."""
+    """Append the output of this process and its children to a private file, truncated first if too large."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.exists() and path.stat().st_size > max_bytes
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if fresh else os.O_APPEND), 0o600)
@@ -156,7 +156,7 @@ def write_output_to(path: Path, max_bytes: int) -> None:
 
 
 def last_lines(path: Path, count: int, max_line_chars: int = 300, after_bytes: int = 0) -> list[str]:
-    """Return the last `count` non-empty lines of a log after its first `after_bytes`, or [] without a log."""
+    """Return the last `count` non-empty lines of a log, skipping `after_bytes` bytes; [] without a log."""
     try:
         text = path.read_bytes()[after_bytes:].decode(errors="replace")
     except OSError:
@@ -165,16 +165,16 @@ def last_lines(path: Path, count: int, max_line_chars: int = 300, after_bytes: i
 
 
 def prepare_children(environ: MutableMapping[str, str], platform: str = sys.platform) -> None:
-    """Set default environment variables for children on macOS; call it before spawning them."""
+    """Set default environment variables for child processes on macOS; call before spawning."""
     if platform == "darwin":
         for name, value in VARIABLES.items():
             environ.setdefault(name, value)
 
 
 def beat(state_dir: Path) -> None:
-    """Touch a file in the device's directory to show that agent and worker are healthy.
+    """Touch a file in the device's directory to signal that the agent and the worker are healthy.
 
-    The health check of the peer's image reads the file's age, so it also fails if the disk is full.
+    The peer image's health check reads the file's age, so a full disk fails the check, too.
     """
     with suppress(OSError):
         (state_dir / FILE).touch(mode=0o600)

@@ -1,20 +1,20 @@
-"""Redaction of secrets, home folder, user and host from text that a volunteer sends to the operator."""
+"""Redaction of secrets, home folder, user and host in texts from a volunteer to the operator."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
 
-# Kind of secret -> pattern that finds it.
+# Patterns by kind of secret.
 FORMS = {
     "key": re.compile(r"-----BEGIN [A-Z0-9 ]+-----.*?(?:-----END [A-Z0-9 ]+-----|\Z)", re.DOTALL),
     "token": re.compile(r"\beyJ[\w-]+\.[\w-]+\.[\w-]*"),  # a JWT
     "invite code": re.compile(r"\b(?:[0-9A-Z]{5}-){3}[0-9A-Z]{5}\b"),
     "password": re.compile(r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"),  # user:password@ in a URL
-    "secret": re.compile(r"\b(?:hf|ghp|gho|glpat|sk)[_-][\w-]{16,}"),  # tokens of hubs and code forges
-    "e-mail": re.compile(r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+"),  # the look-behind makes it faster
+    "secret": re.compile(r"\b(?:hf|ghp|gho|glpat|sk)[_-][\w-]{16,}"),  # tokens of model hubs and code forges
+    "e-mail": re.compile(r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+"),  # the look-behind speeds up the search
 }
-SHORTEST_NAME = 3  # shorter names of users and hosts may be ordinary words
+SHORTEST_NAME = 3  # shorter user and host names may be ordinary words
 
 
 def make_redactor(home: str, user: str, host: str) -> Callable[[str], str]:

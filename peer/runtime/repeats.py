@@ -1,7 +1,7 @@
-"""Rate limits for repeated events: of each cause the first few pass, then one a minute with a count.
+"""Rate limits for repeated events: the first few of each cause pass, then one a minute with a count.
 
-All processes of coordinator and peer log through `RepeatFilter`, so that a fault that repeats for
-days does not fill the disk. The volunteer's terminal, suspicions and advice use the same rule.
+All processes of coordinators and peers log through `RepeatFilter`, so that a persistent fault does
+not fill the disk. The volunteer's terminal, suspicions and advice use `Repeats`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from traceback import format_exception, format_exception_only
 
 WINDOW_S = 60.0
 TRACE_S = 3600.0  # minimum interval between stack traces of one cause
-MOST_WARNINGS = 5  # number of warnings that pass per cause and window
-MOST_NEWS = 30  # number of INFO messages that pass, such as steps of a fast run
+MOST_WARNINGS = 5  # number of warnings to pass per cause and window
+MOST_NEWS = 30  # number of INFO messages to pass, such as steps of a fast run
 MOST_CAUSES = 10_000  # maximum number of causes to remember
 MAX_MESSAGE_CHARS = 4000
 MAX_TRACE_CHARS = 8000
@@ -29,9 +29,9 @@ class _Window:
 
 
 class Repeats:
-    """A rate limiter of events: `most` per cause pass in a window, then one in each further window.
+    """A rate limiter of events: `most` per cause pass in a first window, then one in each later window.
 
-    It may be called from any thread. It has no lock, because a forked process could inherit a held
+    Any thread may call `take`. There is no lock, because a forked process could inherit a held
     lock; at worst, two simultaneous calls let one event too many pass.
     """
 
@@ -40,12 +40,12 @@ class Repeats:
         self._windows: dict[Hashable, _Window] = {}
 
     def take(self, cause: Hashable) -> int | None:
-        """Return how many events of this cause were left out so far, or None to leave out this one, too."""
+        """Return the number of suppressed events of this cause, or None to suppress this one, too."""
         now, window = self._clock(), self._windows.get(cause)
         if window is None or now >= window.until:
             if len(self._windows) >= MOST_CAUSES:
                 self._windows.clear()
-            left_out = window.left_out if window and now < window.until + self._window_s else 0  # only recent ones
+            left_out = window.left_out if window and now < window.until + self._window_s else 0  # only if recent
             self._windows[cause] = _Window(now + self._window_s, 0 if left_out else self._most - 1)
             return left_out
         if window.room:
@@ -56,14 +56,14 @@ class Repeats:
 
 
 def counted(text: str, left_out: int) -> str:
-    """Return the text, followed by the number of events left out, if any."""
+    """Return the text, with the number of suppressed events if any."""
     return f"{text} (the last of {left_out + 1} more like it)" if left_out else text
 
 
 class RepeatFilter(logging.Filter):
-    """A log filter that drops repetitions, and truncates long lines, because other peers may cause them.
+    """A log filter that drops repeats and truncates long lines, both of which other peers may cause.
 
-    A cause is a line of code and the class of the exception, if any; their number is bounded.
+    A cause is a line of code with the exception's class, if any; the number of causes is bounded.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -72,7 +72,7 @@ class RepeatFilter(logging.Filter):
         self._traces = Repeats(clock, window_s=TRACE_S)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether to write the record; stack traces are kept once an hour per cause."""
+        """Return whether to write the record; include a stack trace once an hour per cause."""
         failure = record.exc_info[1] if record.exc_info else None
         repeats = self._news if record.levelno <= logging.INFO else self._warnings
         cause = record.pathname, record.lineno, type(failure)
@@ -91,7 +91,7 @@ class RepeatFilter(logging.Filter):
 
 
 def _described(failure: BaseException, with_trace: bool) -> str:
-    """Return an exception's text, shortened in the middle, or only its class if formatting it fails."""
+    """Return an exception's text, shortened in the middle, or its class name if formatting fails."""
     try:
         text = "".join(format_exception(failure) if with_trace else format_exception_only(failure)).rstrip()
     except Exception:  # noqa: BLE001  # a log filter must not raise

@@ -1,6 +1,6 @@
-"""Commands that install this software, update it or add an optional part.
+"""Shell commands that install or update this software, or add an optional part.
 
-It is on no package index; it is installed from a checkout, or from the wheel of a coordinator.
+The software is on no package index: users install it from a checkout or a coordinator's wheel.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-DISTRIBUTION = "manyhands-swarm"  # name of the distribution, which differs from the command's and the packages'
+DISTRIBUTION = "manyhands-swarm"  # name of the distribution; the command and the packages have others
 CONSTRAINTS = Path(__file__).parents[1] / "constraints.txt"  # file with exact versions
 INSTALLER = "peer/installer"  # path of the installer in the wheel
 _ADDRESS = re.compile(
     r"https?://[A-Za-z0-9._~:/\[\]%-]{1,400}/software/manyhands_swarm-[0-9A-Za-z._+]{1,64}-py3-none-any\.whl#sha256=[0-9a-f]{64}"
 )
-IMAGE = "MANYHANDS_IMAGE"  # set in our container images, where later installations do not last
+IMAGE = "MANYHANDS_IMAGE"  # set in our container images, where installed packages do not persist
 FOLDER = "manyhands"  # default folder of the environment
 
 
 def install_commands(address: str, folder: str = FOLDER) -> tuple[str, str]:
-    """Return two commands: one downloads a wheel, the other checks its digest and runs its installer.
+    """Return two commands: to download a wheel, and to check its digest and run its installer.
 
-    The wheel is stored in the environment's folder, so that no other files remain.
+    The wheel is stored in the environment's folder, so that no files remain elsewhere.
     """
     place, _, digest = address.partition("#sha256=")
     wheel = f"{folder}/{place.rpartition('/')[2]}"
@@ -38,7 +38,7 @@ def install_commands(address: str, folder: str = FOLDER) -> tuple[str, str]:
 
 
 def image_command() -> str | None:
-    """Return the command that builds this container's image again, or None outside of our images."""
+    """Return the command that rebuilds this container's image, or None outside our images."""
     image = os.environ.get(IMAGE)
     if not image:
         return None
@@ -48,9 +48,9 @@ def image_command() -> str | None:
 
 
 def update_command(address: str) -> str | None:
-    """Return the command that installs the run's version, or None if the address is not a wheel's.
+    """Return the command that installs the run's version, or None for an invalid wheel address.
 
-    In a container, the command builds the image again. It never changes the system's Python.
+    In a container, the command rebuilds the image. It never changes the system's Python.
     """
     if command := image_command():
         return command
@@ -59,7 +59,7 @@ def update_command(address: str) -> str | None:
 
 
 def how_to_add(extra: str) -> str:
-    """Return a clause, for error messages, that tells how to add an optional part to this installation."""
+    """Return a clause for error messages: the command that adds an optional part to this installation."""
     if os.environ.get(IMAGE):
         return f"build the image again with `{extra}` among its EXTRAS (`MANYHANDS_EXTRAS` of compose.yaml)"
     try:
@@ -70,7 +70,7 @@ def how_to_add(extra: str) -> str:
 
 
 def command_to_add(extra: str, direct_url_json: str | None) -> str:
-    """Return a clause that tells how to add an optional part; the origin is recorded as in PEP 610."""
+    """Return a clause with the command that adds an optional part; PEP 610 defines the origin's format."""
     origin = json.loads(direct_url_json or "{}")
     address = str(origin.get("url", ""))
     place = Path(url2pathname(urlsplit(address).path))

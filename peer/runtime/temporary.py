@@ -1,4 +1,4 @@
-"""Folders for temporary files, with paths short enough for sockets, and removed after use.
+"""Folders for temporary files: with paths short enough for sockets, and removed after use.
 
 hivemind, PyTorch and `multiprocessing` leave files behind if their processes are killed.
 """
@@ -18,7 +18,7 @@ LONGEST_FOLDER = 48  # bytes; macOS limits a socket's path to 104, and hivemind'
 
 
 def make_short_folder() -> Path:
-    """Create a private folder with a path short enough for sockets; raises `StorageError`."""
+    """Create a private folder with a path short enough for sockets. Raises `StorageError`."""
     too_long = len(os.fsencode(tempfile.gettempdir())) > LONGEST_FOLDER
     try:
         return Path(tempfile.mkdtemp(prefix="manyhands-", dir="/tmp" if too_long else None))  # noqa: S108
@@ -28,10 +28,10 @@ def make_short_folder() -> Path:
 
 @contextmanager
 def own_temporary_files() -> Iterator[None]:
-    """Keep temporary files in a folder that is removed after the block, when all children must have ended."""
+    """Keep temporary files in a folder removed after the block; all children must have ended by then."""
     folder, before = make_short_folder(), os.environ.get("TMPDIR")
     os.environ["TMPDIR"] = str(folder)
-    tempfile.tempdir = None  # read TMPDIR again
+    tempfile.tempdir = None  # makes Python read TMPDIR again
     try:
         yield
     finally:

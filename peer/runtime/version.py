@@ -1,6 +1,6 @@
 """The version of manyhands, and a notice if the coordinator runs a newer one.
 
-No code installs a new version, because the machine's owner decides what runs on it.
+New versions are never installed automatically: the machine's owner decides.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from peer.config.run import RunConfig
 from peer.runtime.software import DISTRIBUTION, update_command
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMIT_FILE = "COMMIT"  # name of the metadata file in wheels that a coordinator builds
+COMMIT_FILE = "COMMIT"  # name of the metadata file in a coordinator's wheels
 SHOWN_COMMIT_CHARS = 8
 MAX_SHOWN_CHARS = 32
 
 
-@cache  # finding it takes longer than all else in a reply to a peer
+@cache  # cached, because this lookup is the slowest part of a reply to a peer
 def software_version() -> str:
-    """Return this program's version, such as 0.1.0+g95390707 if its commit is known."""
+    """Return this program's version, with the commit if known, such as 0.1.0+g95390707."""
     try:
         number = version(DISTRIBUTION)
     except PackageNotFoundError:
@@ -37,12 +37,12 @@ def software_version() -> str:
 
 
 def own_commit() -> str:
-    """Return the commit of this program, or "" if it is unknown."""
+    """Return this program's commit, or "" if unknown."""
     return commit_of(distribution(DISTRIBUTION).read_text, ROOT)
 
 
 def commit_of(read: Callable[[str], str | None], root: Path) -> str:
-    """Return the program's commit, from Git in a checkout, else from its metadata; "" if it is unknown."""
+    """Return the program's commit from Git (in a checkout) or the package metadata; "" if unknown."""
     if (root / ".git").exists():
         with suppress(OSError, subprocess.CalledProcessError):
             command = ("git", "-C", str(root), "rev-parse", "HEAD")
@@ -53,10 +53,10 @@ def commit_of(read: Callable[[str], str | None], root: Path) -> str:
 
 
 def update_notice(theirs: str, ours: str, address: str) -> str | None:
-    """Return a notice if the coordinator's version is newer than ours, or None if it is not or malformed.
+    """Return a notice if the coordinator's version is newer than ours; None if not, or if malformed.
 
-    Commits are shown but not compared. `address` is the wheel's address, with its digest, as the
-    coordinator sends it; it is untrusted, and may be empty or malformed.
+    Commits are shown but not compared. `address` is the wheel's address with its digest, from the
+    coordinator; it is untrusted, and may be empty or malformed.
     """
     try:
         newer = len(theirs) <= MAX_SHOWN_CHARS and Version(Version(theirs).public) > Version(Version(ours).public)
@@ -70,9 +70,9 @@ def update_notice(theirs: str, ours: str, address: str) -> str | None:
 
 
 def require_understood(run_config_json: str, theirs: str, address: str) -> None:
-    """Raise `VersionError` if settings are of a newer version, `ConfigError` if others are invalid.
+    """Raise `VersionError` for settings of a newer version, `ConfigError` for other invalid settings.
 
-    A peer that ignored an unknown setting would train differently from the others.
+    A peer that ignored an unknown setting would train differently from its peers.
     """
     try:
         RunConfig.from_json(run_config_json)
