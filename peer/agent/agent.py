@@ -81,8 +81,8 @@ FAREWELL_S = 4.0
 LONGEST_STOP_S = STOP_GRACE_S + KILLED_S + FAREWELL_S  # time an agent has to stop before it is killed
 USED_EVERY_S = 30.0
 WAITING_FOR_KEEPER = (
-    "Waiting for the run's keeper, which nobody can reach yet: this machine is admitted, and begins by itself "
-    "as soon as the keeper is there."
+    "Waiting for the run's keeper, which is not reachable yet: this machine has joined, and starts automatically "
+    "once the keeper is reachable."
 )
 
 
@@ -196,7 +196,7 @@ class Agent:
         if self._stop.asked.is_set():
             os._exit(130)  # the worker and its children die with this process
         self._leave(reason)
-        self._tell(Notice("info", "Leaving in order, which takes up to ten seconds; being told again ends at once."))
+        self._tell(Notice("info", "Leaving the swarm, which takes up to ten seconds; a second signal exits at once."))
 
     async def run(self) -> None:
         """Take part until stopped. Raises `ManyhandsError` for errors that a person must fix."""
@@ -385,7 +385,7 @@ class Agent:
         unknown = unknown_to_polite(readings) if self._options.limits.polite else ()
         if unknown and not self._told_unknown:
             self._told_unknown = True
-            self._show(Notice("info", f"`--polite`: this system does not tell {', nor '.join(unknown)}."))
+            self._show(Notice("info", f"`--polite`: this system does not report {', nor '.join(unknown)}."))
 
     def _on_decision(self, decision: Decision) -> None:
         before, self._decision = self._decision, decision
@@ -455,7 +455,7 @@ class Agent:
         if waits and not self._disk_is_full:
             self._show(Notice("warning", "The disk is full: training goes on, and reports wait in memory. Make room."))
         elif self._disk_is_full and not waits:
-            self._show(Notice("info", "The disk has room again: all reports are on it."))
+            self._show(Notice("info", "The disk has space again: all reports are saved."))
         self._disk_is_full = waits
 
     def _on_failed(self, failed: Failed) -> None:

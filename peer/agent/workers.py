@@ -232,7 +232,7 @@ class Workers:
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(worker.ended(), END_GRACE_S)
         except asyncio.TimeoutError:
-            last = Failed("worker", WorkerError.exit_code, "The training process hangs and was ended.")
+            last = Failed("worker", WorkerError.exit_code, "The training process hung and was killed.")
         finally:
             stopping.cancel()
             worker.end()

@@ -274,7 +274,7 @@ def _take_part(options: AgentOptions, invite: str, log_format: Format, no_panel:
         options = replace(options, invite=find_invite(invite or options.invite, known_device or bool(options.login)))
         asyncio.run(_join(options, _display_for(log_format, no_panel), LOGIN_SHOWN_AS[log_format]))
     if log_format == "text" and sys.stdout.isatty():
-        say("To go on later, run the same command again: this machine is known by its key, and needs no code.")
+        say("To continue later, run the same command again: this machine is known by its key and needs no code.")
 
 
 @contextmanager

@@ -42,7 +42,7 @@ def choose_name(
     reply = asyncio.run(_choose(parsed, key, shown_as, anonymous))
     say(f"The run's page shows you as {reply.shown}.")
     if reply.hidden:
-        say("The run's operator has hidden your name: ask there, if that should change.")
+        say("The run's operator has hidden your name: ask the operator if you want to change that.")
 
 
 async def _choose(link: JoinLink, key: DeviceKey, name: str, anonymous: bool) -> control_pb2.ChooseNameReply:

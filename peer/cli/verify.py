@@ -92,14 +92,14 @@ def _show(found: Verification, leaderboard: dict[str, int]) -> None:
         ],
     )
     if unsigned := found.unsigned.total():
-        say(f"{unsigned} of these samples no receipt is about: for them there is the coordinator's word alone.")
+        say(f"{unsigned} of these samples are in no receipt: only the coordinator vouches for them.")
     if found.withheld:
         say(
             f"{found.withheld} steps from before receipts had pseudonyms carry no public receipts: theirs name libp2p "
             "identities."
         )
     if not found.problems:
-        say(f"The leaderboard follows from {found.receipts} receipts of {found.steps} steps, each rightly signed.")
+        say(f"The leaderboard follows from {found.receipts} receipts of {found.steps} steps, all validly signed.")
 
 
 def _members(found: Verification, leaderboard: dict[str, int]) -> list[str]:

@@ -242,7 +242,7 @@ class ControlClient:
             raise error_from_rpc(error) from error
         finally:
             updates.cancel()
-        raise UnreachableError("The coordinator ended the login without a word; try again.")
+        raise UnreachableError("The coordinator ended the login without giving a reason; try again.")
 
     async def renew(self, key: DeviceKey) -> str:
         """Fetch a new access token (JWT) for a device that has joined."""
@@ -351,7 +351,7 @@ async def read_certificate(link: JoinLink) -> str:
             f"No answer from {link.address} within {CONNECT_TIMEOUT_S:.0f} s; is the coordinator running?"
         ) from error
     except ssl.SSLError as error:
-        raise UnreachableError(f"What answers at {link.address} does not speak TLS; check the link's port.") from error
+        raise UnreachableError(f"The server at {link.address} does not speak TLS; check the link's port.") from error
     except (OSError, UnicodeError) as error:  # UnicodeError: invalid host name
         reason = getattr(error, "strerror", None) or error
         raise UnreachableError(f"Cannot reach the coordinator at {link.address}: {reason}; is it running?") from error
@@ -366,7 +366,7 @@ def check_fingerprint(link: JoinLink, certificate: str) -> None:
     """Raise `FingerprintError` unless the certificate (PEM) matches the link's fingerprint."""
     if not hmac.compare_digest(certificate_fingerprint(certificate), link.fingerprint):
         raise FingerprintError(
-            f"The coordinator at {link.address} is not the one that the link names: its certificate is another. "
+            f"The coordinator at {link.address} is not the one that the link names: its certificate differs. "
             "Ask the operator for the current link; do not join this one."
         )
 

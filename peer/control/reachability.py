@@ -256,7 +256,7 @@ async def _measure(call: Any, limit_s: float, stopwatch: Callable[[], float]) ->
     await call.done_writing()
     first = await call.read()
     if first is grpc.aio.EOF or first.received_bytes != sent:
-        raise UnreachableError("The coordinator did not take in what was sent to measure the line.")
+        raise UnreachableError("The coordinator did not receive all data of the bandwidth measurement.")
     turned = stopwatch()
     received = 0
     while received < MAX_PROBE_BYTES and stopwatch() - turned < limit_s:

@@ -90,7 +90,7 @@ def conclude(context: Context) -> Conclusion:
     """Describe this machine's expected contribution after all stages have passed."""
     speed, description = context.speed, context.description
     if speed is None:
-        return Conclusion(True, "Nothing stands in the way.")
+        return Conclusion(True, "This machine is ready to join.")
     if description is None:
         rate = f"{speed.samples_per_second:,.1f}"
         return Conclusion(True, f"This machine would compute about {rate} samples a second of the demo's model.")
@@ -114,6 +114,6 @@ def reason(original: str, findings: Sequence[StageResult]) -> str:
     """Return the first failure and all warnings in one line, or the original error if no stage failed."""
     broken = [finding for finding in findings if finding.verdict is Verdict.FAILED]
     if not broken:
-        return f"{original} `manyhands doctor` finds nothing wrong on the way now: try again."
+        return f"{original} `manyhands doctor` finds no problem now: try again."
     odd = [finding for finding in findings if finding.verdict is Verdict.WARNING]  # such as a proxy
     return " ".join(finding.sentence for finding in (broken[0], *odd))

@@ -47,7 +47,7 @@ async def check_names(context: Context) -> CheckResult:
         return failed(sentence, "Check the link's hosts, and this machine's connection and DNS.")
     hosts = [*dict.fromkeys(address.host for address in context.addresses)]
     if not all(addresses for addresses, _ in found):
-        return warning(sentence, "It may work by the other address.", addresses=hosts)
+        return warning(sentence, "The other address may work.", addresses=hosts)
     return ok(sentence, addresses=hosts)
 
 
@@ -84,8 +84,8 @@ def judge_connections(reasons: Mapping[Address, str | None]) -> CheckResult:
     if not reached:
         (first, reason), *_ = failures.items()
         remedy = REMEDIES.get(reason, "Check this machine's connection to the internet.").format(port=first.port)
-        return failed(f"No connection comes about: {told}.", remedy, **data)
-    remedy = "It works by the other address; tell the operator if it stays so."
+        return failed(f"No connection succeeds: {told}.", remedy, **data)
+    remedy = "The other address works; tell the operator if this persists."
     return warning(f"Connections are accepted at {', '.join(reached)}, but not at {told}.", remedy, **data)
 
 
@@ -113,7 +113,7 @@ def check_proxy(context: Context) -> CheckResult:
         return ok(f"{listed} is set; manyhands connects directly, which works here.", variables=names)
     return warning(
         f"{listed} is set, but manyhands connects directly.",
-        "If this network lets nothing out but through the proxy, join from another one.",
+        "If this network allows connections only through the proxy, join from another one.",
         variables=names,
     )
 
@@ -135,7 +135,7 @@ def judge_route(local_address: str, interface: str | None) -> CheckResult:
     """Return the result for the outgoing interface: a warning if it looks like a VPN."""
     data = {"interface": interface, "local_address": local_address}
     if interface is not None and interface.lower().startswith(TUNNELS):
-        remedy = "Leave it while you train if you may: it costs speed and hides this machine from other peers."
+        remedy = "Disconnect it while you train if you can: it costs speed and hides this machine from other peers."
         return warning(f"Connections go through `{interface}`, which looks like a VPN.", remedy, **data)
     return ok(f"Connections go through {interface or 'an unknown interface'} ({local_address}).", **data)
 
@@ -178,7 +178,7 @@ def check_time(context: Context) -> CheckResult:
     assert context.greeting is not None
     now = context.clock()
     skew_s = now - context.greeting.server_time
-    data, remedy = {"skew_s": round(skew_s, 1)}, "Set this machine's clock, and let it be kept right (NTP)."
+    data, remedy = {"skew_s": round(skew_s, 1)}, "Set this machine's clock, and keep it synchronized (NTP)."
     try:
         check_clock(context.greeting, now)
     except ClockError as error:

@@ -84,7 +84,7 @@ class Helper:
             except (EOFError, OSError):
                 pass  # the helper ended without an answer
         died = answered or has_ended(running.pid)
-        words = " ".join(last_lines(log, LAST_WORDS, after_bytes=known_bytes)) or "it left no word"
+        words = " ".join(last_lines(log, LAST_WORDS, after_bytes=known_bytes)) or "it printed nothing"
         await self.end()
         ending = "died" if died else f"did not answer within {self._timeout_s:.0f} s"
         raise HelperError(f"The doctor's helper {ending} ({words}).", died)

@@ -246,7 +246,7 @@ def judge_pace(speed: Speed, line: LineSpeed, description: RunDescription) -> Ch
         return warning(f"{step}, and {reason}.", remedy, **data)
     state = f"the run's state comes once, in {_seconds(state_s)} or more"
     if state_s > now.step_s:
-        state += ", and what the swarm does meanwhile is caught up with"
+        state += ", and this machine then catches up with the swarm"
     return ok(f"{step}; its gradients take this line {_seconds(now.round_s)}; {state}.", **data)
 
 

@@ -69,7 +69,7 @@ def _not_bound(endpoint: Endpoint) -> CheckResult:
         reason = "something has just used it"
     except OSError as error:
         reason = str(error.strerror)
-    found = f"Port {endpoint.port} cannot be listened on ({reason})."
+    found = f"Cannot listen on port {endpoint.port} ({reason})."
     return failed(found, "Stop what uses it, or --listen elsewhere.")
 
 
@@ -85,7 +85,7 @@ def judge_position(
         "port": port,
         "ways": list(ways),
     }
-    seen = f"The coordinator sees {observed}" + ("" if observed.is_global else ", which is no address of the internet")
+    seen = f"The coordinator sees {observed}" + ("" if observed.is_global else ", which is not a public address")
     if dialled:
         return ok(f"{seen}, and a connection from there arrives here ({', '.join((position.value, *ways))}).", **data)
     found = f"{seen}, but no connection from there arrives here ({position.value})."
@@ -171,4 +171,4 @@ def check_relay(context: Context) -> CheckResult:
         return ok("The keeper relays for peers that cannot be reached.", offered=True)
     if context.reachable:
         return ok("The keeper relays for nobody; this machine needs no relay.", offered=False)
-    return warning("The keeper relays for nobody.", "It joins as a client; nothing need be done.", offered=False)
+    return warning("The keeper relays for nobody.", "It joins as a client; there is nothing to do.", offered=False)

@@ -55,7 +55,7 @@ def main(wheel: Path, arguments: Sequence[str]) -> None:
         install_cpu_torch(install, folder)
     wanted = f"{kept}[{','.join(options.extra)}]" if options.extra else str(kept)
     if run([*install, wanted], folder) or run([*install, "--force-reinstall", "--no-deps", str(kept)], folder):
-        sys.exit("The installation did not succeed: see above, mend it, and run the same command again.")
+        sys.exit("The installation did not succeed: see above, fix the cause, and run the same command again.")
     shutil.rmtree(folder / CACHE, ignore_errors=True)
     say(f"Installed; the command is {options.folder / 'bin' / 'manyhands'}")
 
@@ -171,5 +171,5 @@ if __name__ == "__main__":
     try:
         main(Path(__file__).parents[2], sys.argv[1:])
     except KeyboardInterrupt:
-        say("\nInterrupted: the same command goes on from here.")
+        say("\nInterrupted: run the same command again to continue.")
         sys.exit(INTERRUPTED)

@@ -28,7 +28,7 @@ async def public_client(loop: Any = None, **kwargs: Any) -> aiohttp.ClientSessio
     def open_socket(info: Any) -> socket.socket:
         family, kind, protocol, _, address = info
         if address[0] not in proxies and not_public(ip_address(address[0].partition("%")[0])):
-            raise PermissionError(errno.EACCES, f"the address {address[0]} is none of the public web")
+            raise PermissionError(errno.EACCES, f"the address {address[0]} is not a public address")
         return socket.socket(family, kind, protocol)
 
     return aiohttp.ClientSession(connector=aiohttp.TCPConnector(socket_factory=open_socket), **kwargs)

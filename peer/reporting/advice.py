@@ -76,7 +76,7 @@ def advice(cause: str, now: Conditions) -> str | None:
     if cause == LostCause.OUT_OF_SYNC.value:
         return (
             "Its model differs from the swarm's after steps that it took itself, so this device computes wrongly:"
-            " check its memory, and take back any overclocking."
+            " check its memory, and undo any overclocking."
         )
     if cause == LostCause.SLOW_LINE.value:
         return (

@@ -133,7 +133,7 @@ class SessionChanged(AnyEvent):
     up: bool
 
     def told(self, _who: Who) -> str:
-        return "the coordinator is reached" if self.up else "the coordinator is not reached any more"
+        return "connected to the coordinator" if self.up else "the coordinator is unreachable"
 
 
 class LimitsHeld(AnyEvent):
@@ -318,7 +318,7 @@ class EventsDropped(AnyEvent):
     events: _Count
 
     def told(self, _who: Who) -> str:
-        return f"{self.events} events are missing: the disk took nothing"
+        return f"{self.events} events are missing: the disk was full"
 
 
 Event = Annotated[

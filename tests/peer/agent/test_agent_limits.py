@@ -110,7 +110,7 @@ async def test_what_polite_does_not_know_is_said_once(coordinator: TestCoordinat
         await eventually("the agent is ready", lambda: guest.count(Ready) == 1)
     notices = [event.text for event in guest.shown.events if isinstance(event, Notice)]
     assert [text for text in notices if "polite" in text] == [
-        "`--polite`: this system does not tell whether somebody is at the keyboard."
+        "`--polite`: this system does not report whether somebody is at the keyboard."
     ]
 
 

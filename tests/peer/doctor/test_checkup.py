@@ -55,4 +55,4 @@ def test_the_first_failure_speaks() -> None:
 )
 def test_where_nothing_is_wrong_the_error_stays(findings: list[StageResult]) -> None:
     """It may have been a moment's trouble."""
-    assert reason("bare.", findings) == "bare. `manyhands doctor` finds nothing wrong on the way now: try again."
+    assert reason("bare.", findings) == "bare. `manyhands doctor` finds no problem now: try again."

@@ -77,7 +77,7 @@ def test_without_a_run_there_is_a_speed_only() -> None:
 
 def test_without_a_speed_nothing_is_promised() -> None:
     """As after the network's stages alone."""
-    assert conclude(context_with(None)).text == "Nothing stands in the way."
+    assert conclude(context_with(None)).text == "This machine is ready to join."
 
 
 def test_the_share_is_by_speed() -> None:

@@ -212,7 +212,7 @@ async def test_a_machine_that_is_dialled_is_reachable(tmp_path: Path, monkeypatc
         assert outcome.verdict is Verdict.OK
         assert context.reachable is True
         assert outcome.data["position"] == "open"
-        assert "no address of the internet" in outcome.found
+        assert "not a public address" in outcome.found
         assert outcome.data["ways"] == ["TCP"]
         with socket.create_server(("127.0.0.1", outcome.data["port"])):
             pass

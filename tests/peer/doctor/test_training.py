@@ -170,7 +170,7 @@ def test_memory_that_does_not_suffice_for_the_swarm_is_a_warning() -> None:
     ("rate", "up_mbit", "down_mbit", "verdict", "says"),
     [
         (4.0, 10, 50, OK, ["every 64 s", "its gradients take this line 29 s", "state comes once, in 23 s"]),
-        (4.0, 10, 12, OK, ["state comes once, in 97 s or more, and what the swarm does meanwhile is caught up with"]),
+        (4.0, 10, 12, OK, ["state comes once, in 97 s or more, and this machine then catches up with the swarm"]),
         (0.005, 10, 50, WARNING, ["every 68 s", "one sample takes this device 200 s", "manyhands assist"]),
         (4.0, 7, 50, WARNING, ["every 64 s", "gradients take this line 41 s", "cable", "averaging.delay"]),
         (4.0, 5, 50, FAILED, ["needs 58 s for a step's gradients", "at most", "cable", "averaging_timeout_s"]),
