@@ -1,4 +1,4 @@
-"""The samples of one stay (from joining a run to leaving it): averaged, lost and confirmed."""
+"""Sample counts from joining a run to leaving it: averaged, lost and confirmed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from peer.reporting.messages import Lost, StepReport
 
 @dataclass(frozen=True)
 class StayWork(GuestEvent):
-    """The samples that this machine computed during a stay, by outcome."""
+    """The samples that this machine has computed since joining, by outcome."""
 
     averaged: int = 0
     lost: Mapping[str, int] = field(default_factory=dict)  # samples by cause (`LostCause`)
@@ -36,7 +36,7 @@ class StayWork(GuestEvent):
 
     @property
     def line(self) -> str | None:
-        """A summary of the stay, or None if the stay has not ended or has no samples."""
+        """A summary to show at the end; None before the end, or without any samples."""
         lost = sum(self.lost.values())
         if not self.at_end or not self.averaged + lost:
             return None

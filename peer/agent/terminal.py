@@ -238,11 +238,11 @@ class LineDisplay:
     def __init__(self, stream: TextIO, as_json: bool, clock: Callable[[], float]) -> None:
         self._stream, self._as_json, self._clock = stream, as_json, clock
         self._progress_at, self._paused = float("-inf"), False
-        self._connection = Connected(up=True)  # connection state printed last
+        self._connection = Connected(up=True)  # last printed connection state
         self._repeats = Repeats(clock, MOST_WARNINGS)
 
     def show(self, event: DisplayEvent) -> None:
-        """Print an event as a line, unless it comes too soon or repeats an earlier one."""
+        """Print an event as a line; skip frequent progress and repeated notices."""
         if isinstance(event, Progress):
             is_due = self._clock() >= self._progress_at + PROGRESS_LINE_EVERY_S
             if event.paused == self._paused and not (is_due and (self._as_json or not event.paused)):

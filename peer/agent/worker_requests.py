@@ -119,7 +119,7 @@ class LineWatch:
 
 
 class KeeperSearch:
-    """A search for the keeper's addresses that this machine can reach.
+    """A search for reachable addresses of the keeper.
 
     It starts when the coordinator sends new addresses, or when a worker cannot reach the keeper.
     """

@@ -209,7 +209,7 @@ class Workers:
         return replace(plan, initial_peers=self._keeper_at.addresses, place=place, clock_offset_s=self._clock_offset_s)
 
     async def _unreached(self, error: SwarmError) -> ManyhandsError:
-        """Return the error to show; diagnose it only at attempt `EXPLAINED_AT`, because that is slow."""
+        """Return the error to show; only attempt `EXPLAINED_AT` includes the slow network diagnosis."""
         self._missed += 1
         if self._missed != EXPLAINED_AT:
             return error

@@ -1,4 +1,4 @@
-"""`manyhands corpus sample`: sample a large corpus by quality before creating a run.
+"""`manyhands corpus sample`: sample a large corpus by perplexity before creating a run.
 
 The figures (PNG and an HTML page) show the distribution of perplexities before and after sampling,
 like figures 2 to 6 of BERTIN. matplotlib is imported only for them.

@@ -182,7 +182,7 @@ class SessionStream:
         timing: SessionTiming,
         announced: set[str],
     ) -> None:
-        """`announced` has the texts of the operator's announcements shown so far."""
+        """Wrap a gRPC call; `announced` has the texts of the operator's announcements shown so far."""
         self._call, self._sides, self._timing = call, sides, timing
         self._outbox, self._tell = sides.outbox, sides.tell
         self._unacked: dict[int, int] = {}  # steps of unacknowledged reports, by sequence number

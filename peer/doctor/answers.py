@@ -10,8 +10,8 @@ class Daemon:
     """The result of a trial start of the p2p daemon."""
 
     addresses: tuple[str, ...] = ()  # listening addresses
-    error: str = ""  # reason why it did not start; "" if it started
-    log: tuple[str, ...] = ()  # last lines of its log
+    error: str = ""  # reason for a failed start; "" on success
+    log: tuple[str, ...] = ()  # last lines of the daemon's log
 
 
 @dataclass(frozen=True)

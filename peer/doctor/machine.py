@@ -219,7 +219,7 @@ def check_pace(context: Context) -> CheckResult:
 
 
 def judge_pace(speed: Speed, line: LineSpeed, description: RunDescription) -> CheckResult:
-    """Return whether this machine computes a sample and sends its gradients in time for a step."""
+    """Return the result for the pace: samples and gradients must be in time for a step."""
     target = description.config.averaging.target_batch_size
     longest_s = description.config.averaging.averaging_timeout_s
     averages_of_own = RoundBytes.of(description.config.averaging.wire_format).averages_of_own

@@ -1,4 +1,4 @@
-"""A monitor of the machine: sends the agent readings every few seconds, and changed decisions.
+"""The machine monitor, which sends the agent readings every few seconds, and changed decisions.
 
 Besides energy use, only values needed for the limits are read. For `--polite`, these are battery
 power (from the kernel), metered networks (from NetworkManager), a person at the keyboard (from

@@ -25,7 +25,7 @@ from peer.reporting.messages import Transferred
 DATA_FOLDER = "data"  # name of the folder in the device's state directory
 CACHE_FOLDER = "cache"  # name of the folder in the data folder; its files may be deleted
 IN_USE_S = 600.0  # files used within this time are not deleted
-# Environment variables for the libraries' cache folders. Login files are not moved.
+# Environment variables for the libraries' cache folders. Login files are unaffected.
 CACHES = {"HF_HUB_CACHE": "hub", "HF_XET_CACHE": "xet", "HF_DATASETS_CACHE": "datasets", "HF_ASSETS_CACHE": "assets"}
 LIBRARIES_BYTES = 500_000_000  # memory of PyTorch and hivemind without a model
 PARAMETER_COPIES = 3  # value, gradient, and the gradient's copy for averaging
@@ -93,7 +93,7 @@ def used_of(readings: Readings, *, at_end: bool = False) -> Used:
 
 
 def cache_within(data_dir: Path, environment: MutableMapping[str, str]) -> None:
-    """Move the libraries' caches to this device's folder; call before importing the libraries."""
+    """Set the libraries' cache folders to this device's folder; call before importing the libraries."""
     for variable, folder in CACHES.items():
         environment.setdefault(variable, str(data_dir / CACHE_FOLDER / folder))
 
@@ -166,7 +166,7 @@ def _group_of(process: psutil.Process) -> int | None:
 
 
 def _memory(process: psutil.Process) -> int:
-    """Return a process's proportional set size in bytes, or the resident set size without access."""
+    """Return a process's proportional set size in bytes, or the resident set size if access is denied."""
     with suppress(psutil.NoSuchProcess):
         try:
             memory = process.memory_full_info()  # hivemind's forks share most pages

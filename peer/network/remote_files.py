@@ -60,7 +60,7 @@ def find_files(source: Source) -> list[FileLocation]:
 
 
 def storage_options(source: Source) -> dict[str, Any]:
-    """Return fsspec's options for a source: no local credentials, and public web hosts only."""
+    """Return fsspec's options for a source: no local credentials, and a restricted client for public hosts."""
     options = {**_without_login(source), **source.storage_options}
     web = [path for path in source.paths if path.startswith(("http://", "https://"))]
     if not web:

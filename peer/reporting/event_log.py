@@ -63,7 +63,7 @@ def _cut(items: object) -> object:
 _Words = Annotated[str, BeforeValidator(lambda text: _shown(text))]
 _Id = Annotated[str, BeforeValidator(lambda text: _shown(text, MOST_ID_CHARS))]
 _ADDRESS = re.compile(r"/(?:ip[46]|dns[46]?)/[^/\s]+|\b\d{1,3}(?:\.\d{1,3}){3}\b|\[[0-9a-fA-F:]*:[0-9a-fA-F:.]*\]")
-Who = Callable[[str], str]  # maps a libp2p id to the name to show
+Who = Callable[[str], str]  # returns the display name for a libp2p id
 RoundOutcome = Literal["averaged", "too few samples", "failed"]
 _Count = Annotated[int, BeforeValidator(_whole)]
 _Number = Annotated[float, BeforeValidator(_bounded)]
