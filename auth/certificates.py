@@ -1,8 +1,8 @@
 """Certificates of contribution: a member's share in a run, signed by the run's authority.
 
-A certificate is a statement (`auth.statements`). Anyone with the file and the authority's key can
-check it offline. It lists the pseudonyms of the member's devices (`auth.keys.ReceiptKey`), so a
-member can prove ownership of the certificate with a device's key.
+A certificate is a statement (`auth.statements`) that anyone with the file and the authority's key
+can verify offline. The certificate lists the pseudonyms of the member's devices
+(`auth.keys.ReceiptKey`), so a member can prove ownership of it with a device's key.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _Device = Annotated[str, Field(pattern=r"^([0-9a-f]{64}|[1-9A-HJ-NP-Za-km-z]{1,6
 
 
 class Certificate(Statement):
-    """The contribution of one member up to the time of issue."""
+    """A member's contribution up to the time of issue."""
 
     noun: ClassVar[str] = "certificate"
     certificate: Literal["manyhands-certificate-v1", "manyhands-certificate-v2"] = "manyhands-certificate-v2"
@@ -40,13 +40,13 @@ class Certificate(Statement):
     last_day: _Day
     training_s: _Count  # computation time in seconds, summed over the member's devices
     averaged_bytes: _Count  # bytes received from other peers and averaged, as reported by the devices
-    # Receipt pseudonyms of the member's newest devices; version 1 has libp2p peer IDs (base58).
+    # Receipt pseudonyms of the member's newest devices; version 1 had libp2p peer IDs (base58).
     devices: Annotated[tuple[_Device, ...], Field(max_length=MAX_DEVICES)]
     issued_at: _Count  # Unix time in seconds
 
 
 class SignedCertificate(BaseModel):
-    """A certificate's text, its signature and the signing key: the content of a certificate file."""
+    """The content of a certificate file: the certificate's text, its signature and the signing key."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
     body: Annotated[str, Field(max_length=MAX_CERTIFICATE_CHARS)]
@@ -62,12 +62,12 @@ def sign_certificate(authority: AuthorityKey, certificate: Certificate) -> Signe
 
 
 def write_certificate(signed: SignedCertificate) -> str:
-    """Serialize a certificate as JSON; the signed body is one string, so reformatting cannot change it."""
+    """Serialize a certificate as JSON; the signed body is a string, unaffected by reformatting."""
     return json.dumps(signed.model_dump(), indent=1) + "\n"
 
 
 def read_certificate(text: str) -> SignedCertificate:
-    """Parse a certificate file without verifying it. Raises `RequestError` if the text is malformed."""
+    """Parse a certificate file without verification. Raises `RequestError` if malformed."""
     if len(text) > MAX_CERTIFICATE_CHARS:
         raise RequestError(f"A certificate has at most {MAX_CERTIFICATE_CHARS} characters, not {len(text)}.")
     try:
@@ -80,7 +80,7 @@ def open_certificate(signed: SignedCertificate) -> Certificate:
     """Return a certificate's contents after verifying its signature.
 
     Raises `UnverifiedError` unless the body is canonical and signed with the key in the file.
-    Callers must check that this key belongs to the run.
+    The caller must check that this key belongs to the run.
     """
     try:
         return Certificate.opened(signed.body, is_signed_by(signed.authority_key, signed.signature))

@@ -2,7 +2,7 @@
 
 hivemind nodes consider each other unreachable if their clocks differ by more than three seconds,
 for example after a suspend. Peers therefore follow the coordinator's clock. Between messages from
-the coordinator they use a monotonic clock, because no user can set it.
+the coordinator, they use a monotonic clock, which users cannot set.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-READINGS = 8  # number of the coordinator's latest messages whose times are compared
+READINGS = 8  # number of latest messages from the coordinator that are compared
 NOTABLE_S = 0.5  # seconds; smaller changes of the offset are ignored
 
-# Swarm time minus steady time, in shared memory because hivemind's forks get no control messages.
+# Swarm time minus steady time; shared memory, because hivemind's forks get no control messages.
 _offset_s = multiprocessing.Value("d", math.nan, lock=False)
 
 
 def steady_time() -> float:
-    """Return the seconds of a system-wide monotonic clock; on Linux, time spent suspended is included."""
+    """Return a system-wide monotonic time in seconds, which includes suspended time on Linux."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
@@ -31,7 +31,7 @@ def follow_coordinator(offset_s: float) -> None:
 
 
 def swarm_time() -> float:
-    """Return the coordinator's Unix time, or the local clock's before the coordinator's first message."""
+    """Return the coordinator's Unix time, or the local time before the coordinator's first message."""
     offset_s = float(_offset_s.value)
     return time.time() if math.isnan(offset_s) else steady_time() + offset_s
 
@@ -39,7 +39,7 @@ def swarm_time() -> float:
 class ReadClock:
     """An estimator of the coordinator's clock from its most recent messages.
 
-    Network delay makes a message's time look earlier, so the largest offset is the most accurate.
+    Network delay makes the coordinator's clock appear slow, so the largest offset is most accurate.
     """
 
     def __init__(self, steady: Callable[[], float] = steady_time) -> None:
@@ -48,7 +48,7 @@ class ReadClock:
         self._told_s = math.nan
 
     def read(self, server_time: float) -> float | None:
-        """Record a message's time (0 if it has none). Return the new offset, or None if it has hardly changed."""
+        """Record a message's time (0: none). Return the new offset, or None if almost unchanged."""
         if server_time <= 0 or not math.isfinite(server_time):
             return None
         self._offsets.append(server_time - self._steady())

@@ -1,8 +1,8 @@
 """A device's credentials: its key, the run's authority, its token and the latest revocation list.
 
-Several processes share one directory. The agent writes the files it receives from the coordinator;
-the worker and its forks read them to verify other peers. Each read therefore checks whether the
-file has changed, and no lock is held across a fork.
+Several processes share one directory. The agent writes the files that it receives from the
+coordinator; the worker and its forks read these to verify other peers. Each read therefore checks
+whether the file has changed, and no lock is held across a fork.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DEVICE_KEY_FILE = "device.key"
 
 @dataclass(frozen=True)
 class JoinedRun:
-    """A run that this device has joined: its name and the authority keys accepted for it."""
+    """A run that this device has joined: the name and the accepted authority keys."""
 
     name: str
     authorities: Authorities
@@ -68,18 +68,18 @@ class Credentials:
     def member_of(self, run: str) -> str | None:
         """Return this device's member name in `run`, or None if the device has never joined it."""
         try:
-            # With `now=0.0`, signatures by an authority key that was replaced are still accepted.
+            # With `now=0.0`, signatures by a replaced authority key are still accepted.
             token = self._joined_run().authorities.read_token(self.token_jwt, run, now=0.0)
         except TokenError:
             return None
         return token.member
 
     def access_token(self, now: float) -> AccessToken:
-        """Return this device's own token. Raises `ExpiredTokenError` if it has expired."""
+        """Return this device's own token. Raises `ExpiredTokenError` if the token has expired."""
         return self.check(self.token_jwt, now)
 
     def check(self, jwt: str, now: float) -> AccessToken:
-        """Return a token after checking its signature, its dates and the revocation list."""
+        """Return a token after verifying its signature, validity period and revocation status."""
         run = self._joined_run()
         token = run.authorities.read_token(jwt, run.name, now)
         require_usable(token, now)
@@ -93,7 +93,7 @@ class Credentials:
         return revocations is not None and peer_id in revocations.peer_ids
 
     def store_grant(self, run: str, authority_public: bytes, token_jwt: str, revocations_jwt: str) -> None:
-        """Store the response to a join. Raises `TokenError`, and writes nothing, if its parts disagree."""
+        """Store the response to a join. If inconsistent, store nothing and raise `TokenError`."""
         self._require_own(read_token(token_jwt, authority_public, run))
         verify_revocations(revocations_jwt, authority_public, run)
         granted = JoinedRun(run, Authorities(authority_public).after(token_jwt, run))
@@ -115,27 +115,26 @@ class Credentials:
         """Store a revocation list if it is newer than the stored one.
 
         Replaying an old list therefore cannot reinstate a revoked peer. A list with the same serial
-        number but a different signature is stored too, because the signing key may have been
-        replaced.
+        number but another time of issue is also stored, because a new key may have signed it.
         """
         run = self._joined_run()
         new = verify_revocations(jwt, run.authorities.current, run.name)
         self._follow(run, jwt)
         try:
             known = self._revocations_file.read()
-        except TokenError:  # signed by a key that is no longer accepted
+        except TokenError:  # signed with a key that is no longer accepted
             known = None
         if known is None or new.serial > known.serial or (new.serial == known.serial and new != known):
             write_private(self.directory / "revoked.jwt", jwt.encode())
 
     def _follow(self, run: JoinedRun, checked: str) -> None:
-        """Store the authority's new key if this verified token or list carries a handover to it."""
+        """Store the authority's new key if a verified token or list contains a handover."""
         after = run.authorities.after(checked, run.name)
         if after != run.authorities:
             write_private(self.directory / "authority.pub", after.to_bytes())
 
     def _is_known(self, granted: JoinedRun) -> bool:
-        """Return whether the stored credentials are for this run, under its current or previous key."""
+        """Return whether the stored credentials match this run and its current or previous key."""
         known = self._known_run()
         keys = (granted.authorities.current, granted.authorities.previous)
         return known is not None and known.name == granted.name and known.authorities.current in keys

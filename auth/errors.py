@@ -1,8 +1,8 @@
-"""The root of the manyhands exceptions: one class per problem that a user can solve.
+"""The exception hierarchy of manyhands: one class per problem that a user can solve.
 
 Every class has a `code`, sent over gRPC and HTTP, and a process `exit_code`. Both are stable,
 because scripts depend on them. A class's docstring states the problem and, in a second paragraph,
-the remedy; the guide's list of exit codes is generated from both. Other packages add subclasses:
+the remedy; the guide's list of exit codes is generated from them. Other packages add subclasses:
 
     ManyhandsError                  1
     ├── ConfigError                 3   invalid run.yaml or settings
@@ -46,7 +46,7 @@ from typing import ClassVar
 
 
 class ManyhandsError(Exception):
-    """An error that the user can fix; `str(error)` is one sentence with the remedy."""
+    """An error that a user can fix; `str(error)` is one sentence that includes the remedy."""
 
     code: ClassVar[str] = "error"
     exit_code: ClassVar[int] = 1
@@ -83,7 +83,7 @@ class LinkError(ManyhandsError):
 
 
 class FingerprintError(ManyhandsError):
-    """The server is not the one that the join link names.
+    """The server's certificate does not match the join link.
 
     Ask the operator for the current link, and do not continue with this one.
     """
@@ -143,7 +143,7 @@ class RevokedError(ManyhandsError):
 
 
 class QuarantinedError(RevokedError):
-    """The device failed too many checks according to the keeper or several members, or the operator has quarantined it.
+    """The keeper or several members reported failed checks, or the operator quarantined the device.
 
     Contact the operator; after the quarantine, run the same command again. Other devices of the member can
     continue, but new devices must wait.
@@ -194,7 +194,7 @@ class DatabaseError(StorageError):
 
 
 class ClockError(ManyhandsError):
-    """This machine's clock and the coordinator's differ by more than access tokens tolerate.
+    """This machine's clock differs from the coordinator's by more than access tokens tolerate.
 
     Set this machine's clock.
     """
@@ -363,7 +363,7 @@ class PublicationError(ManyhandsError):
 
 
 class UnconfirmedError(ManyhandsError):
-    """A command has consequences that may be unwanted; nothing is done until it is confirmed (operators).
+    """A command has potentially unwanted consequences; it does nothing until confirmed (operators).
 
     The message lists the consequences; add `--yes` to proceed.
     """
@@ -373,14 +373,14 @@ class UnconfirmedError(ManyhandsError):
 
     def __init__(self, consequences: str) -> None:
         super().__init__(f"{consequences} Nothing is done yet: add --yes to do it.")
-        self.consequences = consequences  # complete sentences, for forms that ask for confirmation differently
+        self.consequences = consequences  # complete sentences, for web forms with their own confirmation
 
 
 class ShrunkenRunError(UnconfirmedError):
-    """The run to back up holds far less than its last backup, or than its checkpoints imply (operators).
+    """The run to back up is smaller than its last backup or its checkpoints imply (operators).
 
-    No backup was made. Check that the database is the right one and that the checkpoints' disk is mounted; `--yes`
-    backs up the run anyway.
+    No backup was made. Check that the database is the right one and that the disk with the
+    checkpoints is mounted; `--yes` backs up the run anyway.
     """
 
     code = "shrunken-run"

@@ -1,7 +1,7 @@
-"""Atomic writes of files and directories, cached reads of files that change, and file digests.
+"""Atomic writes of files and directories, cached reads of changing files, and file digests.
 
-All processes with state on disk use these functions, so neither a crash nor a concurrent process
-leaves a partial file behind.
+All processes with state on disk use these functions, so that neither a crash nor a concurrent
+process leaves a partial file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _Version = tuple[int, int, int]  # mtime_ns, size, inode
 def write_private(path: Path, content: bytes, replace: bool = True) -> None:
     """Write a file of mode 0600 atomically, so readers see either the old or the new content.
 
-    With `replace=False` an existing file is kept. Two processes that create a file at the same time
+    With `replace=False`, an existing file is kept. Two processes that create a file concurrently
     then both read the content that was written first.
     """
     aside: Path | None = None
@@ -74,7 +74,7 @@ def make_private_directory(path: Path) -> None:
 
 
 def require_free(path: Path, remedy: str = OTHER_DIRECTORY) -> None:
-    """Raise `ConfigError` unless `path` is an empty directory or does not exist; `remedy` ends its message."""
+    """Raise `ConfigError`, with a remedy, unless `path` is an empty directory or does not exist."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise ConfigError(f"{path} exists and is not empty: {remedy}.")
 
@@ -83,8 +83,8 @@ def require_free(path: Path, remedy: str = OTHER_DIRECTORY) -> None:
 def new_directory(path: Path, mode: int = 0o755, remedy: str = OTHER_DIRECTORY) -> Iterator[Path]:
     """Yield a temporary directory; rename it to `path` on success, and remove it on failure.
 
-    Raises `ConfigError` if `path` has content, is a symbolic link or is a mount point. `remedy` is
-    the advice in the message about a path with content.
+    Raises `ConfigError` if `path` is a nonempty directory, a symbolic link or a mount point.
+    `remedy` is the advice in the message for a nonempty directory.
     """
     path = path.absolute()
     require_free(path, remedy)
@@ -102,7 +102,7 @@ def new_directory(path: Path, mode: int = 0o755, remedy: str = OTHER_DIRECTORY) 
 
 
 class WatchedFile(Generic[Value]):
-    """The parsed content of a file; a file that another process has replaced is parsed again."""
+    """The parsed content of a file, parsed again after another process has replaced the file."""
 
     def __init__(self, path: Path, parse: Callable[[bytes], Value]) -> None:
         self.path = path
@@ -110,7 +110,7 @@ class WatchedFile(Generic[Value]):
         self._seen: tuple[_Version, Value] | None = None
 
     def read(self) -> Value | None:
-        """Return the parsed content, or None if there is no file. An unchanged file is not read again."""
+        """Return the parsed content, or None if there is no file. Unchanged files are not reread."""
         try:
             version = _version(self.path.stat())
             if self._seen is None or self._seen[0] != version:

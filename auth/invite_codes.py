@@ -1,14 +1,14 @@
-"""One-time invite codes, which the operator issues to named people; the store holds only their hashes."""
+"""One-time invite codes, which the operator issues to named people; only hashes are stored."""
 
 from __future__ import annotations
 
 import hashlib
 import secrets
 
-# Crockford's base 32 omits I, L, O and U to avoid errors when a code is read aloud or typed.
+# Crockford's base 32 omits I, L, O and U to avoid errors in reading and typing.
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _LOOKALIKES = str.maketrans("ILO", "110")
-_GROUPS, _GROUP_LENGTH = 4, 5  # 20 characters of 5 bits = 100 bits, too many to guess from a hash
+_GROUPS, _GROUP_LENGTH = 4, 5  # 20 characters of 5 bits = 100 bits, too many for guessing
 _LABEL = b"manyhands-invite-v1:"
 
 
@@ -19,12 +19,12 @@ def new_invite_code() -> str:
 
 
 def hash_invite_code(code: str) -> bytes:
-    """Return a code's 32-byte hash for storage, ignoring case, dashes, spaces and look-alike characters."""
+    """Return a code's 32-byte hash for storage; ignore case, dashes, spaces and look-alikes."""
     return hashlib.sha256(_LABEL + _letters(code).encode()).digest()
 
 
 def tidy_invite_code(code: str) -> str:
-    """Return a typed code in its issued form: letters, digits and dashes only."""
+    """Return a typed code in the issued format: groups of letters and digits, with dashes between."""
     letters = _letters(code)
     return "-".join(letters[start : start + _GROUP_LENGTH] for start in range(0, len(letters), _GROUP_LENGTH))
 

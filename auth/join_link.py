@@ -1,4 +1,4 @@
-"""The join link, with which a volunteer's machine finds a run and authenticates it.
+"""The join link, which a volunteer's machine uses to find and authenticate a run.
 
     manyhands://HOST:PORT[,HOST:PORT...]/RUN#sha256=FINGERPRINT
 
@@ -32,7 +32,7 @@ class Address(NamedTuple):
 
     @classmethod
     def parse(cls, text: str, default_port: int | None = None) -> Address:
-        """Parse HOST:PORT, with brackets around an IPv6 address. Raises `ValueError` with the reason."""
+        """Parse HOST:PORT, with brackets around IPv6 addresses. Raises `ValueError` with the reason."""
         try:
             parts = urlsplit(f"//{text}")
             host, port = parts.hostname, parts.port
@@ -84,7 +84,7 @@ class JoinLink:
 
     @property
     def address(self) -> Address:
-        """The first of the link's addresses."""
+        """The link's first address."""
         return Address(self.host, self.port)
 
     def each(self) -> tuple[JoinLink, ...]:

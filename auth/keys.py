@@ -1,12 +1,12 @@
-"""The keys of the authority, the devices and the coordinator's TLS server; libp2p's encoding of RSA keys.
+"""Keys of the authority, the devices and the TLS server, and libp2p's encoding of RSA keys.
 
 The authority (Ed25519) signs tokens and revocations. A device's RSA key is also its libp2p identity
-(hivemind signs with RSA), so the transport, DHT records and the control plane all prove the same
+(hivemind signs with RSA), so the transport, DHT records and the control plane prove the same
 identity. Receipts are published, so they are signed with a separate key per run, which does not
-reveal that identity. The coordinator's TLS certificate is self-signed; peers trust it because the
+reveal this identity. The coordinator's TLS certificate is self-signed; peers trust it because the
 join link contains its fingerprint.
 
-libp2p's encoding is reimplemented here, because importing hivemind's would load torch in the agent.
+This module reimplements libp2p's encoding: importing hivemind's would load torch in the agent.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from auth.errors import RequestError, StorageError
 from auth.files import write_private
 
 _RSA = b"\x08\x00\x12"  # protobuf field 1 (key type) = 0 (RSA), then the tag of field 2 (the key in DER)
-_SHA256 = b"\x12\x20"  # multihash prefix: code of SHA-256, then the digest's length
+_SHA256 = b"\x12\x20"  # multihash prefix: code of SHA-256, length of the digest
 Purpose = Literal["join", "login", "name", "renew", "session"]
 RSA_BITS = 2048
 RSA_EXPONENT = 65537
 MAX_RSA_BITS = 4096
 MAX_PUBLIC_KEY_BYTES = 1024
 TLS_NAME = "manyhands"  # the certificate's only name; clients verify it regardless of the address
-# Trust is based on the fingerprint, so validity dates would only cause failures on machines with a
-# wrong clock. The end date is RFC 5280's "no well-defined expiration date".
+# Trust is based on the fingerprint, so strict validity dates would only cause failures on machines
+# with a wrong clock. The end date is RFC 5280's "no well-defined expiration date".
 _VALID_FROM = datetime(2020, 1, 1, tzinfo=timezone.utc)
 _VALID_UNTIL = datetime(9999, 12, 31, 23, 59, 59, tzinfo=timezone.utc)
 CHALLENGE_LABEL = b"manyhands-challenge-v1"
@@ -49,10 +49,10 @@ _RSA_PADDING = padding.PSS(mgf=padding.MGF1(hashes.SHA256()), salt_length=paddin
 
 @dataclass(frozen=True)
 class AuthorityKey:
-    """The run's Ed25519 key; its holder controls admission to the run."""
+    """The run's Ed25519 key, whose holder controls admission to the run."""
 
     private_key: ed25519.Ed25519PrivateKey
-    handover: str = ""  # previous key's signature over this one (`auth.tokens`), or empty; sent with each signature
+    handover: str = ""  # previous key's signature over this key, or ""; sent with each signature
 
     @classmethod
     def generate(cls) -> AuthorityKey:
@@ -68,24 +68,24 @@ class AuthorityKey:
             raise StorageError(f"{path} does not hold an authority key of 32 bytes.") from error
 
     def save(self, path: Path) -> None:
-        """Write the raw key to a file that only its owner can read."""
+        """Write the raw key to a file that only the owner can read."""
         write_private(path, self.private_key.private_bytes_raw())
 
     @property
     def public_bytes(self) -> bytes:
-        """The raw public key (32 bytes), which every peer receives when it joins."""
+        """The raw public key (32 bytes), which every peer receives on joining."""
         return self.private_key.public_key().public_bytes_raw()
 
 
 @dataclass(frozen=True)
 class ReceiptKey:
-    """The Ed25519 key for a device's receipts in one run; it reveals neither the device nor its other runs."""
+    """The Ed25519 key for a device's receipts in one run, which does not identify the device."""
 
     private_key: ed25519.Ed25519PrivateKey
 
     @property
     def public_bytes(self) -> bytes:
-        """The raw public key (32 bytes), which the coordinator receives at every join."""
+        """The raw public key (32 bytes), which the coordinator receives with every join."""
         return self.private_key.public_key().public_bytes_raw()
 
     @property
@@ -102,7 +102,7 @@ class DeviceKey:
 
     @classmethod
     def load_or_create(cls, path: Path) -> DeviceKey:
-        """Load the device's key, or create it on first use; processes that start together get the same key."""
+        """Load the device's key, or create it on first use; concurrent processes get the same key."""
         if not path.exists():
             private_key = rsa.generate_private_key(public_exponent=RSA_EXPONENT, key_size=RSA_BITS)
             write_private(path, encode_key(cls(private_key).private_der), replace=False)
@@ -136,13 +136,13 @@ class DeviceKey:
         return self.private_key.sign(data, _RSA_PADDING, hashes.SHA256())
 
     def receipt_key(self, run: str) -> ReceiptKey:
-        """Derive the device's receipt key for a run from the device key; the result need not be stored."""
+        """Derive the receipt key for a run from the device key, so that no storage is needed."""
         derivation = HKDF(hashes.SHA256(), RECEIPT_KEY_BYTES, salt=None, info=RECEIPT_KEY_LABEL + run.encode())
         return ReceiptKey(ed25519.Ed25519PrivateKey.from_private_bytes(derivation.derive(self.private_der)))
 
 
 def verify_signature(public_key: bytes, data: bytes, signature: bytes) -> bool:
-    """Return whether `signature` was made by `DeviceKey.sign(data)` with the key `public_key`."""
+    """Return whether `signature` is a valid signature of `data` by `public_key` (`DeviceKey.sign`)."""
     try:
         _parse_public_key(public_key).verify(signature, data, _RSA_PADDING, hashes.SHA256())
     except (RequestError, InvalidSignature):
@@ -153,7 +153,7 @@ def verify_signature(public_key: bytes, data: bytes, signature: bytes) -> bool:
 def peer_id_of(public_key: bytes) -> str:
     """Return the libp2p peer ID of an OpenSSH public key: the multihash of its libp2p encoding.
 
-    Raises `RequestError` unless it is a canonically encoded RSA key of 2048 to 4096 bits.
+    Raises `RequestError` unless the key is a canonically encoded RSA key of 2048 to 4096 bits.
     """
     info = _parse_public_key(public_key).public_bytes(
         serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
@@ -165,7 +165,7 @@ def challenge_bytes(purpose: Purpose, run: str, nonce: bytes, public_key: bytes,
     """Return the versioned challenge that a device signs to prove possession of its key.
 
     The encoding is unambiguous: different fields give different bytes. The purpose and the run are
-    included, so a signature is valid for one purpose and one run only. `further` adds fields, such
+    included, so a signature is valid only for one purpose and one run. `further` adds fields, such
     as the public key for receipts.
     """
     fields = (CHALLENGE_LABEL, purpose.encode(), run.encode(), nonce, public_key, *further)
@@ -196,7 +196,7 @@ def create_tls_certificate(path_key: Path, path_cert: Path) -> None:
 
 
 def certificate_fingerprint(certificate: str | bytes) -> str:
-    """Return the SHA-256 of a certificate (PEM or DER) in its DER form, as 64 hex digits."""
+    """Return the SHA-256 of the DER form of a certificate (PEM or DER), as 64 hex digits."""
     if isinstance(certificate, bytes) and not certificate.startswith(b"-----BEGIN"):
         der = certificate
     else:
@@ -206,7 +206,7 @@ def certificate_fingerprint(certificate: str | bytes) -> str:
 
 
 def _parse_public_key(public_key: bytes) -> rsa.RSAPublicKey:
-    """Parse an OpenSSH RSA key. Only its canonical encoding is accepted, so a device has only one public key."""
+    """Parse an OpenSSH RSA key; accept only the canonical encoding, so that a key has one form."""
     if len(public_key) > MAX_PUBLIC_KEY_BYTES:
         raise RequestError(f"The public key has {len(public_key)} bytes; {MAX_PUBLIC_KEY_BYTES} are allowed.")
     try:
@@ -237,18 +237,18 @@ def encode_key(der: bytes) -> bytes:
 
 
 def decode_key(message: bytes) -> bytes:
-    """Return the DER form from the output of `encode_key`.
+    """Return the DER form of a key encoded by `encode_key`.
 
-    Raises `ValueError` unless the message holds an RSA key of at least 2048 bits.
+    Raises `ValueError` unless the message is an encoded RSA key; the DER form is not parsed.
     """
-    der = message[len(_RSA) + 2 :]  # DER forms of 128 to 16 383 bytes only: their varint length has two bytes
+    der = message[len(_RSA) + 2 :]  # only for DER forms of 128 to 16 383 bytes, whose varint length has two bytes
     if encode_key(der) != message:
         raise ValueError("not a libp2p RSA key")
     return der
 
 
 def peer_id_from(public_info_der: bytes) -> str:
-    """Return the base58 peer ID of a public key (DER, SubjectPublicKeyInfo): the multihash of its encoding."""
+    """Return the base58 peer ID of a public key, given as DER SubjectPublicKeyInfo."""
     digest = hashlib.sha256(encode_key(public_info_der)).digest()
     return base58.b58encode(_SHA256 + digest).decode("ascii")
 

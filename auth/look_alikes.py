@@ -1,8 +1,8 @@
-"""Detection of confusable names, with the parts of Unicode Technical Standard 39 that apply to names.
+"""Detection of confusable names, based on Unicode Technical Standard 39.
 
-Each word of a new name must use a single script, so a letter of another script cannot be hidden in
-it. Names with equal skeletons look alike, so the skeleton of a new name must not be in use.
-Existing names remain valid.
+Each word of a new name must use a single script, so that it cannot contain a look-alike letter of
+another script. Names with equal skeletons look alike, so the skeleton of a new name must not be in
+use. Existing names remain valid.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator
 
 from auth.errors import ConfigError
 
-# Japanese and Korean words mix several scripts, including Latin; their letters do not look alike.
+# Japanese and Korean words mix scripts, including Latin; letters of these do not look alike.
 _EAST_ASIAN = frozenset({"CJK", "HIRAGANA", "KATAKANA", "HANGUL", "BOPOMOFO", "LATIN"})
 
-# Lowercase Latin letters, each with its look-alikes: digits and Cyrillic, Greek, Armenian and other
+# Lowercase Latin letters with their look-alikes: digits and Cyrillic, Greek, Armenian and other
 # Latin letters.
 _LOOKS = {
     "a": "\u0430\u03b1\u0251",
@@ -48,12 +48,12 @@ _LATIN_OF = str.maketrans({other: latin for latin, others in _LOOKS.items() for 
 
 
 def skeleton(name: str) -> str:
-    """Return a name's skeleton; names that look alike have the same skeleton."""
+    """Return a name's skeleton, which is equal for names that look alike."""
     return unicodedata.normalize("NFKC", name).casefold().translate(_LATIN_OF)
 
 
 def mixed_scripts(name: str) -> list[str]:
-    """Return the scripts of the first word that mixes several, or an empty list if no word does."""
+    """Return the scripts of the first word that mixes scripts, or an empty list if there is none."""
     for word in _words(unicodedata.normalize("NFKC", name)):
         scripts = {_script(letter) for letter in word}
         if len(scripts) > 1 and not scripts <= _EAST_ASIAN:
@@ -84,5 +84,5 @@ def _words(text: str) -> Iterator[str]:
 
 
 def _script(letter: str) -> str:
-    """Return a letter's script, the first word of its Unicode name."""
+    """Return a letter's script, which is the first word of its Unicode name."""
     return unicodedata.name(letter, "?").partition(" ")[0]

@@ -1,9 +1,9 @@
-"""Receipts: each sender's samples in a global step, signed by a peer that reduced part of the gradient.
+"""Receipts for each sender's samples in a global step, signed by a peer that reduced the gradients.
 
 A peer's own report is only a claim; a receipt records the samples that another peer received. A
 receipt is a statement (`auth.statements`) with the run, the era, the step, and each sender's
-pseudonym and number of samples. Receipts are published, so a pseudonym is a public key used
-for receipts only (`auth.keys.ReceiptKey`). A device signs its receipts with the private key.
+pseudonym and number of samples. Receipts are published, so a pseudonym is a public key used only
+for receipts (`auth.keys.ReceiptKey`). A device signs its receipts with the private key.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from auth.keys import ReceiptKey
 from auth.statements import Statement, is_signed_by, sign_body
 
 MAX_SENDERS = 512
-MAX_RECEIPT_CHARS = 48 * 1024  # limit for body and signature; a message to the coordinator has at most 64 KiB
+MAX_RECEIPT_CHARS = 48 * 1024  # limit for body and signature; messages to the coordinator have at most 64 KiB
 MAX_COUNT = 2**31 - 1
 
 _Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
@@ -35,7 +35,7 @@ class ReceiptBody(Statement):
     run: Annotated[str, Field(min_length=1, max_length=1024)]
     era: _Count
     step: Annotated[int, Field(ge=1, le=MAX_COUNT)]  # number of the completed global step
-    # Map from a sender's pseudonym to its number of samples; senders without samples are omitted.
+    # Map from senders' pseudonyms to numbers of samples; senders without samples are omitted.
     samples: Annotated[dict[_Pseudonym, Annotated[int, Field(ge=1, le=MAX_COUNT)]], Field(max_length=MAX_SENDERS)]
 
 
@@ -51,7 +51,7 @@ class SignedReceipt:
 
 
 def whole_samples(weights: Mapping[str, float]) -> dict[str, int]:
-    """Round the senders' weights to whole numbers for a receipt; keep the `MAX_SENDERS` largest above 0."""
+    """Round senders' weights to whole numbers for a receipt; keep the `MAX_SENDERS` largest above 0."""
     whole = {peer: min(MAX_COUNT, round(weight)) for peer, weight in weights.items() if math.isfinite(weight)}
     largest = sorted((peer for peer in whole if whole[peer] > 0), key=lambda peer: -whole[peer])
     return {peer: whole[peer] for peer in largest[:MAX_SENDERS]}
@@ -70,7 +70,7 @@ def read_receipt(text: str) -> SignedReceipt:
 
 
 def open_receipt(signed: SignedReceipt, signer: str) -> ReceiptBody:
-    """Return a receipt's verified content. Raises `RequestError` unless the key `signer` signed it."""
+    """Return a receipt's content. Raises `RequestError` unless the key `signer` signed the receipt."""
     if (length := len(signed.body) + len(signed.signature)) > MAX_RECEIPT_CHARS:
         raise RequestError(f"A receipt has at most {MAX_RECEIPT_CHARS} characters, not {length}.")
     return ReceiptBody.opened(signed.body, is_signed_by(signer, signed.signature))

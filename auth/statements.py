@@ -1,9 +1,9 @@
-"""Signed statements: canonical JSON, its signature, and verification.
+"""Signed statements: canonical JSON, signatures, and verification.
 
-A statement is one line of JSON that contains its purpose and version. Statements begin with a
-brace; no other data signed with the same keys does. Challenges begin with a length, DHT records
-with a MessagePack array, and tokens with base64, so their signatures cannot be used for a
-statement. Each content has exactly one canonical form; other forms are rejected.
+A statement is one line of JSON that contains a purpose and a version. It begins with a brace, but
+other data signed with the same keys does not: challenges begin with a length, DHT records with a
+MessagePack array, and tokens with base64. Signatures of such data are therefore not valid for
+statements. Each content has exactly one canonical form; other forms are rejected.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _AnyStatement = TypeVar("_AnyStatement", bound="Statement")
 
 
 class Statement(BaseModel):
-    """A base class for signed content; each subclass adds fields, one of them for purpose and version."""
+    """A base class for signed content; subclasses add fields, including one for purpose and version."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-    noun: ClassVar[str]  # name of the kind of statement in error messages
+    noun: ClassVar[str]  # name for this kind of statement in error messages
 
     @property
     def body(self) -> str:
@@ -54,7 +54,7 @@ def sign_body(key: Ed25519PrivateKey, body: str) -> str:
 
 
 def is_signed_by(key: str, signature: str) -> Callable[[bytes], bool]:
-    """Return a function that checks bytes against a base64 signature by a hexadecimal Ed25519 key."""
+    """Return a function that verifies a base64 signature of bytes by a hexadecimal Ed25519 key."""
 
     def is_signed(content: bytes) -> bool:
         try:

@@ -1,11 +1,11 @@
-"""Access tokens, revocation lists and handovers signed by a run's authority, and the run's valid keys.
+"""Access tokens, revocation lists and handovers signed by a run's authority, and its valid keys.
 
-All are JWTs signed with Ed25519. Their `typ` headers differ, so one kind cannot be used as another
-(RFC 8725, section 3.11). A token is bound to a device's key and libp2p identity, so it can be
-public: without the key it is useless.
+All three are JWTs signed with Ed25519. Their `typ` headers differ, so one kind cannot be used as
+another (RFC 8725, section 3.11). A token is bound to a device's key and libp2p identity, so it can
+be public: a token is useless without the key.
 
-An authority key is replaced by a *handover*: the old key's signature over the new key. Everything
-the new key signs carries the handover in its header, so a peer that knows only the old key can
+An authority key is replaced by a *handover*: the old key's signature over the new key. Each JWT
+signed by the new key has the handover in its header, so a peer that knows only the old key can
 verify it offline. The old key's signatures remain valid for a limited time. `Authorities` stores
 both keys in one small file, so readers never see a partial change.
 """
@@ -49,7 +49,7 @@ _BOTH = struct.Struct(f">{KEY_BYTES}s{KEY_BYTES}sd")
 
 @dataclass(frozen=True)
 class AccessToken:
-    """A permit for a member's device, identified by its key, to act in one role until it expires."""
+    """A permit for a member's device, identified by its key, to act in one role until expiration."""
 
     member: str
     device_id: str
@@ -59,7 +59,7 @@ class AccessToken:
     run: str
     issued_at: float  # Unix time in seconds
     expires_at: float
-    receipt_key: str  # Ed25519, 64 hex digits: the device's name in receipts; empty in tokens from old versions
+    receipt_key: str  # Ed25519, 64 hex digits; the device's name in receipts; "" in tokens of old versions
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def issue_token(authority: AuthorityKey, token: AccessToken) -> str:
 
 
 def read_token(text: str, authority_public: bytes, run: str) -> AccessToken:
-    """Return a token after verifying its signature and contents, not its dates. Raises `TokenError`."""
+    """Return a token after verifying its signature and contents, but not its validity period."""
     signed = _read(text, MAX_TOKEN_CHARS)
     claims = _verify(signed, _signer(text, authority_public, run), run, TOKEN_TYPE, _TokenClaims)
     return AccessToken(
@@ -143,8 +143,8 @@ def read_token(text: str, authority_public: bytes, run: str) -> AccessToken:
 def require_usable(token: AccessToken, now: float) -> None:
     """Raise `ExpiredTokenError` for an expired token, `TokenError` for one issued in the future.
 
-    `now` is in Unix seconds. A token without a receipt key is treated as expired, because its
-    device's samples could not be confirmed by any receipt.
+    `now` is in Unix seconds. A token without a receipt key is treated as expired, because no
+    receipt could confirm the device's samples.
     """
     if not token.receipt_key:
         raise ExpiredTokenError(f"{token.member}'s access token is of an older version, and names no receipt key.")
@@ -168,7 +168,7 @@ def issue_revocations(authority: AuthorityKey, revocations: RevocationList) -> s
 
 
 def verify_revocations(text: str, authority_public: bytes, run: str) -> RevocationList:
-    """Return a revocation list after verifying it; lists never expire. Raises `TokenError`."""
+    """Verify and return a revocation list; lists never expire. Raises `TokenError`."""
     signed = _read(text, MAX_REVOCATIONS_CHARS)
     claims = _verify(signed, _signer(text, authority_public, run), run, REVOCATIONS_TYPE, _RevocationClaims)
     return RevocationList(claims.aud, claims.serial, claims.iat, frozenset(claims.peer_ids))
@@ -187,7 +187,7 @@ def issue_handover(authority: AuthorityKey, handover: Handover) -> str:
 
 
 def verify_handover(text: str, run: str) -> Handover:
-    """Return a handover verified with its own `old_key`, which callers must check. Raises `TokenError`."""
+    """Return a handover verified with its `old_key`, which callers must check. Raises `TokenError`."""
     signed = _read(text, MAX_HANDOVER_CHARS)
     try:
         old_key = bytes.fromhex(_HandoverClaims.model_validate_json(signed.payload).old_key)
@@ -198,7 +198,7 @@ def verify_handover(text: str, run: str) -> Handover:
 
 
 def handover_in(text: str, run: str) -> Handover | None:
-    """Return the verified handover in a token's or list's header, or None if there is no valid one."""
+    """Return the handover in a token's or list's header, or None if it is missing or invalid."""
     try:
         handover = _read(text, MAX_REVOCATIONS_CHARS).headers().get("handover")
         return verify_handover(handover, run) if isinstance(handover, str) else None
@@ -207,12 +207,12 @@ def handover_in(text: str, run: str) -> Handover | None:
 
 
 class _EdDSA(jws.JWSRegistry):
-    """A registry with only EdDSA, under its name from RFC 8037, which all peers know; callers limit sizes."""
+    """A registry with only EdDSA, as named in RFC 8037, which all peers know; callers limit sizes."""
 
     max_header_length = max_payload_length = MAX_REVOCATIONS_CHARS
 
     def get_alg(self, name: str) -> Any:
-        """Return the algorithm without joserfc's warning about the newer name Ed25519 (RFC 9864)."""
+        """Return the algorithm without joserfc's warning about its newer name, Ed25519 (RFC 9864)."""
         if name != _ALGORITHM:
             raise UnsupportedAlgorithmError(f"{name!r:.20} is not {_ALGORITHM}")
         return self.algorithms[name]
@@ -257,7 +257,7 @@ def _public_key(raw: bytes) -> OKPKey:
 def _verify(
     signed: jws.CompactSignature, public_key: bytes, run: str, kind: str, schema: type[_AnyClaims]
 ) -> _AnyClaims:
-    """Verify signature, kind, run and schema, and return the claims; callers check the times."""
+    """Return the claims after verifying signature, kind, run and schema; callers check the times."""
     try:
         if not jws.validate_compact(signed, _public_key(public_key), registry=_REGISTRY):
             raise TokenError(f"The token is not signed by the authority of the run {run!r}.")
@@ -278,13 +278,13 @@ def _utc(time: float) -> str:
     return datetime.fromtimestamp(time, tz=timezone.utc).isoformat(sep=" ", timespec="seconds")
 
 
-# Signatures stay valid, so each is verified only once per process, unlike dates and revocation.
+# Signatures are verified only once per process; validity periods and revocations are not cached.
 _read_token = lru_cache(maxsize=CACHED_TOKENS)(read_token)
 
 
 @dataclass(frozen=True)
 class Authorities:
-    """The authority keys that a run accepts (Ed25519, 32 raw bytes each)."""
+    """The authority keys accepted for a run (Ed25519, 32 raw bytes each)."""
 
     current: bytes
     previous: bytes | None = None
@@ -292,7 +292,7 @@ class Authorities:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Authorities:
-        """Parse the output of `to_bytes`. Raises `TokenError` if it is malformed."""
+        """Parse the output of `to_bytes`. Raises `TokenError` if the content is malformed."""
         if len(content) == KEY_BYTES:
             return cls(content)
         if len(content) != _BOTH.size:
@@ -300,18 +300,18 @@ class Authorities:
         return cls(*_BOTH.unpack(content))
 
     def to_bytes(self) -> bytes:
-        """Return the file content: the current key and, after a handover, the previous one and its expiration."""
+        """Return the file content: the current key and, if any, the previous key with its expiration."""
         return self.current if self.previous is None else _BOTH.pack(self.current, self.previous, self.until)
 
     @classmethod
     def of(cls, current: bytes, handover: Handover | None) -> Authorities:
-        """Return the current key, and the previous key if the handover is from that key to the current one."""
+        """Return the current key, with the previous key if the handover is to the current key."""
         if handover is None or handover.new_key != current:
             return cls(current)
         return cls(current, handover.old_key, handover.until)
 
     def after(self, signed: str, run: str) -> Authorities:
-        """Return the authorities after applying the handover in a token or list, if there is one.
+        """Return the authorities after the handover in a token or list, or unchanged without one.
 
         The token or list must have been verified with the current key.
         """
@@ -321,7 +321,7 @@ class Authorities:
         return self.of(handover.new_key, handover)
 
     def read_token(self, jwt: str, run: str, now: float) -> AccessToken:
-        """Return a token after verifying it, except its dates, with an accepted key. Raises `TokenError`."""
+        """Return a token verified with an accepted key, except for its validity period."""
         try:
             return _read_token(jwt, self.current, run)
         except TokenError:
@@ -333,7 +333,7 @@ class Authorities:
         return token
 
     def read_revocations(self, jwt: str, run: str) -> RevocationList:
-        """Return a revocation list after verifying it with the current or previous key. Raises `TokenError`."""
+        """Verify a revocation list with the current or previous key. Raises `TokenError`."""
         try:
             return verify_revocations(jwt, self.current, run)
         except TokenError:

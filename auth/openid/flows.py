@@ -1,7 +1,7 @@
 """Login by the device flow (RFC 8628) or the authorization-code flow with PKCE (RFC 7636).
 
-In the device flow, users enter a short code on the provider's site with any browser. In the code
-flow, the provider redirects the browser to a page of the coordinator. Both return an `Identity`.
+In the device flow, the user enters a short code on the provider's site in any browser. In the code
+flow, the provider redirects the browser to a coordinator page. Both flows return an `Identity`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FAILURES_IN_A_ROW = 5
 
 @dataclass(frozen=True)
 class CodeLogin:
-    """A pending login by the code flow, valid for one redirect from the provider."""
+    """A pending login by the authorization-code flow, valid for one redirect from the provider."""
 
     redirect_uri: str
     state: str = field(repr=False)
@@ -49,12 +49,12 @@ class AuthorizationResponse:
 
 
 def new_code_login(party: RelyingParty, redirect_uri: str) -> CodeLogin:
-    """Begin a login with a fresh state, nonce and PKCE verifier."""
+    """Begin a code-flow login with a fresh state, nonce and PKCE verifier."""
     return CodeLogin(redirect_uri, secrets.token_urlsafe(32), new_nonce(), secrets.token_urlsafe(48), party.clock())
 
 
 async def authorization_address(party: RelyingParty, login: CodeLogin) -> str:
-    """Return the URL of the provider's login page. Raises `ProviderError` if the provider has none."""
+    """Return the URL of the provider's login page. Raises `ProviderError` if there is none."""
     endpoints = await party.endpoints()
     if endpoints.authorization_endpoint is None:
         raise ProviderError(f"{party.title} has neither a device flow nor an authorization page.")
@@ -66,7 +66,7 @@ async def authorization_address(party: RelyingParty, login: CodeLogin) -> str:
 
 
 async def finish_code_login(party: RelyingParty, login: CodeLogin, returned: AuthorizationResponse) -> Identity:
-    """Exchange the returned code for tokens, and return the identity in them.
+    """Exchange the returned code for tokens, and return the identity in the tokens.
 
     Raises `LoginDeniedError`, `ProviderError` or `IdTokenError` if the login fails.
     """
@@ -116,16 +116,16 @@ class DeviceAuthorization:
 
     user_code: str
     address: str
-    complete_address: str  # URL with the code included; equal to `address` if the provider offers none
+    complete_address: str  # URL that includes the code; equal to `address` if the provider offers none
     interval_s: float
-    expires_at: float  # time of the monotonic clock in seconds
+    expires_at: float  # monotonic time in seconds
     device_code: str = field(repr=False)
     nonce: str = field(repr=False)
     since: float = field(repr=False)  # Unix time in seconds
 
 
 async def begin_device_login(party: RelyingParty, endpoint: str) -> DeviceAuthorization:
-    """Request a code from the provider. Raises `ProviderError` on failure."""
+    """Request a device code from the provider. Raises `ProviderError` on failure."""
     nonce, since = new_nonce(), party.clock()
     data = {"client_id": party.provider.client_id, "scope": " ".join(party.provider.scopes), "nonce": nonce}
     with asking(party.title):
@@ -149,7 +149,7 @@ async def begin_device_login(party: RelyingParty, endpoint: str) -> DeviceAuthor
 
 
 async def finish_device_login(party: RelyingParty, login: DeviceAuthorization) -> Identity:
-    """Poll the provider until the user has decided, and return the identity.
+    """Poll the provider until the user approves or denies the login, and return the identity.
 
     Raises `LoginDeniedError`, `LoginExpiredError`, `ProviderError` or `IdTokenError` on failure.
     """
@@ -167,15 +167,15 @@ async def finish_device_login(party: RelyingParty, login: DeviceAuthorization) -
                 interval_s = min(2 * interval_s, MOST_INTERVAL_S)
                 continue
             if isinstance(answer, dict):
-                # Providers may omit the nonce here; the secret device code also binds the token to
-                # this login.
+                # Providers may omit the nonce in this flow; the secret device code also binds the
+                # token to this login.
                 return await party.identify(client, answer, login.nonce, nonce_required=False, since=login.since)
             failures, interval_s = 0, interval_s + answer
     raise LoginExpiredError(f"Nobody completed the login at {party.title} in time: start again.")
 
 
 async def _ask(party: RelyingParty, client: Any, endpoint: str, login: DeviceAuthorization) -> dict[str, Any] | float:
-    """Poll once. Return the tokens, or the number of seconds to add to the polling interval."""
+    """Poll once. Return the token response, or the seconds to add to the polling interval."""
     with asking(party.title):
         try:
             asked = client.fetch_token(endpoint, grant_type=GRANT, device_code=login.device_code)

@@ -1,4 +1,4 @@
-"""HTTPS requests to a provider, with no redirects and with limits on time and response size."""
+"""HTTPS requests to a provider, without redirects and with limits on time and response size."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from auth.errors import ProviderError
 from auth.openid.provider import require_safe_url
 
 MAX_ANSWER_BYTES = 512 * 1024
-STEP_TIMEOUT_S = 10.0  # timeout for connecting, and between two parts of a response
+STEP_TIMEOUT_S = 10.0  # timeout for connecting and for each read
 TIMEOUT_S = 20.0  # timeout for the whole response
-# Compressed responses are refused because they could expand to any size.
+# Compressed responses are rejected because they could expand to any size.
 HEADERS = {"accept": "application/json", "accept-encoding": "identity", "user-agent": "manyhands"}
 
 
@@ -68,7 +68,7 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
 
 @asynccontextmanager
 async def oauth_client(**options: Any) -> AsyncIterator[Any]:
-    """Open an Authlib client with the bounded transport; its tokens are discarded when it is closed."""
+    """Open an Authlib client with the bounded transport; closing the client discards its tokens."""
     client = AsyncOAuth2Client(
         transport=BoundedTransport(), timeout=STEP_TIMEOUT_S, follow_redirects=False, headers=HEADERS, **options
     )
@@ -80,7 +80,7 @@ async def oauth_client(**options: Any) -> AsyncIterator[Any]:
 
 @contextmanager
 def asking(title: str) -> Iterator[None]:
-    """Convert every failure of a request to the provider into a `ProviderError`."""
+    """Convert all failures of a request to the provider in the block into `ProviderError`s."""
     try:
         yield
     except OAuthError as error:
@@ -112,5 +112,5 @@ def json_object(response: Any) -> dict[str, Any]:
 
 
 def printable(text: str) -> str:
-    """Reduce untrusted text to at most 300 printable characters, for use in a message."""
+    """Reduce untrusted text to at most 300 printable characters, for messages."""
     return "".join(character for character in text if character.isprintable())[:300].rstrip(".")

@@ -1,6 +1,6 @@
-"""Settings of an identity provider, validation of its URLs, and the identity that results from a login.
+"""Settings of an identity provider, validation of its URLs, and the identity returned by a login.
 
-An `Identity` holds the few claims of an ID token that the coordinator uses.
+An `Identity` contains the few claims of an ID token that the coordinator uses.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LOWER = str.maketrans("ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz
 
 
 def require_safe_url(url: str) -> str:
-    """Return the URL. Raises `ValueError` unless it uses HTTPS, or HTTP on this machine."""
+    """Return the URL. Raises `ValueError` unless the URL uses HTTPS, or HTTP on this machine."""
     parts = urlsplit(url)
     if len(url) > MAX_URL_CHARS or not url.isascii() or not url.isprintable() or " " in url or not parts.hostname:
         raise ValueError(f"the address {url!r:.80} cannot be used")
@@ -56,7 +56,7 @@ SafeUrl = Annotated[str, AfterValidator(require_safe_url)]
 
 
 class Provider(BaseModel):
-    """The settings of a provider; anything else stands at its discovery address."""
+    """The settings of a provider; all other parameters come from its discovery document."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -71,7 +71,7 @@ class Provider(BaseModel):
     """Name of the provider shown to volunteers; by default its short name."""
     scopes: tuple[str, ...] = Field(("openid", "profile"), strict=False)
     """Scopes to request; `openid` must be among them."""
-    # Lengths are separate from patterns: a bounded Unicode class in a regex takes 15 MB in each
+    # Lengths are not part of the patterns: a bounded Unicode class in a regex takes 15 MB in each
     # process.
     username_claim: str = Field("preferred_username", max_length=200, pattern=r"^[\w.\[\]:/-]+$")
     """Claim with the user name; `email` is accepted only if the provider has verified the address."""
@@ -92,7 +92,7 @@ class Provider(BaseModel):
 
 
 def with_known(providers: Any) -> Any:
-    """Return the providers' settings, completed with the defaults of well-known providers."""
+    """Return the providers' settings, with defaults for well-known providers."""
     if not isinstance(providers, dict):
         return providers
     return {
@@ -103,7 +103,7 @@ def with_known(providers: Any) -> Any:
 
 @dataclass(frozen=True)
 class Identity:
-    """An account at a provider. The subject never changes; the username can change."""
+    """An account at a provider. The subject never changes, but the username can."""
 
     provider: str  # name of the provider in the settings
     issuer: str
@@ -113,24 +113,24 @@ class Identity:
 
     @property
     def label(self) -> str:
-        """The account in allowlist notation: `hf:alice`, or `hf-sub:1234` if it has no username."""
+        """The account in allowlist notation: `hf:alice`, or `hf-sub:1234` without a username."""
         return f"{self.provider}:{self.username}" if self.username else f"{self.provider}-sub:{self.subject}"
 
 
 def normalise(name: str) -> str:
-    """Return a name in the form used for comparisons: ASCII letters in lower case, then Unicode NFC.
+    """Normalize a name for comparisons: ASCII letters in lower case, then Unicode NFC.
 
-    Folding more letters (full-width ones, the Kelvin sign) would let users register others' names.
+    Folding other letters (full-width letters, the Kelvin sign) would let users impersonate others.
     """
-    # NFC must come last, because it turns the Kelvin sign into K.
+    # NFC must be last, because it converts the Kelvin sign into K.
     return unicodedata.normalize("NFC", name.strip().translate(_LOWER))
 
 
 def identity_of(name: str, provider: Provider, issuer: str, claims: dict[str, Any]) -> Identity:
-    """Build an identity from verified claims; missing, overlong and unprintable values are left empty."""
+    """Build an identity from verified claims; leave missing, overlong and unprintable values empty."""
     usernames = [text for text in _texts(claims, provider.username_claim) if _is_name(text)]
     if provider.username_claim == "email" and claims.get("email_verified") is not True:
-        usernames = []  # anyone can claim an unverified address
+        usernames = []  # an unverified address proves nothing
     organisations = _texts(claims, provider.organisation_claim) if provider.organisation_claim else iter(())
     return Identity(
         provider=name,
@@ -144,13 +144,13 @@ def identity_of(name: str, provider: Provider, issuer: str, claims: dict[str, An
 
 
 def names_missing(provider: Provider, claims: dict[str, Any]) -> bool:
-    """Return whether claims named in the settings are missing, so the userinfo endpoint must be queried."""
+    """Return whether claims named in the settings are missing, which requires a userinfo request."""
     paths = [provider.username_claim] + ([provider.organisation_claim] if provider.organisation_claim else [])
     return any(path not in claims and re.split(r"\.|\[\]", path)[0] not in claims for path in paths)
 
 
 def _texts(claims: Any, path: str) -> Iterator[str]:
-    """Yield the strings at a path such as `orgs[].preferred_username`, or in a claim with that whole name."""
+    """Yield the strings at a path such as `orgs[].preferred_username`, or in a claim of that name."""
     if isinstance(claims, dict) and path in claims:
         found = claims[path]
         yield from (text for text in (found if isinstance(found, list) else [found]) if isinstance(text, str))

@@ -1,4 +1,4 @@
-"""The coordinator as an OpenID client: it converts token responses into identities or errors.
+"""The coordinator as an OpenID client, which converts token responses into identities or errors.
 
 Endpoints follow OpenID Connect Discovery 1.0. Endpoints and keys are fetched on demand, at a
 limited rate, and cached. An ID token is verified only with asymmetric keys of sufficient length
@@ -33,8 +33,8 @@ MAX_SPENT = 4096
 MAX_ID_TOKEN_CHARS = 32_768
 MAX_SUBJECT_CHARS = 255
 MAX_CLOCK_SKEW_S = 60
-# Asymmetric algorithms only: an HS256 signature can be forged with the client's secret or, if it is
-# used as a secret, a public key.
+# Asymmetric algorithms only: an HS256 signature can be forged with the client's secret, or with a
+# public key if that is used as the secret.
 ALGORITHMS_OF: dict[str, tuple[str, ...]] = {
     "RSA": ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
     "EC": ("ES256", "ES384", "ES512"),
@@ -44,7 +44,7 @@ ALGORITHMS = tuple(algorithm for algorithms in ALGORITHMS_OF.values() for algori
 MAX_KEYS = 64
 LEAST_RSA_BITS = 2048
 CACHED_S = 3600.0
-KEYS_AT_MOST_EVERY_S = 60.0  # minimum interval between fetches of the keys, even if many tokens name unknown keys
+KEYS_AT_MOST_EVERY_S = 60.0  # minimum interval between fetches of keys, even with many unknown key IDs
 
 
 def new_nonce() -> str:
@@ -53,13 +53,13 @@ def new_nonce() -> str:
 
 
 class SpentTokens:
-    """Digests of accepted ID tokens, kept until the tokens expire."""
+    """A set of digests of accepted ID tokens, kept until the tokens expire."""
 
     def __init__(self) -> None:
         self._until: dict[bytes, float] = {}
 
     def spend(self, text: str, expires_at: float, now: float) -> None:
-        """Record a token as used. Raises `IdTokenError` if it was used before."""
+        """Record a token as used. Raises `IdTokenError` if the token was already used."""
         self._until = {digest: until for digest, until in self._until.items() if until > now}
         digest = hashlib.sha256(text.encode()).digest()
         if digest in self._until:
@@ -71,26 +71,26 @@ class SpentTokens:
 
 @dataclass(frozen=True)
 class Expected:
-    """The values that the ID token of one login must contain."""
+    """The values required in the ID token of one login."""
 
     title: str  # provider's name for messages
     issuer: str
     audience: str  # client ID of the coordinator
     nonce: str
     nonce_required: bool  # False: the nonce may be absent, but must match if present
-    since: float  # Unix time at which the login started; older tokens belong to another login
+    since: float  # Unix time of the login's start; older tokens belong to another login
 
 
 @dataclass(frozen=True)
 class Header:
-    """The header of an ID token, not yet verified."""
+    """The unverified header of an ID token."""
 
     algorithm: str
     key_id: str | None
 
 
 def read_header(text: str) -> Header:
-    """Read an ID token's header. Raises `IdTokenError` if it is malformed or its algorithm is not asymmetric."""
+    """Read an ID token's header. Raises `IdTokenError` if malformed or not signed asymmetrically."""
     if len(text) > MAX_ID_TOKEN_CHARS or text.count(".") != 2:
         raise IdTokenError(f"The ID token is none: it has {len(text)} characters and {text.count('.')} dots.")
     try:
@@ -161,7 +161,7 @@ def _check_claims(token: jwt.Token, expected: Expected, now: float, access_token
 
 
 class Endpoints(BaseModel):
-    """The parts of OpenID Connect Discovery 1.0 (section 3) and RFC 8628 (section 4) that a login needs."""
+    """The fields of OpenID Connect Discovery 1.0 (section 3) and RFC 8628 (section 4) for a login."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
@@ -182,7 +182,7 @@ class _Fetched:
 
 
 class Discovery:
-    """A provider's published endpoints and keys, for one event loop. `clock` is monotonic, in seconds."""
+    """A cache of a provider's endpoints and keys, for one event loop; `clock` is monotonic."""
 
     def __init__(self, title: str, provider: Provider, clock: Callable[[], float]) -> None:
         self._title, self._provider, self._clock = title, provider, clock
@@ -200,7 +200,7 @@ class Discovery:
             return self._fetched.endpoints
 
     async def keys(self, key_id: str | None) -> tuple[Key, ...]:
-        """Return the provider's keys. An unknown `key_id` triggers a new fetch, at a limited rate."""
+        """Return the provider's keys; an unknown `key_id` triggers a fetch, at a limited rate."""
         endpoints = await self.endpoints()
         async with self._lock:
             age_s = self._clock() - self._keys_at
@@ -246,7 +246,7 @@ def _parse_key(entry: Any) -> Key | None:
 
 
 def fitting_keys(keys: tuple[Key, ...], key_id: str | None, algorithm: str) -> list[Key]:
-    """Return the keys that fit `algorithm` and have this ID; if `key_id` is None, all that fit `algorithm`."""
+    """Return the keys for `algorithm` that have the ID `key_id` (None: all keys for `algorithm`)."""
     return [
         key
         for key in keys
@@ -257,7 +257,7 @@ def fitting_keys(keys: tuple[Key, ...], key_id: str | None, algorithm: str) -> l
 
 
 class RelyingParty:
-    """The coordinator as a client of one provider, for one event loop."""
+    """A client of one provider, with the coordinator's credentials, for one event loop."""
 
     def __init__(
         self,
@@ -294,7 +294,7 @@ class RelyingParty:
     async def identify(
         self, client: Any, answer: dict[str, Any], nonce: str, nonce_required: bool, since: float
     ) -> Identity:
-        """Return the identity in a token response, without storing the tokens.
+        """Return the identity in a token response; the tokens are not stored.
 
         Raises `IdTokenError` if the ID token is invalid, `ProviderError` if the response is malformed.
         """
@@ -312,7 +312,7 @@ class RelyingParty:
         return identity_of(self.name, self.provider, endpoints.issuer, claims)
 
     async def _with_userinfo(self, client: Any, url: str, claims: dict[str, Any]) -> dict[str, Any]:
-        """Add the userinfo claims. Raises `IdTokenError` if their subject differs (OIDC Core 1.0, 5.3.2)."""
+        """Add userinfo claims. Raises `IdTokenError` for another subject (OIDC Core 1.0, 5.3.2)."""
         with asking(self.title):
             more = json_object(await asyncio.wait_for(client.get(url), TIMEOUT_S))
         if more.get("sub") != claims["sub"]:

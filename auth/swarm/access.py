@@ -1,9 +1,9 @@
 """Access control for averaging groups and state downloads.
 
-hivemind authorizes DHT requests only. Here every peer publishes its access token in the DHT, and
-DHT nodes reject records without a valid token. An averager exchanges RPCs and tensors only with
-libp2p identities that have a valid, unrevoked token. The transport authenticates the remote
-identity.
+hivemind authorizes only DHT requests. In manyhands, every peer publishes its access token in the
+DHT, and DHT nodes reject records without a valid token. An averager exchanges RPCs and tensors only
+with libp2p identities that have a valid, unrevoked token. The transport authenticates these
+identities.
 
 Only the worker and the keeper import this module, because hivemind imports torch.
 """
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SwarmAccess:
-    """The credentials and roles that an averager, in its forked process, uses to check other peers."""
+    """The credentials and roles that an averager's forked process uses to check other peers."""
 
     credentials: Credentials
     run: str
@@ -56,7 +56,7 @@ class AuthorizedAverager:
     async def rpc_join_group(
         self, request: averaging_pb2.JoinRequest, context: P2PContext
     ) -> AsyncIterator[averaging_pb2.MessageFromLeader]:
-        """Handle a request to join a group; reject peers that are not members."""
+        """Handle a request to join a group; reject non-members."""
         if not await self.directory.admits(context.remote_id, TRAINING_ROLES):
             yield averaging_pb2.MessageFromLeader(code=averaging_pb2.PROTOCOL_VIOLATION)
             return
@@ -67,7 +67,7 @@ class AuthorizedAverager:
     async def rpc_aggregate_part(
         self, stream: AsyncIterator[averaging_pb2.AveragingData], context: P2PContext
     ) -> AsyncIterator[averaging_pb2.AveragingData]:
-        """Exchange parts with members only. Members without samples send no parts but receive the averages."""
+        """Exchange parts with members only; members without samples only receive averages."""
         if not await self.directory.admits(context.remote_id, TRAINING_ROLES):
             yield averaging_pb2.AveragingData(code=averaging_pb2.PROTOCOL_VIOLATION)
             return
@@ -80,17 +80,17 @@ class AuthorizedAverager:
         self, request: averaging_pb2.DownloadRequest, context: P2PContext
     ) -> AsyncIterator[averaging_pb2.DownloadData]:
         """Send state to members only, including observers."""
-        if not await self.directory.admits(context.remote_id, STATE_READERS):  # check before copying the state
+        if not await self.directory.admits(context.remote_id, STATE_READERS):  # checked before the state is copied
             return
         state = super().rpc_download_state(request, context)  # type: ignore[misc]
         async for message in while_admitted(self.directory, context.remote_id, STATE_READERS, state):
             yield message
 
     async def _declare_for_download_periodically(self) -> None:
-        """Do nothing, because tokens identify donors, and nodes reject the DHT key that hivemind declares."""
+        """Do nothing: tokens identify donors, and nodes reject the DHT key that hivemind declares."""
 
     async def may_contribute(self, peer: PeerID) -> bool:
-        """Return whether a peer's gradients may have a weight in the average; log a warning if not."""
+        """Return whether a peer's gradients may have a weight in the average; if not, log a warning."""
         if await self.directory.admits(peer, CONTRIBUTING_ROLES):
             return True
         token = self.directory.token_of(peer)
@@ -99,7 +99,7 @@ class AuthorizedAverager:
         return False
 
     async def _aggregate_with_group(self, group_info: GroupInfo, *args: Any, **kwargs: Any) -> Any:
-        """Send tensors to members only. Raises `AllreduceException` if the group contains any other peer."""
+        """Average with the group. Raises `AllreduceException` if the group has a non-member."""
         strangers = set(group_info.peer_ids) - await self.directory.admitted(group_info.peer_ids, TRAINING_ROLES)
         if strangers:
             size = len(group_info.peer_ids)

@@ -1,10 +1,9 @@
-"""Members' network addresses, published in the swarm's DHT, which serves members only.
+"""Members' network addresses, published in the swarm's DHT, which serves only members.
 
-By default hivemind peers find each other through the p2p daemon's own DHT. That DHT would reveal
-the addresses of all peers, including former ones, to anyone, so it is disabled here. Instead, a
-peer's addresses are stored next to its record and token, signed like the record. If the daemon
-cannot reach a peer, it is given the peer's addresses and the call is retried
-(`MemberProtocol.reach`).
+By default, hivemind peers find each other through the p2p daemon's own DHT. That DHT is disabled:
+it would reveal the addresses of all current and former peers to anyone. Instead, a peer's
+addresses are stored with its record and token, signed like the record. If the daemon cannot reach a
+peer, `MemberProtocol.reach` passes it the peer's addresses, and the call is retried.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from hivemind.p2p.p2p_daemon_bindings.utils import raise_if_failed, read_pbmsg_s
 from hivemind.proto import p2pd_pb2
 
 MAX_ADDRESSES = 8
-CONNECT_S = 10  # timeout for all addresses of a peer together, possibly including a relay's
-# Parts of the daemon's error messages about a peer with no known or no reachable address.
+CONNECT_S = 10  # timeout for all addresses of a peer, including relay addresses
+# Parts of the daemon's error messages for a peer without a known or reachable address.
 UNREACHED = ("failed to dial", "failed to find any peer", "routing: not found")
-# Binary https://github.com/multiformats/multiaddr: a host, TCP or QUIC, and an optional relay with
-# an RSA key.
+# Binary multiaddr (https://github.com/multiformats/multiaddr): a host, TCP or QUIC, and an optional
+# relay with an RSA key.
 _HOST = rb"(?:\x04.{4}|\x29.{16}|[\x35-\x37][\x01-\x7f][A-Za-z0-9._-]{1,127})"
 _TRANSPORT = rb"(?:\x06..|\x91\x02..\xcd\x03)"
 _CIRCUIT = b"\xa2\x02"
@@ -47,7 +46,7 @@ async def own_addresses(p2p: P2P, *, relayed: bool) -> list[bytes]:
     """Return this peer's addresses as known to its daemon.
 
     If the peer is `relayed`, the list is empty until a relay has accepted the peer. Loopback
-    addresses are returned only if there are no others.
+    addresses are returned only if there are no other addresses.
     """
     _, visible = await p2p._client.identify()
     addresses = [address.to_bytes() for address in visible if _ADDRESS.fullmatch(address.to_bytes())]
@@ -74,6 +73,6 @@ async def connect(p2p: P2P, peer_id: PeerID, addresses: Sequence[bytes]) -> None
 
 
 async def is_reached(p2p: Any, peer_id: PeerID, error: P2PDaemonError) -> bool:
-    """Return whether to retry a call that failed with this error because the peer is now reachable."""
+    """Return whether to retry a call that failed with this error; first reconnect to the peer."""
     reach: Reach | None = getattr(p2p, "reach", None)
     return reach is not None and any(reason in str(error) for reason in UNREACHED) and await reach(peer_id)

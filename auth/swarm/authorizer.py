@@ -1,15 +1,15 @@
 """Access control for the swarm's DHT: requests from members only, records signed by their owners.
 
 The transport authenticates the remote peer's libp2p identity, and a token maps that identity to a
-member. A node therefore sends its token only to nodes that do not know it yet, and requests are not
-signed. Records pass through many nodes, so each carries its owner's signature.
+member. Requests are therefore not signed, and a node sends its token only to nodes that do not have
+the token yet. Records pass through many nodes, so each has its owner's signature.
 
-A run uses two DHT keys; nodes store nothing under any other key. Under the peers' key, a device has
-up to three entries: its record, its token (until the token expires), and its network addresses if
-it is reachable (`auth.swarm.addresses`). Under the group's key, a device has one entry while it
-looks for a group; its value says whether the search is still on. Tokens are signed by the
-authority, so any node may forward them; of two tokens the one that expires later is kept. Devices
-sign the other entries. Each node thus stores at most four entries of bounded size per device.
+A run uses two DHT keys; nodes store nothing under other keys. Under the peers' key, a device has up
+to three entries: its record, its token (until the token expires), and its network addresses if it
+is reachable (`auth.swarm.addresses`). Under the group's key, a device has one entry while it
+searches for a group; the value indicates whether the search is active. Tokens are signed by the
+authority, so any node may forward them; of two tokens, nodes keep the one that expires later.
+Devices sign the other entries. A node thus stores at most four entries of bounded size per device.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from auth.tokens import AccessToken
 Clock = Callable[[], float]
 Kind = Literal["record", "token", "addresses"]  # entries under the group's key use the subkeys of records
 TRAINING_ROLES = frozenset({"trainer", "auxiliary", "keeper"})
-CONTRIBUTING_ROLES = frozenset({"trainer"})  # roles whose gradients have a weight
+CONTRIBUTING_ROLES = frozenset({"trainer"})  # roles whose gradients have a weight in the average
 STATE_READERS = TRAINING_ROLES | {"observer"}
 MAX_RECORD_BYTES = 2048  # limit for a record or addresses, signature included
 MAX_BEACON_BYTES = 8192  # limit for the keeper's record
 MOST_ENTRY_S = 86_400.0  # maximum lifetime of records and addresses; above any `statistics_expiration_s`
-MOST_SEARCH_S = 300.0  # maximum lifetime of group entries; above any run's `matchmaking_time_s` plus clock skew
-MAX_TOKENS = 4096  # number of remembered tokens above which a node drops invalid ones
+MOST_SEARCH_S = 300.0  # maximum lifetime of group entries; above `matchmaking_time_s` plus clock skew
+MAX_TOKENS = 4096  # number of stored tokens above which a node drops invalid tokens
 _TOKEN, _ADDRESSES = b"token ", b"at "
 _KNOWN = b"+"
 _dumps, _loads = DHTProtocol.serializer.dumps, DHTProtocol.serializer.loads
@@ -59,17 +59,17 @@ def gradients_prefix(run: str) -> str:
 
 
 def group_key(run: str) -> str:
-    """Return hivemind's DHT key for group search, with zero group bits: all peers look for the same group."""
+    """Return hivemind's DHT key for group search; with zero group bits, all peers share the key."""
     return f"{gradients_prefix(run)}.0b"
 
 
 def key_id(key: str) -> bytes:
-    """Return the ID of a DHT key, as used in requests and records."""
+    """Return the ID of a DHT key, which requests and records contain."""
     return bytes(DHTID.generate(source=key).to_bytes())
 
 
 def record_subkey(peer_id: str) -> bytes:
-    """Return the subkey of a device's record; only the device can write it."""
+    """Return the subkey of a device's record, which only the device can write."""
     return bytes(PeerID.from_base58(peer_id).to_bytes())
 
 
@@ -79,12 +79,12 @@ def token_subkey(peer_id: str) -> bytes:
 
 
 def addresses_subkey(peer_id: str) -> bytes:
-    """Return the subkey of a device's addresses; only the device can write it."""
+    """Return the subkey of a device's addresses, which only the device can write."""
     return _ADDRESSES + record_subkey(peer_id)
 
 
 def owner_of(subkey: object) -> tuple[str, Kind]:
-    """Return the peer ID and the kind of entry in a subkey. Raises `ValueError` if it belongs to no peer."""
+    """Return a subkey's peer ID and kind of entry. Raises `ValueError` if no peer owns the subkey."""
     if not isinstance(subkey, bytes):
         raise ValueError("a peer's subkey must be bytes")
     kind: Kind = "record"
@@ -119,7 +119,7 @@ class RecordKey(RSAPrivateKey):
 
 
 class MemberTokens:
-    """The tokens that a node has seen; for each device, the token with the latest expiration."""
+    """The tokens that a node has received: for each device, the token that expires last."""
 
     def __init__(self, credentials: Credentials, clock: Clock = swarm_time) -> None:
         self._credentials, self._clock = credentials, clock
@@ -128,29 +128,29 @@ class MemberTokens:
         self.on_new: Callable[[AccessToken, str], object] = lambda _token, _jwt: None
 
     def now(self) -> float:
-        """Return the current Unix time, used to check tokens."""
+        """Return the current Unix time for checking tokens."""
         return self._clock()
 
     def own_jwt(self) -> str:
-        """Return this device's current token and remember it."""
+        """Return this device's current token, and store it."""
         jwt = self._credentials.token_jwt
         if jwt != self._own and self.show(jwt) is not None:
             self._own = jwt
         return jwt
 
     def show(self, jwt: object) -> AccessToken | None:
-        """Return a token and remember it, or return None if it is invalid."""
+        """Return and store a token, or return None if the token is invalid."""
         token = self.read(jwt)
         if token is not None:
             self._keep(token, jwt.decode() if isinstance(jwt, bytes) else str(jwt))
         return token
 
     def read(self, jwt: object) -> AccessToken | None:
-        """Return a token, or None if it is invalid, expired or revoked."""
+        """Return a token, or None if the token is invalid, expired or revoked."""
         return checked_token(self._credentials, jwt, self._clock())
 
     def of(self, peer_id: str) -> AccessToken | None:
-        """Return a device's valid token, or None if no valid one is known."""
+        """Return a device's stored token, or None if there is no valid token."""
         return self.read(self._seen.get(peer_id))
 
     def _keep(self, token: AccessToken, jwt: str) -> None:
@@ -164,14 +164,14 @@ class MemberTokens:
 
 
 class SwarmAuthorizer:
-    """An authorizer that sends this node's token to peers without it and rejects peers without a valid one."""
+    """An authorizer that shows this node's token to peers and rejects peers without a valid token."""
 
     def __init__(self, tokens: MemberTokens, run: str) -> None:
         self.tokens, self.run = tokens, run
-        self._shown: dict[PeerID, str] = {}  # this node's token as last sent to each peer
+        self._shown: dict[PeerID, str] = {}  # this node's token, as last sent to each peer
 
     def sign_request(self, request: AuthorizedRequestBase, service: PeerID) -> bool:
-        """Add this node's token to a request unless the peer already has it. Return whether it was added."""
+        """Add this node's token to a request unless the peer already has it. Return True if added."""
         if self.tokens.of(service.to_base58()) is not None:
             request.auth.service_public_key = _KNOWN
         if self._shown.get(service) == self.tokens.own_jwt():
@@ -184,31 +184,31 @@ class SwarmAuthorizer:
         request.auth.client_access_token.signature = self.tokens.own_jwt().encode()
 
     def validate_request(self, request: AuthorizedRequestBase, client: PeerID) -> bool:
-        """Return whether to serve a request from this peer."""
+        """Return whether to serve a request by this peer."""
         return self._token_of(client, request.auth.client_access_token.signature) is not None
 
     def sign_response(self, response: AuthorizedResponseBase, request: AuthorizedRequestBase) -> None:
-        """Add this node's token to the response if the client does not know it yet."""
+        """Add this node's token to the response if the client does not have the token yet."""
         if not request.auth.service_public_key:
             response.auth.service_access_token.signature = self.tokens.own_jwt().encode()
 
     def validate_response(
         self, response: AuthorizedResponseBase, request: AuthorizedRequestBase, service: PeerID
     ) -> bool:
-        """Return whether to accept a response, and remember that the peer now knows this node's token."""
+        """Return whether to accept a response; record that the peer now has this node's token."""
         if request.auth.client_access_token.signature:
             self._shown[service] = request.auth.client_access_token.signature.decode()
         return self._token_of(service, response.auth.service_access_token.signature) is not None
 
     def _token_of(self, peer: PeerID, shown: bytes) -> AccessToken | None:
-        """Return a peer's valid token: the one attached to its message, else the remembered one, else None."""
+        """Return a peer's valid token: the attached token, else the stored token, else None."""
         peer_id = peer.to_base58()
         token = self.tokens.show(shown) if shown else self.tokens.of(peer_id)
         return token if token is not None and token.peer_id == peer_id else None
 
 
 class PeerRecordValidator(RecordValidatorBase):
-    """A validator that signs this device's entries and rejects invalid entries and keys of other runs."""
+    """A validator that signs this device's entries, and rejects invalid entries and foreign keys."""
 
     def __init__(self, credentials: Credentials, tokens: MemberTokens, run: str) -> None:
         self._key = credentials.device_key
@@ -217,7 +217,7 @@ class PeerRecordValidator(RecordValidatorBase):
         self._peers_id, self._group_id = key_id(peers_key(run)), key_id(group_key(run))
 
     def validate(self, record: DHTRecord) -> bool:
-        """Return whether an entry is a valid token, or is signed by a device with a valid token."""
+        """Return whether an entry is a valid token or is signed by a device with a valid token."""
         if record.key not in (self._peers_id, self._group_id) or len(record.value) > MAX_BEACON_BYTES:
             return False
         try:
@@ -226,7 +226,7 @@ class PeerRecordValidator(RecordValidatorBase):
                 shown = self._tokens.show(_loads(record.value))
                 return shown is not None and (shown.peer_id, shown.expires_at) == (owner, record.expiration_time)
             value, signature = _parts(record.value)
-            said = _loads(value)  # an unreadable value would break every reader's whole search
+            said = _loads(value)  # an unreadable value would break the whole search of every reader
         except Exception:  # noqa: BLE001 - fault boundary: the owner may have written anything
             return False
         token = self._tokens.of(owner)
@@ -237,7 +237,7 @@ class PeerRecordValidator(RecordValidatorBase):
         )
 
     def _may_say(self, record: DHTRecord, kind: Kind, said: object, role: str) -> bool:
-        """Return whether a device of this role may store the entry; an expiration time of NaN is rejected."""
+        """Return whether a device in this role may store the entry; reject an expiration time of NaN."""
         left_s = record.expiration_time - self._tokens.now()
         if record.key == self._group_id:
             looks_or_not = kind == "record" and isinstance(said, bool)
@@ -247,10 +247,10 @@ class PeerRecordValidator(RecordValidatorBase):
         return is_sound and len(record.value) <= most_bytes and left_s <= MOST_ENTRY_S
 
     def sign_value(self, record: DHTRecord) -> bytes:
-        """Return the value, signed with this device's key if the entry is its own."""
+        """Return the value, signed with this device's key if the device owns the entry."""
         if record.key not in (self._peers_id, self._group_id) or record.subkey not in self._own:
             return record.value
-        self._tokens.own_jwt()  # remembered, because this node validates its own entry too
+        self._tokens.own_jwt()  # stored, because this node also validates its own entry
         return bytes(_dumps([record.value, self._key.sign(_signed_bytes(record, record.value))]))
 
     def strip_value(self, record: DHTRecord) -> bytes:
@@ -259,7 +259,7 @@ class PeerRecordValidator(RecordValidatorBase):
 
 
 def _parts(signed: bytes) -> tuple[bytes, bytes]:
-    """Split a signed value into value and signature. Raises `ValueError` or `TypeError` if malformed."""
+    """Split a signed value into value and signature. Raises `ValueError` or `TypeError`."""
     value, signature = _loads(signed)
     if not isinstance(value, bytes) or not isinstance(signature, bytes):
         raise TypeError("a signed value and its signature are bytes")

@@ -1,4 +1,4 @@
-"""The peers with valid tokens in the DHT, and message streams that end when the peer's token is invalid."""
+"""The peers with valid tokens in the DHT, and message streams that end with a token's validity."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Message = TypeVar("Message")
 
 
 class PeerDirectory:
-    """The libp2p identities with valid tokens in the DHT, refreshed when an unknown peer calls."""
+    """A cache of the libp2p identities with valid tokens in the DHT, refreshed for unknown callers."""
 
     def __init__(
         self, dht: DHT, credentials: Credentials, run: str, clock: Clock = time.time, timer: Clock = time.monotonic
     ) -> None:
-        """Create a directory; `clock` is used for expiration, `timer` to limit the rate of lookups."""
+        """Create a directory; `clock` determines expiration, and `timer` limits the rate of lookups."""
         self._dht = dht
         self._credentials = credentials
         self._key = peers_key(run)
@@ -33,10 +33,10 @@ class PeerDirectory:
         self._newest: asyncio.Task[None] | None = None  # most recently started lookup
         self._next: asyncio.Task[None] | None = None  # lookup scheduled for the end of the refresh period
 
-    REFRESH_PERIOD_S = 0.5  # minimum interval between lookups, however many unknown peers call
+    REFRESH_PERIOD_S = 0.5  # minimum interval between lookups, regardless of the number of unknown callers
 
     def token_of(self, peer_id: PeerID) -> AccessToken | None:
-        """Return the peer's valid token if it is known; do not start a lookup."""
+        """Return the peer's valid token from the cache, or None; do not start a lookup."""
         jwt = self._tokens.get(peer_id.to_base58())
         return None if jwt is None else checked_token(self._credentials, jwt, self._clock())
 
@@ -56,15 +56,15 @@ class PeerDirectory:
         return {peer for peer in peers if (token := self.token_of(peer)) is not None and token.role in roles}
 
     async def with_role(self, roles: Collection[str]) -> list[PeerID]:
-        """Return every peer with a valid token in one of the roles, after a lookup."""
+        """Look up and return all peers with valid tokens in one of the roles."""
         await self.refresh()
         return list(self._known([PeerID.from_base58(peer_id) for peer_id in self._tokens], roles))
 
     async def refresh(self) -> None:
-        """Read the peers' records again. Concurrent calls share the next lookup and its errors."""
+        """Reread the peers' tokens. Concurrent calls share the next lookup and its errors."""
         if self._next is None:
             self._next = asyncio.create_task(self._look_up(self._newest))
-        await asyncio.shield(self._next)  # cancelling one caller must not affect the others
+        await asyncio.shield(self._next)  # cancellation of one caller must not affect the others
 
     async def _look_up(self, previous: asyncio.Task[None] | None) -> None:
         if previous is not None:
@@ -88,7 +88,7 @@ class PeerDirectory:
 async def while_admitted(
     directory: PeerDirectory, peer_id: PeerID, roles: Collection[str], messages: AsyncIterator[Message]
 ) -> AsyncIterator[Message]:
-    """Yield messages while the peer is admitted, so a revocation ends its calls."""
+    """Yield messages while the peer is admitted, so that a revocation ends the peer's calls."""
     try:
         async for message in messages:
             if not await directory.admits(peer_id, roles):

@@ -1,27 +1,27 @@
 """Fixes for hivemind, applied by `patch_hivemind()` before a process creates its first node.
 
-Streams between peers end completely or with an error. hivemind's server closes a stream after its
-last message, and its p2p daemon then resets the stream. Over QUIC, a reset drops data in flight,
-and the client takes the partial data for all of it: it receives 60 of a state's 128 tensors, or no
-response to a request to join a group. Here the server sends an end marker and waits for the client
-to close the stream; a missing marker tells the client that the stream was cut off. A client that
-has its response before it has sent all requests announces that it stops, and lets the server close.
-Otherwise, dropped requests would use up the connection's flow-control window and block its streams.
+Streams between peers end completely or with an error. In hivemind, the server closes a stream after
+the last message, and the p2p daemon then resets the stream. Over QUIC, a reset drops data in
+flight, but the client accepts the partial data as complete: for example 60 of a state's 128
+tensors, or no response to a request to join a group. With this fix, the server sends an end marker
+and waits for the client to close the stream; without the marker, the client reports an error. A
+client that receives the whole response early announces that it will send no more requests, and
+lets the server close. Otherwise, dropped requests would fill the connection's flow-control window.
 
-Messages may be nested at most `MAX_NESTING` levels deep. hivemind encodes a tuple as a message
-within a message and decodes it recursively without a limit. Ten kilobytes of nested tuples overflow
-the C stack, so a single record could kill every node that reads it.
+Messages have at most `MAX_NESTING` levels of nesting. hivemind encodes a tuple as a message within
+a message, and decodes messages recursively without a limit. Ten kilobytes of nested tuples overflow
+the C stack, so a single record could crash every node that reads it.
 
-DHT nodes use `auth.swarm.protocol`, which serves members only and sends only new entries. Storage
-keeps the version of an entry that expires later. hivemind's storage does too, but deletes that
-version when the earlier one expires. hivemind also keeps the expiration times of old versions. Here
-they are dropped when they far outnumber the entries; otherwise, updates would fill the memory.
+DHT nodes use `auth.swarm.protocol`, which serves only members and sends only new entries. Storage
+keeps the version of an entry that expires later. hivemind's storage also does, but deletes this
+version when the earlier one expires. hivemind also keeps the expiration times of old versions; this
+fix drops them when they far outnumber the entries, because updates would fill the memory.
 
-A node can use named relays immediately; hivemind has no such option and takes minutes to find
-relays. The daemon's own DHT can be disabled; unknown addresses are then resolved by `P2P.reach`, if
-it is set (`auth.swarm.addresses`).
+A node can use named relays immediately; hivemind has no such option and needs minutes to find
+relays. The daemon's own DHT can be disabled; `P2P.reach`, if set, then resolves unknown addresses
+(`auth.swarm.addresses`).
 
-When a p2p daemon dies, its exit code and last lines are logged; they are stored nowhere else.
+When a p2p daemon dies, its exit code and last output lines are logged; no other log has them.
 
 hivemind uses swarm time (`auth.clock`). MANYHANDS_P2PD can select another p2p daemon. The daemon's
 sockets are in the temporary directory instead of /tmp, because hivemind never deletes them.
@@ -58,12 +58,12 @@ from auth.swarm.addresses import is_reached
 from auth.swarm.protocol import MemberProtocol
 
 logger = logging.getLogger(__name__)
-LINGER_S = 60.0  # timeout for the last message; a slow connection may still have a full window to transmit
+LINGER_S = 60.0  # timeout for the last message; a slow connection may have a full window to send
 END = RPCError(message="end of the stream")
-STOPPED = RPCError(message="stopped asking")  # replaces the remaining requests; the server then closes
-SPARE_TIMES = 64  # number of outdated expiration times kept beyond the number of entries
-SHOWN_CHARS = 200  # length limit for a logged remote error or line of the daemon
-LAST_LINES = 8  # number of the daemon's last output lines that are logged when it dies
+STOPPED = RPCError(message="stopped asking")  # replaces the remaining requests, so that the server closes
+SPARE_TIMES = 64  # maximum number of outdated expiration times, beyond the number of entries
+SHOWN_CHARS = 200  # length limit for logged remote errors and daemon output lines
+LAST_LINES = 8  # number of the daemon's last output lines to log when it dies
 DAEMON, DAEMON_VARIABLE = "p2pd", "MANYHANDS_P2PD"  # program name, and environment variable for a replacement
 MAX_NESTING = 16  # hivemind's own messages have three levels
 _reading = threading.local()
@@ -92,12 +92,12 @@ def patch_hivemind() -> None:
     hivemind.dht.node.DHTProtocol = MemberProtocol
     TimedStorage.store = _store_newer
     for module in [module for name, module in sys.modules.items() if name.split(".")[0] == "hivemind"]:
-        if hasattr(module, "get_dht_time"):  # each module holds its own reference to the function
+        if hasattr(module, "get_dht_time"):  # each module has its own reference to the function
             vars(module)["get_dht_time"] = swarm_time
 
 
 def _daemon_at(program: Path) -> Path:
-    """Return the replacement daemon's path after checking it; other code finds its processes by name."""
+    """Check and return the path of the replacement daemon, which other code finds by its name."""
     if program.name != DAEMON or not program.is_file() or not os.access(program, os.X_OK):
         raise ConfigError(
             f"{DAEMON_VARIABLE} names {program}, which is no program `{DAEMON}` that can be run: name the one that you "
@@ -110,7 +110,7 @@ _store = TimedStorage.store
 
 
 def _store_newer(storage: Any, key: Any, value: Any, expiration_time: float) -> bool:
-    """Store a value if it expires later than the stored one. Return whether it was stored."""
+    """Store a value if it expires later than the stored value. Return whether it was stored."""
     held = storage.data.get(key)
     if held is not None and expiration_time <= held.expiration_time:
         return False
@@ -121,7 +121,7 @@ def _store_newer(storage: Any, key: Any, value: Any, expiration_time: float) -> 
 
 
 def _decode_bounded(type_code: int, data: bytes) -> Any:
-    """Decode a message. Raises `ValueError` if it is nested too deeply."""
+    """Decode a message. Raises `ValueError` if the nesting is too deep."""
     depth = getattr(_reading, "depth", 0)
     if depth >= MAX_NESTING:
         raise ValueError(f"a message is nested more than {MAX_NESTING} levels deep")
@@ -204,7 +204,7 @@ async def _taken(requests: asyncio.Queue[Message | None]) -> AsyncIterator[Messa
 
 
 async def _answer(responses: AsyncGenerator[Message, None], writer: asyncio.StreamWriter, context: P2PContext) -> None:
-    """Send the handler's responses, then an end marker, or the type of the exception that ended them."""
+    """Send the handler's responses, then an end marker or the type of the handler's exception."""
     last = END
     try:
         async with aclosing(responses):
@@ -224,7 +224,7 @@ async def _receive(
     requests: asyncio.Queue[Message | None],
     answered: asyncio.Event,
 ) -> None:
-    """Queue the client's requests until the response is sent; return when the stream may be closed."""
+    """Queue the client's requests until the response is sent; return once the stream may be closed."""
     try:
         while True:
             request, word = await P2P.receive_protobuf(request_type, reader)  # `request` is None at the end
@@ -241,7 +241,7 @@ async def _receive(
 async def _call_stream_handler(
     p2p: P2P, peer_id: PeerID, name: str, requests: AsyncIterator[Message], response_type: type[Message]
 ) -> AsyncIterator[Message]:
-    """Call a handler. The iterator raises `P2PHandlerError` if the server fails or the stream is cut off."""
+    """Call a handler. The iterator raises `P2PHandlerError` if the server or the stream fails."""
     _, reader, writer = await p2p.call_binary_stream_handler(peer_id, name)
     asking = _Asking(requests, writer)
     return _received(f"`{name}` of {peer_id}", asking, reader, writer, response_type)
@@ -290,7 +290,7 @@ class _Asking:
             await P2P.send_protobuf(P2P.END_OF_STREAM, self._writer)
 
     async def end(self, reader: asyncio.StreamReader) -> None:
-        """Stop sending requests after the last response; re-raise an error of the request iterator."""
+        """Stop sending requests after the last response; reraise an error of the request iterator."""
         if self.task.done():
             self.task.result()
             return

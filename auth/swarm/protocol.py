@@ -1,12 +1,12 @@
-"""The DHT protocol of the swarm: hivemind's, restricted to members and extended to send only new entries.
+"""The swarm's DHT protocol: hivemind's, restricted to members, with only new entries in responses.
 
-A hivemind node answers a search with all entries of a key, and each search queries many nodes, so a
-node that polls the peers' records receives each of them dozens of times. Here a search includes a
-mark for each entry that the node already has, and the response contains only new entries. Nodes
-store the entries they have read and serve them to others.
+A hivemind node responds to a search with all entries of a key, and each search queries many nodes,
+so a node that polls the peers' records receives each record dozens of times. In this protocol, a
+search includes a hash (mark) of each entry that the node already has, and the response contains
+only new entries. Nodes store the entries they have read and serve them to other nodes.
 
-These entries include the addresses of other nodes, so a new node first reads the entries from one
-of its initial peers.
+The entries include the addresses of other nodes, so a new node first reads the entries from one of
+its initial peers.
 
 `patch_hivemind()` installs this protocol in place of hivemind's.
 """
@@ -47,14 +47,14 @@ def mark_of(subkey: object, expiration_time: float) -> bytes:
 
 
 def node_id_of(peer: PeerID) -> DHTID:
-    """Return a peer's node ID, derived from its identity because no peer may have several IDs."""
+    """Return a peer's node ID, derived from the identity so that no peer has several IDs."""
     return DHTID.generate(source=peer.to_bytes())
 
 
 class MemberProtocol(DHTProtocol):  # type: ignore[misc]
     """hivemind's protocol with an authorizer and with searches that return only new entries."""
 
-    _rpc_handlers = _stub_type = None  # prevents reuse of the handlers and stub collected for hivemind's class
+    _rpc_handlers = _stub_type = None  # prevents reuse of the handlers and stub of hivemind's class
     authorizer: SwarmAuthorizer | None
 
     @classmethod
@@ -63,7 +63,7 @@ class MemberProtocol(DHTProtocol):  # type: ignore[misc]
 
     @classmethod
     async def create(cls, *arguments: Any, **options: Any) -> MemberProtocol:
-        """Create the protocol; valid tokens that callers send are added to this node's storage."""
+        """Create the protocol; callers' valid tokens are added to this node's storage."""
         protocol: MemberProtocol = await super().create(*arguments, **options)
         protocol._hold_tokens()
         if protocol.authorizer is not None:
@@ -85,19 +85,19 @@ class MemberProtocol(DHTProtocol):  # type: ignore[misc]
         await super().add_p2p_handlers(p2p, guarded, **options)
 
     def get_stub(self, peer: PeerID) -> Any:
-        """Return a stub that adds this node's token to calls if the peer does not know it."""
+        """Return a stub that adds this node's token to calls if the peer does not have the token."""
         stub = super(DHTProtocol, self).get_stub(self.p2p, peer)
         return stub if self.authorizer is None else _Client(stub, peer, self.authorizer)
 
     async def call_ping(self, peer: PeerID, validate: bool = False, strict: bool = True) -> DHTID | None:
-        """Ping a node; with `validate` (used to join the DHT), also read the members' entries from it."""
+        """Ping a node; with `validate` (used to join the DHT), also read its entries for the peers."""
         node_id: DHTID | None = await super().call_ping(peer, validate, strict)
         if validate and node_id is not None and self.authorizer is not None:
             await self.call_find(peer, [DHTID.generate(source=peers_key(self.authorizer.run))])
         return node_id
 
     async def reach(self, peer: PeerID) -> bool:
-        """Connect the p2p daemon to a member at its addresses in the DHT. Return whether it succeeded."""
+        """Connect the p2p daemon to a member at its addresses in the DHT. Return False on failure."""
         addresses = self._addresses_of(peer)
         try:
             if addresses:
@@ -126,7 +126,7 @@ class MemberProtocol(DHTProtocol):  # type: ignore[misc]
         return addresses
 
     async def call_find(self, peer: PeerID, keys: Collection[DHTID]) -> Found | None:
-        """Search on one node, store new entries, and return all entries of each key, or None on failure."""
+        """Search on one node, store new entries, and return each key's entries, or None on failure."""
         request = dht_pb2.FindRequest(keys=[key.to_bytes() + self._marks(key) for key in keys], peer=self.node_info)
         try:
             async with self.rpc_semaphore:
@@ -136,7 +136,7 @@ class MemberProtocol(DHTProtocol):  # type: ignore[misc]
             found = {key: self._take(key, result) for key, result in zip(keys, response.results, strict=True)}
             if response.peer.node_id:
                 await self.update_routing_table(node_id_of(peer), peer, responded=True)
-        except Exception:  # fault boundary, as in hivemind: a remote peer may send anything
+        except Exception:  # fault boundary, as in hivemind: a remote peer may send arbitrary data
             logger.debug("the search at %s failed", peer, exc_info=True)
             await self.update_routing_table(self.routing_table.get(peer_id=peer), peer, responded=False)
             return None
@@ -148,7 +148,7 @@ class MemberProtocol(DHTProtocol):  # type: ignore[misc]
         await super().update_routing_table(node_id_of(peer_id) if known else None, peer_id, responded)
 
     async def rpc_find(self, request: dht_pb2.FindRequest, context: P2PContext) -> dht_pb2.FindResponse:
-        """Return the entries that the caller lacks; after each key it sends the marks of the entries it has."""
+        """Return the entries that the caller lacks, as shown by the marks after each requested key."""
         if len(request.keys) > MAX_KEYS or any(len(key) > KEY_BYTES + MAX_ENTRIES * MARK_BYTES for key in request.keys):
             raise ValueError("a search for too much at once")
         asked = dht_pb2.FindRequest(keys=[key[:KEY_BYTES] for key in request.keys], peer=request.peer)
@@ -180,7 +180,7 @@ class MemberProtocol(DHTProtocol):  # type: ignore[misc]
     def _take(
         self, key: DHTID, result: dht_pb2.FindResult
     ) -> tuple[ValueWithExpiration[Any] | None, dict[DHTID, PeerID]]:
-        """Store a result's valid entries; return all entries of the key, and the nodes closest to it."""
+        """Store a result's valid entries; return all entries of the key and the closest nodes."""
         nearest = {node_id_of(peer): peer for peer in map(PeerID, result.nearest_peer_ids)}
         if result.type == dht_pb2.FOUND_DICTIONARY:
             news = self.serializer.loads(result.value)
@@ -189,10 +189,10 @@ class MemberProtocol(DHTProtocol):  # type: ignore[misc]
         return self.storage.get(key), nearest
 
     async def rpc_store(self, request: dht_pb2.StoreRequest, context: P2PContext) -> dht_pb2.StoreResponse:
-        """Store valid entries, never in the cache, because cached entries would hide stored ones.
+        """Store valid entries, never in the cache: cached entries would hide stored entries.
 
-        A dictionary's entries are stored here first, because hivemind stops storing a dictionary at
-        the first entry that it already has.
+        A dictionary's entries are stored first, because hivemind stops storing a dictionary at the
+        first known entry.
         """
         request.in_cache[:] = [False] * len(request.in_cache)
         for at, tag in enumerate(request.subkeys):
@@ -207,7 +207,7 @@ class MemberProtocol(DHTProtocol):  # type: ignore[misc]
             self.storage.store_subkey(key, subkey, item.value, item.expiration_time)
 
     def _validate_record(self, key_bytes: bytes, subkey_bytes: bytes, value: bytes, expiration_time: float) -> bool:
-        """Return whether an entry is valid and its key has fewer than `MAX_ENTRIES` others."""
+        """Return whether an entry is valid and its key has fewer than `MAX_ENTRIES` other entries."""
         held = self.storage.get(DHTID.from_bytes(key_bytes))
         has_room = held is None or not isinstance(held.value, DictionaryDHTValue) or len(held.value) < MAX_ENTRIES
         if not has_room and subkey_bytes not in (self.IS_REGULAR_VALUE, self.IS_DICTIONARY):
@@ -215,7 +215,7 @@ class MemberProtocol(DHTProtocol):  # type: ignore[misc]
         return has_room and bool(super()._validate_record(key_bytes, subkey_bytes, value, expiration_time))
 
     def _validate_dictionary(self, key_bytes: bytes, dictionary: DictionaryDHTValue) -> bool:
-        """Remove the invalid entries without affecting the others. Return whether any entry remains."""
+        """Remove invalid entries without affecting the others. Return whether any entry remains."""
         if len(dictionary.data) > MAX_ENTRIES:
             return False
         with dictionary.freeze():
@@ -234,7 +234,7 @@ class MemberProtocol(DHTProtocol):  # type: ignore[misc]
 
 
 class _Service:
-    """A wrapper of the protocol's handlers that rejects peers without a valid token."""
+    """A wrapper of the protocol's handlers, which rejects peers without valid tokens."""
 
     def __init__(self, protocol: MemberProtocol, authorizer: SwarmAuthorizer) -> None:
         self._protocol, self._authorizer = protocol, authorizer
@@ -253,7 +253,7 @@ class _Service:
 
 
 class _Client:
-    """A wrapper of a stub that adds this node's token to calls if needed."""
+    """A wrapper of a stub, which adds this node's token to calls if needed."""
 
     def __init__(self, stub: Any, peer: PeerID, authorizer: SwarmAuthorizer) -> None:
         self._stub, self._peer, self._authorizer = stub, peer, authorizer

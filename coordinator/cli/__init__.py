@@ -1,1 +1,1 @@
-"""The operators' commands, imported by the program `manyhands`, which maps errors to exit codes."""
+"""The operator's commands, imported by the `manyhands` program, which maps errors to exit codes."""

@@ -54,7 +54,7 @@ def audit(
     limit: int = LIMIT,
     as_json: bool = JSON,
 ) -> None:
-    """Show the audit log: invitations, revocations, erasures and other actions, by command or over the web."""
+    """Show the audit log: invitations, revocations, erasures and other actions, by command or web page."""
     with open_run(directory) as run:
         rows = audit_log(run.database, limit)
     if as_json:

@@ -1,8 +1,8 @@
 """The operator's commands that create a run: `init` from options, `configure` from the environment.
 
 `configure` is for containers. It reads MANYHANDS_* variables (see `docker/.env.example` and the
-operator's guide). It creates the run atomically at the first start, and updates `settings.yaml`
-from the variables at later starts. Empty variables are ignored (Compose sets unset ones to empty).
+operator's guide), creates the run atomically at the first start, and updates `settings.yaml` from
+the variables at later starts. Empty variables, as Compose passes for unset ones, are ignored.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def init(
     fallback: list[str] = typer.Option(
         [], help="HOST or HOST:PORT to which the coordinator may move in the future; part of the join link; repeatable."
     ),
-    bind: str = typer.Option("0.0.0.0", help="Address to listen on; 0.0.0.0 and :: mean all addresses, IPv4 and IPv6."),  # noqa: S104  # volunteers come from everywhere
+    bind: str = typer.Option("0.0.0.0", help="Address to listen on; 0.0.0.0 and :: mean all addresses, IPv4 and IPv6."),  # noqa: S104  # volunteers connect from anywhere
     control_port: int = typer.Option(7443, help="Port of the control plane."),
     web_port: int = typer.Option(8080, help="Port of the dashboard."),
     swarm_port: int = typer.Option(31337, help="Port of the swarm."),
@@ -161,7 +161,7 @@ def configure(directory: Path = DIRECTORY) -> None:
 
 
 def make(path: Path, wanted: EnvironmentSettings) -> None:
-    """Create the run including its tokenizer, atomically."""
+    """Create the run and its tokenizer atomically."""
     config = RunConfig.from_yaml(wanted.run_file or BUILTIN_RUNS / "demo.yaml")
     settings = settle(Settings(), wanted)
     say(f"Making the run `{config.run.name}` in {path}; a large corpus takes a while.")
@@ -192,7 +192,7 @@ class EnvironmentSettings:
 
 
 def read_environment(environ: Mapping[str, str]) -> EnvironmentSettings:
-    """Read the variables. Raises `ConfigError` if one is missing or invalid."""
+    """Read the environment variables. Raises `ConfigError` if one is missing or invalid."""
     given = {name: environ.get(name, "").strip() for name in VARIABLES}
     if not given[HOST]:
         raise ConfigError(
@@ -215,7 +215,7 @@ def read_environment(environ: Mapping[str, str]) -> EnvironmentSettings:
 
 
 def settle(before: Settings, wanted: EnvironmentSettings) -> Settings:
-    """Merge the environment into the settings. Raises `ConfigError`, which names the variable."""
+    """Merge the environment into the settings. Raises a `ConfigError` that names the variable."""
     return make_settings(VARIABLE_OF, **{**before.model_dump(mode="json"), **wanted.settings})
 
 
@@ -252,7 +252,7 @@ def _public_url(domain: str) -> str | None:
 
 
 def _database_url(given: Mapping[str, str]) -> str | None:
-    """Return the database's URL for settings.yaml; errors do not contain it."""
+    """Return the database URL for settings.yaml; error messages do not contain the URL."""
     address, password = given[DATABASE_URL], given[POSTGRES_PASSWORD]
     if address and password:
         raise ConfigError(

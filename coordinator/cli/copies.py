@@ -152,7 +152,7 @@ def archive(
     as_json: bool = JSON,
 ) -> None:
     """Archive the dashboard as static files that any web host can serve permanently."""
-    from coordinator.web.archive import Wish, write_archive  # the web application, which other commands do not need
+    from coordinator.web.archive import Wish, write_archive  # imports the web application, which no other command needs
 
     if address:
         _require_address(address)

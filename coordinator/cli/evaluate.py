@@ -135,10 +135,10 @@ def make_task(
     preset: str = "",
     data: Path | None = None,
 ) -> Task:
-    """Build a task from a command's options. Raises `ConfigError` if one is missing or invalid.
+    """Build a task from command options. Raises `ConfigError` if an option is missing or invalid.
 
-    A preset replaces the kind, and supplies columns and metric if they are not given; the folder
-    `data` supplies files that are not given.
+    A preset determines the kind and the default columns and metric; the folder `data` provides the
+    default files.
     """
     places = {**(files_of(data) if data else {}), **{key: value for key, value in places.items() if value}}
     if preset:
@@ -170,7 +170,7 @@ def _column(text: str) -> int | str:
 
 
 def _refuse_beside_config(options: Mapping[str, object]) -> None:
-    """Raise `ConfigError` if a single task's option is given with a run file, where it would be ignored."""
+    """Raise `ConfigError` if an option for a single task is combined with a run file."""
     for name, value in options.items():
         if value:
             option = f"--{name.replace('_', '-')}"
@@ -185,7 +185,7 @@ def _tasks_of(config: Path) -> tuple[Task, ...]:
 
 
 def _source(text: str) -> str:
-    """Return the model to load: a run's newest checkpoint, a folder, or a Hub model."""
+    """Return the model to load: a run's newest checkpoint, a folder, or a model on the hub."""
     path = Path(text)
     if (path / "checkpoints").is_dir():
         newest = newest_verified(path / "checkpoints")
@@ -259,13 +259,13 @@ class Contestant:
 
 
 def headings(contestants: Sequence[Contestant]) -> list[str]:
-    """Return the headings: `checkpoint`, then each task with its main metric."""
+    """Return the table headings: `checkpoint`, then each task with its main metric."""
     tasks = {name: result.metric for each in contestants for name, result in each.results.items()}
     return ["checkpoint", *(f"{name} ({metric})" for name, metric in tasks.items())]
 
 
 def table_rows(contestants: Sequence[Contestant]) -> list[list[str]]:
-    """Return a row per checkpoint; a star marks the best mean of each task."""
+    """Return a table row per checkpoint; a star marks the best mean of each task."""
     best = {name: best_of(contestants, name) for each in contestants for name in each.results}
 
     def cell(contestant: Contestant, task: str) -> str:
@@ -276,7 +276,7 @@ def table_rows(contestants: Sequence[Contestant]) -> list[list[str]]:
 
 
 def best_of(contestants: Sequence[Contestant], task: str) -> Contestant | None:
-    """Return the contestant with the best mean, or None if fewer than two have one."""
+    """Return the contestant with the best mean, or None if fewer than two have results."""
     with_mean = [
         (mean if result.higher_is_better else -mean, each)
         for each in contestants

@@ -1,6 +1,6 @@
 """The operator's commands: `manyhands coordinator init | serve | invite | allow | members | ...`.
 
-Each command opens the run's directory, does one thing and ends, except `serve` and `evaluator`.
+Each command opens the run's directory, acts and exits; only `serve` and `evaluator` keep running.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ COMMANDS = {
     "hide-name": LazyCommand(
         "coordinator.cli.members", "Hide a member's name: the public sees a number instead.", _PEOPLE
     ),
-    "credits": LazyCommand("coordinator.cli.members", "Show or change whom the model card names.", _PEOPLE),
+    "credits": LazyCommand("coordinator.cli.members", "Show or change the names in the model card.", _PEOPLE),
     "pause": LazyCommand("coordinator.cli.steer", "Pause all volunteers.", _TRAINING),
     "resume": LazyCommand("coordinator.cli.steer", "Resume training after a pause.", _TRAINING),
     "stop": LazyCommand("coordinator.cli.steer", "End the run after a given step.", _TRAINING),

@@ -120,7 +120,7 @@ def hide_name_of(
     show: bool = typer.Option(False, "--show", help="Show the name again."),
     as_json: bool = JSON,
 ) -> None:
-    """Hide a member's name: the public sees a number instead, whatever name the member has chosen."""
+    """Hide a member's name: the public sees a number instead, regardless of the member's choice."""
     with open_run(directory) as run:
         _say_shown(name, run.administration.hide_name(name, not show), as_json)
 
@@ -136,7 +136,7 @@ def credits_of(
     name: str = typer.Argument("", help="The member's name."),
     as_json: bool = JSON,
 ) -> None:
-    """Show or change whom the model card names: all contributors, except those who asked to be omitted (`omit`)."""
+    """Show or change the names in the model card: all contributors, except members who opted out (`omit`)."""
     with open_run(directory) as run:
         if action is not CreditAction.LIST:
             run.administration.credit(name, action is CreditAction.NAME)
@@ -163,7 +163,7 @@ def devices(
     name: str = typer.Argument("", help="The member's name; default: the devices of all members."),
     as_json: bool = JSON,
 ) -> None:
-    """List devices: when they first joined, their hardware, and which are revoked or in quarantine."""
+    """List devices with the time of the first join, the hardware, and any revocation or quarantine."""
     with open_run(directory) as run:
         rows = device_rows(run.database, name and run.membership.known_name(name))
     if as_json:
@@ -254,8 +254,8 @@ def invite(
     qr: bool = typer.Option(False, "--qr", help="Also print the join page's address, with the code, as a QR code."),
     as_json: bool = JSON,
 ) -> None:
-    """Invite a volunteer: print one-use codes, which are stored nowhere, and instructions for them."""
-    packed = own_software()  # first, because it may fail, and codes are shown only once
+    """Invite a volunteer: print one-time codes, which are not stored, and instructions for joining."""
+    packed = own_software()  # first: the build may fail, and codes are shown only once
     with open_run(directory) as run:
         codes = run.administration.invite(name, role, days, devices)
         link = str(run.directory.join_link)
@@ -281,7 +281,7 @@ def invite(
 
 
 def warn_of_other_software(directory: RunDirectory, ours: Software) -> None:
-    """Warn on stderr if the running service was started before an update and serves other software."""
+    """Warn on stderr if the running service was started before an update and serves older software."""
     settings = directory.settings
     host = "127.0.0.1" if settings.bind_host in WILDCARDS else settings.bind_host
     url = f"http://{f'[{host}]' if ':' in host else host}:{settings.web_port}/api/v1/joining"
@@ -290,7 +290,7 @@ def warn_of_other_software(directory: RunDirectory, ours: Software) -> None:
             told = json.loads(beginning(answer, MAX_ANSWER_BYTES))
         is_other = told["join_link"] == str(directory.join_link) and not told["software"]["wheel"].endswith(ours.sha256)
     except (UnreachableError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return  # the run is not served here, or by an older version
+        return  # the run is not served here, or an older version serves it
     if is_other:
         typer.echo(
             "The coordinator that runs was started with other software than is installed now. Restart it before you "
@@ -300,7 +300,7 @@ def warn_of_other_software(directory: RunDirectory, ours: Software) -> None:
 
 
 def _draw_qr(text: str) -> None:
-    """Print a text as a QR code, light on dark in any terminal."""
+    """Print the QR code of a text, light on dark in any terminal."""
     drawn = io.StringIO()
     segno.make(text, micro=False).terminal(drawn, compact=True)
     for line in drawn.getvalue().splitlines():

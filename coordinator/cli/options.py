@@ -1,4 +1,4 @@
-"""Options shared by several commands, and printing of one-line results."""
+"""Options shared by several commands, and output of one-line results."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def status(directory: Path = DIRECTORY, as_json: bool = JSON) -> None:
 
 
 def _alarm(run: OpenRun, row: AlarmRow) -> dict[str, object]:
-    """Return an active alarm's facts, with the checkpoint to return to if it is about the model."""
+    """Return an active alarm's fields, with a checkpoint to return to for alarms about the model."""
     point = read_return_point(run.database, row.step) if row.kind in MODEL_KINDS else None
     return {
         **asdict(row),
@@ -82,7 +82,7 @@ def _alarm(run: OpenRun, row: AlarmRow) -> dict[str, object]:
 
 
 def _facts(run: OpenRun, now: float) -> dict[str, object]:
-    """Return a run's facts by name, in the order of display."""
+    """Return the status of a run as fields by name, in display order."""
     swarm = read_swarm_status(run.database)
     last_step = run.ledger.last_step()
     last = run.ledger.steps(after=last_step - 1)

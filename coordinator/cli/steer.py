@@ -1,4 +1,4 @@
-"""The operator's commands that steer a live run: `pause`, `resume`, `stop`, `change`, `announce` and `rewind`."""
+"""The operator's commands for a live run: `pause`, `resume`, `stop`, `change`, `announce`, `rewind`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Admission to the control plane: limits on calls, applied before callers are authenticated.
 
-The limits concern the number, rate and duration of calls. `coordinator.control.door` limits
-connections, and gRPC limits the messages and streams of a connection. gRPC would wait indefinitely
-for a unary request, so unary calls are received as streams of one message, with a timeout.
+These limits apply to the number, rate and duration of calls. `coordinator.control.door` limits
+connections, and gRPC limits messages and streams per connection. gRPC would wait indefinitely for a
+unary request, so unary calls are handled as streams of one message, with a timeout.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Doorkeeper(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
     ) -> Any | None:
-        """Wrap a method's handler with the limits. Return None if there is no such method."""
+        """Wrap a method's handler with the limits. Return None for an unknown method."""
         handler = await continuation(handler_call_details)
         return None if handler is None else self._bounded(handler)
 
@@ -56,12 +56,12 @@ class Doorkeeper(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has 
             return grpc.stream_unary_rpc_method_handler(one_answer, _parsed(parse, _Malformed), serialize)
         if handler.unary_stream is not None:
             return grpc.stream_stream_rpc_method_handler(many_answers, _parsed(parse, _Malformed), serialize)
-        empty = partial(parse, b"")  # replaces a malformed message; no conversation accepts an empty one
+        empty = partial(parse, b"")  # replaces a malformed message; stream handlers reject empty messages
         return grpc.stream_stream_rpc_method_handler(conversation, _parsed(parse, empty), serialize)
 
     @asynccontextmanager
     async def _admitted(self, context: Any) -> AsyncIterator[None]:
-        """Occupy a slot for the block, or reject the call temporarily without recording a refusal."""
+        """Hold a slot during the block, or reject the call as retryable; record no refusal."""
         try:
             caller = network_of(self._door.caller(context))
         except ManyhandsError as error:
@@ -73,7 +73,7 @@ class Doorkeeper(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has 
         try:
             self._door.welcome(context)
             yield
-        except RequestError as error:  # raised by the limits; handlers respond to their own errors
+        except RequestError as error:  # raised by the limits; handlers report their own errors
             await _refuse(context, error)
         finally:
             self._places.leave(caller)

@@ -1,13 +1,13 @@
 """The front proxy of the control plane, which accepts TCP connections and relays them to gRPC.
 
-gRPC cannot limit connections per address, so a single address could use up all of them, at about 26
-KiB each. gRPC therefore listens on a UNIX socket that only this user can access, and the door
-listens on the public port. A connection takes a slot before any byte is read, and is passed to gRPC
-when its first TLS record is complete.
+gRPC cannot limit connections per address, so a single address could exhaust them, at about 26 KiB
+each. gRPC therefore listens on a UNIX socket that only this user can access, and the proxy listens
+on the public port. A connection takes a slot before any byte is read, and is forwarded to gRPC once
+its first TLS record is complete.
 
-Connections that have made no call yet are called strangers. They have slots of their own, so they
-cannot displace sessions. When these slots are full, a new stranger replaces the oldest one of the
-address with the most strangers.
+Connections without a call so far, named `strangers`, have their own slots, so they cannot displace
+sessions. When these slots are full, a new connection replaces the oldest one of the address with
+the most strangers.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from peer.runtime.temporary import make_short_folder
 
 logger = logging.getLogger(__name__)
 
-SPARE_CALLS = 2048  # calls in addition to sessions: joins, renewals, downloads and visitors' calls
-DESCRIPTORS = 3  # file descriptors per connection: two of the door, one of gRPC
+SPARE_CALLS = 2048  # calls besides sessions: joins, renewals, downloads and anonymous calls
+DESCRIPTORS = 3  # file descriptors per connection: two in the proxy, one in gRPC
 BACKLOG = 512
 PIECE_BYTES = 64 * 1024
 RECORD_HEAD_BYTES, RECORD_BYTES, HANDSHAKE_RECORD = 5, 16 * 1024, 0x16  # TLS record layer
@@ -48,11 +48,11 @@ class DoorLimits:
     """Limits of the control plane, in total and per address."""
 
     sessions: int = MAX_SESSIONS
-    calls: int = MAX_SESSIONS + SPARE_CALLS  # concurrent calls, counting a session as one
-    calls_per_caller: int = CALLS_PER_ADDRESS  # also limits connections, which are useless without a call
+    calls: int = MAX_SESSIONS + SPARE_CALLS  # concurrent calls; a session is one call
+    calls_per_caller: int = CALLS_PER_ADDRESS  # also the limit on connections
     calls_per_minute: int = CALLS_PER_ADDRESS_PER_MINUTE  # limit per address
     connections: int = MAX_SESSIONS + SPARE_CALLS
-    strangers: int = SPARE_CALLS  # connections that have made no call yet
+    strangers: int = SPARE_CALLS  # connections without a call so far
     handshake_s: float = 10.0  # timeout for the TLS handshake
     first_message_s: float = 15.0
     reading_s: float = 60.0  # timeout for the peer to read one message of a response
@@ -72,12 +72,12 @@ class DoorLimits:
 
     @property
     def first_call_s(self) -> float:
-        """The time allowed between a connection's first record and its first call."""
+        """The timeout from a connection's first TLS record to its first call."""
         return self.handshake_s + self.first_message_s
 
 
 class Door:
-    """A server that accepts and relays connections; used from one event loop."""
+    """A proxy that accepts connections and relays them to gRPC; used from one event loop."""
 
     def __init__(self, limits: DoorLimits, telemetry: Telemetry) -> None:
         self.limits = limits
@@ -86,7 +86,7 @@ class Door:
         self._places = CallerPlaces(limits.connections, limits.calls_per_caller)
         self._strangers = _Strangers()
         telemetry.connections_open.set_function(lambda: len(self._places))
-        self._visitors: dict[str, _Visitor] = {}  # name of the socket to gRPC -> visitor
+        self._visitors: dict[str, _Visitor] = {}  # name of the socket to gRPC -> connection
         self._names = map(str, itertools.count(1))
         self._listening: asyncio.Server | None = None
         self._touching: asyncio.TimerHandle | None = None
@@ -121,7 +121,7 @@ class Door:
         return self._visitor_of(context).address
 
     def welcome(self, context: Any) -> None:
-        """Stop treating the connection of this call as a stranger."""
+        """Free the `strangers` slot of this call's connection, and cancel its timeout."""
         visitor = self._visitor_of(context)
         visitor.stop_waiting()
         self._strangers.remove(visitor)
@@ -151,7 +151,7 @@ class Door:
         self._visitors.pop(visitor.name, None)
 
     async def connect(self, visitor: _Visitor) -> _End:
-        """Connect a visitor to gRPC from a socket with a unique name. Raises `OSError` on failure."""
+        """Open a connection to gRPC from a socket with a unique name. Raises `OSError` on failure."""
         visitor.name = next(self._names)
         named = self._folder / visitor.name
         connection = socket.socket(socket.AF_UNIX)
@@ -179,7 +179,7 @@ class Door:
 
 
 class _Strangers:
-    """Connections that have made no call yet, grouped by caller, oldest first."""
+    """A set of connections without a call so far, grouped by caller, oldest first."""
 
     def __init__(self) -> None:
         self._of: dict[str, dict[_Visitor, None]] = {}
@@ -198,7 +198,7 @@ class _Strangers:
             self._of.pop(visitor.caller, None)  # frees the memory of a caller without strangers
 
     def oldest_of_the_most(self) -> _Visitor:
-        """Return the oldest stranger of the caller with the most strangers."""
+        """Return the oldest connection of the caller with the most connections in this set."""
         most = max(self._of, key=lambda caller: len(self._of[caller]))
         return next(iter(self._of[most]))
 
@@ -323,7 +323,7 @@ class _Visitor(_End):
 
 
 def _has_whole_record(arrived: bytearray) -> bool | None:
-    """Return whether the first TLS record is complete, or None if it is not a handshake or too long."""
+    """Return whether the first TLS record is complete; None if it is too long or not a handshake."""
     if arrived[0] != HANDSHAKE_RECORD:
         return None
     length = int.from_bytes(arrived[3:RECORD_HEAD_BYTES], "big")

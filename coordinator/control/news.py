@@ -1,7 +1,7 @@
-"""Updates for open sessions: changes in the store since the last message to each session.
+"""Updates for open sessions: changes in the database since the last message to each session.
 
-The store is polled once a second, because revocations are made by other processes (the operator's
-command, another replica). A new revocation list is sent to all sessions; revoked devices are
+The database is polled once a second, because other processes (the operator's command, another
+replica) write revocations. A new revocation list is sent to all sessions; revoked devices are
 notified and disconnected. Members' standings are also read here, once for all sessions.
 """
 
@@ -41,13 +41,13 @@ class MemberStanding:
     """A member's rank among all members, with the speed of the run."""
 
     own_samples: int
-    rank: int  # rank from 1; equal numbers of samples share a rank
+    rank: int  # from 1; members with equal samples share a rank
     members: int
     samples_per_second: float = field(default=0.0, compare=False)  # speed of the run, or 0 if unknown
     time_left_s: float = field(default=0.0, compare=False)
 
     def is_news_to(self, told: MemberStanding | None) -> bool:
-        """Return whether to send this standing to a session that was last sent `told`."""
+        """Return whether this standing differs notably from `told`, the last standing sent."""
         if told is None or self != told:
             return True
         change = abs(self.samples_per_second - told.samples_per_second)
@@ -69,7 +69,7 @@ def standings(contributions: Sequence[Contribution]) -> dict[str, MemberStanding
 def presence_every_s(sessions: int, told_s: float) -> float:
     """Return the interval between presence reports, in whole seconds, for a number of sessions.
 
-    To keep changes rare, decreases of 1 s or less from `told_s`, the last one sent, are ignored.
+    `told_s` is the last interval sent; decreases by 1 s or less are ignored to limit messages.
     """
     wanted = min(max(PRESENCE_EVERY_S, math.ceil(sessions / PRESENCES_PER_SECOND)), MOST_PRESENCE_S)
     return told_s if told_s - 1 <= wanted <= told_s else wanted
@@ -77,7 +77,7 @@ def presence_every_s(sessions: int, told_s: float) -> float:
 
 @dataclass
 class _Told:
-    """The standing and presence interval last sent to a session."""
+    """The latest standing and presence interval sent to a session."""
 
     standing: MemberStanding | None = None
     presence_every_s: float = PRESENCE_EVERY_S
@@ -98,7 +98,7 @@ class SessionNews:
         self._presence_every_s = PRESENCE_EVERY_S
 
     async def refresh(self) -> None:
-        """Send all changes in the store since the last call, and renew tokens that are about to expire."""
+        """Send all changes in the database since the last call, and renew tokens before they expire."""
         jwt = await asyncio.to_thread(self._services.membership.revocations_jwt)
         if jwt != self._revocations_jwt:
             self._announce(jwt)
@@ -143,9 +143,9 @@ class SessionNews:
                 session.push(addresses_message(status.addresses))
 
     def _pace_presences(self) -> None:
-        """Adapt the presence interval to the number of sessions, so presence does not delay step reports.
+        """Adapt the presence interval to the number of sessions, to avoid delaying step reports.
 
-        Sessions receive a new interval in batches; otherwise all would report at the same time.
+        Sessions receive a new interval in batches; otherwise all would report simultaneously.
         """
         self._presence_every_s = presence_every_s(len(self._live), self._presence_every_s)
         pace = control_pb2.CoordinatorMessage(pace=control_pb2.PresencePace(every_s=self._presence_every_s))
@@ -158,17 +158,17 @@ class SessionNews:
             self._told_to(session).presence_every_s = self._presence_every_s
 
     async def _send_revoked_away(self) -> None:
-        """End revoked devices' sessions. Every call checks all, because some may be newer than the list."""
+        """End revoked devices' sessions; check all, because a session may be newer than the list."""
         for session in list(self._live.values()):
             if not session.ended and session.token.peer_id in self._revoked:
                 error = await asyncio.to_thread(self._services.membership.revocation_of, session.token.device_id)
-                if error is not None:  # None: a quarantine was just lifted
+                if error is not None:  # None: the quarantine was just lifted
                     in_quarantine = isinstance(error, QuarantinedError)
                     notice = control_pb2.RevokedNotice(reason=str(error), quarantined=in_quarantine)
                     session.end(error, last=control_pb2.CoordinatorMessage(revoked=notice))
 
     async def _end_what_is_over(self) -> None:
-        """End sessions whose device has reconnected to another replica."""
+        """End the sessions of devices that have reconnected to another replica."""
         by_id = {session.id: session for session in self._live.values() if not session.ended}
         for session_id in await asyncio.to_thread(ended_elsewhere, self._services.database, list(by_id)):
             by_id[session_id].end(opened_again())

@@ -1,11 +1,11 @@
-"""Relays: volunteers that relay traffic for unreachable peers, and the relays offered to new peers.
+"""Relays for new peers: volunteers that relay traffic for unreachable peers.
 
-New peers connect to these addresses. An address is therefore accepted only if the volunteer's
-connection to the coordinator comes from it, and if its peer ID is that of the volunteer's token.
+New peers connect to relay addresses. An address is therefore accepted only if the volunteer's
+connection to the coordinator comes from it, and its peer ID is the one in the volunteer's token.
 
-Replicas share the addresses in the database, so a new peer learns every relay from any replica. An
-address is stored while its device is connected, and for five more minutes if the replica was
-killed. If a device opens its next session on another replica, `ended_elsewhere` finds the old one.
+Replicas share the addresses in the database, so each replica can offer all relays. An address is
+stored while its device is connected, or for five more minutes if the replica was killed. If a
+device opens its next session on another replica, `ended_elsewhere` finds the old session.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from coordinator.throttling.rate_limits import Address
 from peer.network.endpoints import is_peer_address, read_endpoint
 from peer.protocol import MAX_RELAYS
 
-FORGOTTEN_S = 300.0  # silence after which a session is considered lost
+FORGOTTEN_S = 300.0  # seconds without a message after which a session is considered lost
 _AT_ONCE = 500  # maximum number of query parameters
 MAX_CLAIMED = 8
 
@@ -34,7 +34,7 @@ def relay_of(claimed: Sequence[str], peer_id: str, caller: Address) -> str:
 
 
 def some_of(relays: Iterable[str], peer_id: str, rng: random.Random) -> tuple[str, ...]:
-    """Return a random selection of relays, to spread the load, but never the new peer (`peer_id`) itself."""
+    """Return a random selection of relays, to spread the load, without the new peer (`peer_id`)."""
     others = sorted(relay for relay in relays if relay and not relay.endswith(f"/{peer_id}"))
     return tuple(rng.sample(others, min(MAX_RELAYS, len(others))))
 
@@ -48,7 +48,7 @@ def offer_relay(database: Database, session_id: str, address: str) -> None:
 
 
 def relays(database: Database, now: float) -> list[str]:
-    """Return the relay addresses of the devices that are online."""
+    """Return the relay addresses of all online devices."""
     offered = (
         select(RelayOffer.address).join(DeviceSession, DeviceSession.id == RelayOffer.session_id).where(is_online(now))
     )
@@ -57,7 +57,7 @@ def relays(database: Database, now: float) -> list[str]:
 
 
 def forget_relays_of_the_gone(database: Database, now: float) -> None:
-    """Delete relay offers left by a killed replica, whose sessions have ended or been silent for long."""
+    """Delete relay offers of ended or lost sessions, which a killed replica leaves behind."""
     offering = select(DeviceSession.id).join(RelayOffer, RelayOffer.session_id == DeviceSession.id)
     gone = offering.where(or_(DeviceSession.ended_at.is_not(None), DeviceSession.last_seen_at <= now - FORGOTTEN_S))
     with database.begin() as session:
@@ -65,7 +65,7 @@ def forget_relays_of_the_gone(database: Database, now: float) -> None:
 
 
 def ended_elsewhere(database: Database, session_ids: Sequence[str]) -> set[str]:
-    """Return the sessions that ended because their device opened another one on any replica."""
+    """Return the sessions that ended because the device opened another session on any replica."""
     ended: set[str] = set()
     with database() as session:
         for start in range(0, len(session_ids), _AT_ONCE):

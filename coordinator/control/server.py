@@ -41,7 +41,7 @@ _OPTIONS = (
     ("grpc.max_receive_message_length", MAX_PEER_MESSAGE_BYTES),
     ("grpc.max_metadata_size", 16 * 1024),
     ("grpc.max_concurrent_streams", 16),  # limit per connection; a peer needs two
-    # Limits on the peers' pings. Peers that do not respond to the server's pings are disconnected.
+    # Limits on peers' pings. Peers that do not answer the server's pings are disconnected.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 15_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
@@ -85,7 +85,7 @@ class ControlServer:
         tls: TlsFiles,
         limits: DoorLimits = DoorLimits(),  # noqa: B008 # the class is frozen
     ) -> ControlServer:
-        """Serve on host:port (port 0: any free port, then in `port`). Raises `PortTakenError`."""
+        """Serve on host:port (0: any free port, stored in `port`). Raises `PortTakenError`."""
         nonces = NonceStore(nonce_key(tls.key), services.database, services.clock)
         credentials = _read_credentials(tls)
         listening = bound_socket(Listener(host, port, "the control plane", "`control_port` in settings.yaml"))
@@ -107,7 +107,7 @@ class ControlServer:
         return cls(server, door, listening.getsockname()[1], sessions, news, visitors, checks, ear)
 
     async def stop(self) -> None:
-        """Shut down gracefully: fail health checks, end sessions (peers will reconnect), stop serving."""
+        """Shut down gracefully: fail health checks, end sessions (peers reconnect), stop serving."""
         self._watching.cancel()
         await asyncio.gather(self._watching, return_exceptions=True)
         await self._checks.enter_graceful_shutdown()
@@ -123,7 +123,7 @@ class ControlServer:
             ear.look()
             try:
                 await self._news.refresh()
-            except Exception:  # fault boundary of a poll: the next one may succeed
+            except Exception:  # fault boundary of a poll: the next poll may succeed
                 logger.exception("Cannot read the store for the open sessions; trying again")
             await ear.rest(REFRESH_EVERY_S)
 
@@ -131,7 +131,7 @@ class ControlServer:
 class CallCounter(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has no annotations
     """The outermost interceptor, which counts all calls of known methods, including rejected ones.
 
-    The inner `Doorkeeper` turns every handler into one with a stream of requests.
+    The inner interceptor, `Doorkeeper`, turns every handler into one with a stream of requests.
     """
 
     def __init__(self, telemetry: Telemetry) -> None:
@@ -140,7 +140,7 @@ class CallCounter(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
     ) -> Any | None:
-        """Wrap a method's handler with a counter. Return None for unknown methods, to bound the labels."""
+        """Wrap a method's handler with a counter. Return None for unknown methods: labels are bounded."""
         handler = await continuation(handler_call_details)
         if handler is None:
             return None
@@ -156,7 +156,7 @@ class CallCounter(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has
 
 
 class _HealthChecks(health.aio.HealthServicer):  # type: ignore[misc]  # gRPC has no annotations
-    """The standard health service without `Watch`, whose streams could be held open indefinitely."""
+    """The standard health service without `Watch`, whose streams could stay open indefinitely."""
 
     async def Watch(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: ARG002, N802  # the service's names
         """Reject the call; `Check` returns the same information."""

@@ -1,10 +1,10 @@
-"""The control plane's servicer: challenge, join, login, renewal, names, files, visitors' calls.
+"""The control plane's servicer: challenge, join, login, renewal, names, files, anonymous calls.
 
-Handlers verify proofs and respond. They call the business logic in threads, because it is
-synchronous (`coordinator.members.membership`, `coordinator.ledger`, `coordinator.control.visitors`).
+Handlers verify proofs and respond. They call the synchronous business logic in threads
+(`coordinator.members.membership`, `coordinator.ledger`, `coordinator.control.visitors`).
 `answering` records expected errors as refusals. `coordinator.control.session` serves sessions.
 
-A device proves possession of its key by signing a nonce, which is valid once, on any replica:
+A device proves possession of its key by signing a single-use nonce, which is valid on any replica:
 
     nonce = random (12 bytes) | expiry, Unix seconds (4) | HMAC-SHA256 of these (16)
 
@@ -67,7 +67,7 @@ logger = logging.getLogger(__name__)
 
 
 class ControlServicer(control_pb2_grpc.ControlServicer):
-    """The handlers of all calls; `control.proto` documents each call."""
+    """The handlers of all gRPC calls; `control.proto` documents each call."""
 
     def __init__(
         self, services: RunServices, nonces: NonceStore, sessions: SessionServer, visitors: Visitors, door: Door
@@ -78,7 +78,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         self._rng = random.Random()
 
     async def Challenge(self, request: control_pb2.ChallengeRequest, context: Any) -> control_pb2.ChallengeReply:  # noqa: N802
-        """Issue a nonce, with information that a peer checks before it trusts its own settings."""
+        """Issue a nonce, with the information that a peer checks before it joins."""
         async with answering(context, self._services.refusals, "join"):
             if request.protocol_version != PROTOCOL_VERSION:
                 raise VersionError(
@@ -142,7 +142,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
     async def ChooseName(  # noqa: N802
         self, request: control_pb2.ChooseNameRequest, context: Any
     ) -> control_pb2.ChooseNameReply:
-        """Set the public name of a device's member: a chosen name, no name, or the member's own name."""
+        """Set the public name of a device's member: a chosen name, a number, or the member's own name."""
         async with answering(context, self._services.refusals, "name"):
             if len(request.display_name) > MAX_NAME_CHARS:
                 raise RequestError(f"`display_name` must not be longer than {MAX_NAME_CHARS} characters.")
@@ -167,13 +167,13 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
     async def Checkpoint(  # noqa: N802
         self, request: control_pb2.CheckpointRequest, context: Any
     ) -> control_pb2.CheckpointReply:
-        """Return the download address of the newest checkpoint to a member."""
+        """Return the download URL of the newest checkpoint to a member."""
         async with answering(context, self._services.refusals, "file"):
             await asyncio.to_thread(self._services.membership.check, request.token)
             return await asyncio.to_thread(_offered_checkpoint, self._services)
 
     async def Session(self, _request_iterator: Any, context: Any) -> None:  # noqa: N802
-        """Serve one session of a device, reading and writing through `context`."""
+        """Serve a device's session, reading and writing through `context`."""
         async with answering(context, self._services.refusals, "session"):
             await self._sessions.serve(context)
 
@@ -190,7 +190,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
     async def DialBack(  # noqa: N802
         self, request: control_pb2.DialBackRequest, context: Any
     ) -> control_pb2.DialBackReply:
-        """Connect back to the caller, to test whether other peers can connect to it."""
+        """Connect back to the caller, to test its reachability for other peers."""
         async with answering(context, self._services.refusals, "visit"):
             word = self._visitors.dial_back(self._door.caller(context), request.port, request.udp_port)
             return control_pb2.DialBackReply(word=word)
@@ -204,9 +204,9 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         | control_pb2.ChooseNameRequest,
         *further: bytes,
     ) -> None:
-        """Raise an error unless the request's key signed a valid nonce. Only then store the nonce as used.
+        """Verify that the request's key signed a valid nonce, and then mark the nonce as used.
 
-        `further` are additional bytes covered by the signature.
+        The signature also covers the bytes in `further`. Raises `TokenError` or `RequestError`.
         """
         self._nonces.check(request.nonce)
         challenge = challenge_bytes(purpose, self._run, request.nonce, request.public_key, *further)
@@ -233,7 +233,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
 
 
 class NonceStore:
-    """A thread-safe issuer of nonces that accepts each nonce once."""
+    """A thread-safe issuer and verifier of single-use nonces."""
 
     def __init__(self, key: bytes, database: Database, clock: Callable[[], float]) -> None:
         self._key, self._database, self._clock = key, database, clock
@@ -252,7 +252,7 @@ class NonceStore:
             raise _stale()
 
     def redeem(self, nonce: bytes) -> None:
-        """Accept a nonce once. Raises `RequestError` if it is foreign, used or expired."""
+        """Mark a nonce as used. Raises `RequestError` if it is foreign, used or expired."""
         self.check(nonce)
 
         def spend(session: Session) -> None:
@@ -261,7 +261,7 @@ class NonceStore:
             session.execute(delete(SpentNonce).where(SpentNonce.expires_at <= self._clock()))
             session.add(SpentNonce(nonce=nonce, expires_at=float(_expiry(nonce))))
 
-        self._database.transact(spend)  # of two concurrent calls, the second fails on retry
+        self._database.transact(spend)  # of two concurrent calls, the retry of the second fails
 
     def _code(self, body: bytes) -> bytes:
         return hmac.new(self._key, body, hashlib.sha256).digest()[:_CODE_BYTES]
@@ -276,7 +276,7 @@ def _stale() -> RequestError:
 
 
 def nonce_key(tls_key: Path) -> bytes:
-    """Derive the nonce key, which is equal on all replicas with this TLS key. Raises `StorageError`."""
+    """Derive the nonce key from the TLS key, so that all replicas share it. Raises `StorageError`."""
     try:
         return hmac.digest(tls_key.read_bytes(), b"manyhands-nonces-v1", "sha256")
     except OSError as error:
@@ -285,13 +285,13 @@ def nonce_key(tls_key: Path) -> bytes:
 
 @asynccontextmanager
 async def answering(context: Any, refusals: RefusalRecorder, kind: Kind) -> AsyncIterator[None]:
-    """Handle a request: record `ManyhandsError`s as refusals, and hide other errors from the caller."""
+    """Handle a request's errors: record `ManyhandsError`s as refusals; hide others from the caller."""
     try:
         yield
     except UnreachableError as error:  # internal, for example during shutdown; not recorded
         await context.abort(status_of(error), str(error), metadata_of(error))
     except ManyhandsError as error:
-        logger.info("Refused a %s request: %s", kind, error)  # without the address, which must not be stored
+        logger.info("Refused a %s request: %s", kind, error)  # no address, because logs must not contain any
         await refusals.record(kind, error)
         await context.abort(status_of(error), str(error), metadata_of(error))
     except Exception:  # fault boundary of a request: no details for the caller
@@ -319,14 +319,14 @@ async def _read_chunks(file: RunFile) -> AsyncIterator[bytes]:
 
 
 def _offered_checkpoint(services: RunServices) -> control_pb2.CheckpointReply:
-    """Return where joining peers can download the newest published checkpoint, or an empty reply."""
+    """Return the download URL of the newest published checkpoint, or an empty reply."""
     status = read_swarm_status(services.database)
     newest = next((row for row in checkpoints(services.database) if not row.withheld), None)
     if status is None or newest is None:
         return control_pb2.CheckpointReply()
     try:
         files = _state_files(services.checkpoint_dir(newest.step), newest.manifest_sha256)
-    except (StorageError, KeyError):  # the checkpoint was just removed, or its optimizer has other files
+    except (StorageError, KeyError):  # the checkpoint was just removed, or its optimizer writes other files
         return control_pb2.CheckpointReply()
     address = f"{services.web_address}/api/v1/checkpoints/{newest.step}"
     return control_pb2.CheckpointReply(address=address, step=newest.step, swarm_step=status.step, files=files)

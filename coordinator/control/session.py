@@ -1,11 +1,11 @@
-"""Sessions of devices: admission, a reader of the peer's messages, and a writer with a queue.
+"""Device sessions: admission, a reader of the peer's messages, and a writer with a queue.
 
-A device has one session at a time: a new one ends its predecessor. The reader never writes. All
-messages to the peer go through the session's queue, because a gRPC stream allows only one write at
-a time. `coordinator.control.news` adds messages about changes in the store.
+A device has one session at a time: a new session ends the previous one. The reader never writes.
+All messages to the peer go through the session's queue, because a gRPC stream allows only one write
+at a time. `coordinator.control.news` adds messages about changes in the database.
 
 Devices report their presence every few seconds, and only the latest report matters. `PresenceBook`
-writes all reports in one transaction per second, so no session waits for the database.
+writes all reports in one transaction per second, so sessions do not wait for the database.
 """
 
 from __future__ import annotations
@@ -44,34 +44,34 @@ logger = logging.getLogger(__name__)
 QUEUE_MESSAGES = 256
 WRITE_EVERY_S = 1.0
 HANDSHAKE_TIMEOUT_S = 15.0
-NEWS_S, NEWS = 86_400.0, 3  # age limit and number of the announcements sent to a new session
-WRITE_TIMEOUT_S = 30.0  # timeout after which a peer that does not read is disconnected
-MESSAGES_PER_SECOND, MESSAGES_AT_ONCE = 100.0, 300.0  # limits on a peer's messages, including a backlog of reports
+NEWS_S, NEWS = 86_400.0, 3  # maximum age and number of announcements sent to a new session
+WRITE_TIMEOUT_S = 30.0  # timeout for disconnecting a peer that does not read
+MESSAGES_PER_SECOND, MESSAGES_AT_ONCE = 100.0, 300.0  # limits for a peer, including its backlog of reports
 INTERNAL_FAILURE = "The coordinator failed to handle a message; its log says why."
 
 
 @dataclass(frozen=True)
 class End:
-    """The last item in a session's queue: the end of the session, with an error if there was one."""
+    """The last item in a session's queue, with the error that ended the session, if any."""
 
     error: ManyhandsError | None = None
 
 
 @dataclass(eq=False)
 class LiveSession:
-    """An open session, with the messages its writer has yet to send."""
+    """An open session, with the queue of messages to send."""
 
     id: str
     token: AccessToken
     caller: Address
-    relay: str = ""  # address at which the device relays for others, or "" if it does not
+    relay: str = ""  # address at which the device relays for other peers, or ""
     ended: bool = False
     outgoing: asyncio.Queue[control_pb2.CoordinatorMessage | End] = field(
         default_factory=lambda: asyncio.Queue(QUEUE_MESSAGES)
     )
 
     def push(self, message: control_pb2.CoordinatorMessage) -> bool:
-        """Queue a message. Return False if it is dropped because the peer has stopped reading."""
+        """Queue a message, or drop it and return False if the peer has stopped reading."""
         has_room = not self.outgoing.full()
         if has_room:
             self.outgoing.put_nowait(message)
@@ -90,7 +90,7 @@ class LiveSession:
 
 
 class SessionServer:
-    """A server of sessions over gRPC streams; a device's new session replaces its old one."""
+    """A server of sessions over gRPC streams; a device's new session replaces the old one."""
 
     def __init__(self, services: RunServices, door: Door) -> None:
         self._services, self._door = services, door
@@ -106,7 +106,7 @@ class SessionServer:
             session.end(UnreachableError("The coordinator is stopping."))
 
     async def close(self) -> None:
-        """Write all received reports and presences; call this after the streams have ended."""
+        """Write all pending reports and presences; call this after the streams have ended."""
         await self._reports.close()
         await self._presences.close()
 
@@ -127,7 +127,7 @@ class SessionServer:
         )
         session = LiveSession(session_id, token, self._door.caller(context))
         try:
-            await self._queue_welcome(session)  # the welcome must be the first message, before any update
+            await self._queue_welcome(session)  # the welcome must precede all updates
             self._add(session)
             with services.telemetry.sessions_open.track_inprogress(), about_session(session_id):
                 await _Conversation(services, session, context, self._reports, self._presences).run()
@@ -149,7 +149,7 @@ class SessionServer:
         session.push(control_pb2.CoordinatorMessage(welcome=welcome))
 
     def _add(self, session: LiveSession) -> None:
-        """Register a session, and end an older one of the same device."""
+        """Register a session, and end an older session of the same device."""
         device_id = session.token.device_id
         if self._closing or (len(self.live) >= self._door.limits.sessions and device_id not in self.live):
             raise UnreachableError("The coordinator takes no more sessions now; it will be tried again.")
@@ -163,8 +163,8 @@ class SessionServer:
             del self.live[session.token.device_id]
 
     async def _shake_hands(self, context: Any) -> tuple[AccessToken, control_pb2.Hello]:
-        """Challenge the peer. Return its verified token and its hello."""
-        nonce = secrets.token_bytes(NONCE_BYTES)  # valid in this stream only, therefore not stored
+        """Challenge the peer; return the peer's verified token and hello message."""
+        nonce = secrets.token_bytes(NONCE_BYTES)  # valid only in this stream, so not stored
         challenge = control_pb2.SessionChallenge(nonce=nonce)
         await context.write(control_pb2.CoordinatorMessage(challenge=challenge))
         message = await context.read()
@@ -228,7 +228,7 @@ class _Conversation:
             session.push(announcement_message(news.text))
 
     async def _read_all(self) -> None:
-        """Read messages until the peer's goodbye or an error, either of which ends the session."""
+        """Read messages until the peer's goodbye or an error, and then end the session."""
         error: ManyhandsError | None = None
         try:
             while (message := await self._context.read()) is not grpc.aio.EOF:
@@ -259,7 +259,7 @@ class _Conversation:
                 )
 
     async def _take_report(self, message: control_pb2.StepReport) -> None:
-        """Accept a report, reject it, or ask for it again when the keeper may have reached its step."""
+        """Accept or reject a report, or request a retransmission if its step is ahead of the keeper."""
         token, services = self._session.token, self._services
         try:
             report = report_from_wire(message)
@@ -274,7 +274,7 @@ class _Conversation:
         await self._session.outgoing.put(control_pb2.CoordinatorMessage(ack=ack))
 
     async def _take_lost(self, message: control_pb2.Lost) -> None:
-        """Record lost samples that are in no step report, or reject the message permanently."""
+        """Record lost samples that are not in any step report, or reject the message permanently."""
         token, services = self._session.token, self._services
         try:
             lost = lost_from_wire(message)
@@ -288,7 +288,7 @@ class _Conversation:
         await self._session.outgoing.put(control_pb2.CoordinatorMessage(ack=ack))
 
     async def _take_suspicion(self, message: control_pb2.Suspicion) -> None:
-        """Store this member's suspicion of a peer; record an invalid one as a refusal."""
+        """Store this member's suspicion of a peer, or record an invalid suspicion as a refusal."""
         services, witness = self._services, self._session.token.device_id
         claim = SuspicionReport(message.peer_id, message.kind, message.step, message.detail)
         try:
@@ -297,7 +297,7 @@ class _Conversation:
             await services.refusals.record("session", error, witness)
 
     async def _take_presence(self, message: control_pb2.Presence) -> None:
-        """Record the device's presence; drop an implausible one and record a refusal."""
+        """Record the device's presence, or record a refusal if the presence is implausible."""
         services, session = self._services, self._session
         await self._take_relay(relay_of(message.relay_addresses, session.token.peer_id, session.caller))
         try:
@@ -315,7 +315,7 @@ class _Conversation:
             await services.refusals.record("session", error, self._session.token.device_id)
 
     async def _take_relay(self, relay: str) -> None:
-        """Store this device's relay address for new peers on all replicas, if it has changed."""
+        """Store this device's relay address, if changed, for new peers on all replicas."""
         services, session = self._services, self._session
         if relay != session.relay:
             session.relay = relay
@@ -323,7 +323,7 @@ class _Conversation:
 
 
 def opened_again() -> RequestError:
-    """Return the error for a session whose device has opened another one on any replica."""
+    """Return the error for a session whose device has opened another session on any replica."""
     return RequestError("The same device opened another session: is it running twice?")
 
 
@@ -339,7 +339,7 @@ def addresses_message(addresses: Sequence[str]) -> control_pb2.CoordinatorMessag
 
 
 class PresenceBook:
-    """A buffer of presence claims to be written, one per session; used from one event loop."""
+    """A buffer of presence claims to write, one per session; used from one event loop."""
 
     def __init__(self, database: Database, write_every_s: float = WRITE_EVERY_S) -> None:
         self._database, self._write_every_s = database, write_every_s
@@ -348,7 +348,7 @@ class PresenceBook:
         self._closing = asyncio.Event()
 
     def note(self, session_id: str, claim: PresenceClaim) -> None:
-        """Store a session's latest claim until it is written."""
+        """Buffer a session's latest claim until the next write."""
         self._unwritten[session_id] = claim
         if self._writing is None:
             self._writing = asyncio.create_task(self._write_while_needed())

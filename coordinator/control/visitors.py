@@ -1,7 +1,7 @@
 """Calls without an account: the run's requirements, the caller's bandwidth and reachability.
 
-`manyhands doctor` makes these calls before a person joins. They must be cheap: the rate per caller
-and the concurrent work are limited, and nothing sent by callers is stored.
+`manyhands doctor` makes these calls before a person joins. To keep them cheap, the rate per caller
+and the concurrent work are limited, and no data from callers is stored.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DATAGRAMS, DATAGRAM_EVERY_S = 3, 0.3
 
 
 class Visitors:
-    """The handlers of calls without an account, with limits; used from one event loop until `close`."""
+    """The handlers of calls without an account, with limits; used from one event loop."""
 
     def __init__(self, services: RunServices, clock: Callable[[], float]) -> None:
         self._services = services
@@ -55,7 +55,7 @@ class Visitors:
     async def probe(
         self, caller: Address, chunks: AsyncIterator[control_pb2.ProbeUp], send: Callable[[Any], Awaitable[None]]
     ) -> None:
-        """Receive data, return its size, and send the requested amount, within `PROBE_TIMEOUT_S`."""
+        """Receive data, send its size and the requested amount of data, within `PROBE_TIMEOUT_S`."""
         self._probes.admit(caller)
         if self._probing >= PROBES_AT_ONCE:
             raise RequestError("The coordinator is measuring other lines: try again in a minute.")
@@ -68,10 +68,10 @@ class Visitors:
             self._probing -= 1
 
     def dial_back(self, caller: Address, port: int, udp_port: int = 0) -> bytes:
-        """Start connecting to the caller's own address. Return the random bytes that it will receive.
+        """Start connecting to the caller's own address. Return the random bytes to be sent to it.
 
         A port of 0 is skipped. The caller chooses the port but not the content, and only a listener
-        on that port sees whether it worked. Callers thus cannot probe their neighbours.
+        on that port sees the result, so callers cannot probe their neighbours.
         """
         _require_port("port", port, may_lack=bool(udp_port))
         _require_port("udp_port", udp_port, may_lack=True)
@@ -101,7 +101,7 @@ async def _exchange(chunks: AsyncIterator[control_pb2.ProbeUp], send: Callable[[
 
 
 async def _take_in(chunks: AsyncIterator[control_pb2.ProbeUp]) -> tuple[int, int]:
-    """Return the numbers of bytes received and requested. Raises `RequestError` above the limit."""
+    """Return the numbers of received and requested bytes. Raises `RequestError` above the limit."""
     received = wanted = 0
     async for chunk in chunks:
         received += len(chunk.data)
@@ -117,7 +117,7 @@ def _require_port(name: str, port: int, may_lack: bool) -> None:
 
 
 async def _say(address: Address, port: int, udp_port: int, word: bytes) -> None:
-    """Send the random bytes by TCP and UDP; ignore errors, because the caller sees what arrives."""
+    """Send random bytes by TCP and UDP; ignore errors, because the caller sees the result."""
     ways = [*([_connect(address, port, word)] if port else []), *([_send(address, udp_port, word)] if udp_port else [])]
     await asyncio.gather(*ways)
 
@@ -131,7 +131,7 @@ async def _connect(address: Address, port: int, word: bytes) -> None:
 
 
 async def _send(address: Address, port: int, word: bytes) -> None:
-    """Send several datagrams, because some may be lost, from a port unknown to the caller's router."""
+    """Send several datagrams, in case of loss, from a port unknown to the caller's router."""
     loop = asyncio.get_running_loop()
     with suppress(OSError):
         transport, _ = await loop.create_datagram_endpoint(asyncio.DatagramProtocol, remote_addr=(str(address), port))

@@ -1,5 +1,5 @@
-"""The ledger: the samples of each step, counted exactly once, and the state of devices and the swarm.
+"""The ledger of samples, each counted exactly once, with the state of devices and of the swarm.
 
-`ledger` records reports and receipts, `judgement` validates and counts them, `reading` and `speed`
-compute results. The other modules maintain tables of their own.
+`ledger` records reports and receipts, `judgement` validates and counts them, and `reading` and
+`speed` compute results. Each of the other modules maintains its own tables.
 """

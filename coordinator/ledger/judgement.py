@@ -1,4 +1,4 @@
-"""Validate reports, count samples from receipts, and compute the totals of each step.
+"""Validation of reports, sample counts from receipts, and the totals of each step.
 
 All functions are pure; `coordinator.ledger.ledger` reads their inputs and writes their results.
 """
@@ -16,25 +16,25 @@ from peer.reporting.messages import CLAIM_BOUNDS, MAX_LONG, MAX_REASON_CHARS, Lo
 from peer.verification.receipts import Confirmation, credited
 
 STEPS_AHEAD = 2
-STEPS_PER_SECOND = 2.0  # faster than any swarm; bounds the steps taken since the keeper's last status
-KEPT_OTHERS = 4  # receipts besides the keeper's; without that and the claimant's own, three decide, so one may lie
+STEPS_PER_SECOND = 2.0  # faster than any swarm; limits the steps since the keeper's last status
+KEPT_OTHERS = 4  # besides the keeper's; three remain without the claimant's own, so one may be false
 SPREAD = 0.25  # tolerance as a fraction of the median loss; small microbatches differ by a few percent
 LEAST_SPREAD = 0.05  # additional absolute tolerance, for losses near zero
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """A report with the device and session that sent it."""
+    """A report, with the device and session that sent it."""
 
     device_id: str
     session_id: str | None
     seq: int  # unique per device
     report: StepReport
-    completed_at: float  # Unix time by the peer's clock
+    completed_at: float  # Unix time on the peer's clock
 
     @property
     def number(self) -> tuple[str, int]:
-        """The device and sequence number, which identify a retransmitted report."""
+        """The device and sequence number, which identify retransmissions of a report."""
         return self.device_id, self.seq
 
     @property
@@ -45,7 +45,7 @@ class Delivery:
 
 @dataclass(frozen=True)
 class ReportVerdict:
-    """The response to a report; a peer retransmits a rejected report only if it is ahead of the keeper."""
+    """The response to a report; peers retransmit rejected reports that are ahead of the keeper."""
 
     accepted: bool
     reason: str = ""
@@ -59,27 +59,27 @@ class Facts:
     now: float
     joined_at: float  # time at which the device joined the run
     current_era: int
-    last_counting_step: int | None  # last valid step of the report's era, or None if all are valid
-    horizon_step: int  # highest plausible step of the report's era at present
+    last_counting_step: int | None  # last valid step of the report's era; None if all are valid
+    horizon_step: int  # highest step currently plausible in the report's era
     target_batch_size: int
     known: bool  # True if the ledger already contains this report
-    reported_already: bool  # True if the ledger has another report of the device for this step and era
+    reported_already: bool  # True if the ledger has the device's report for this step and era
 
 
 class ReportOutcome(Enum):
-    """The possible results of judging a report."""
+    """The possible outcomes for a report."""
 
-    COUNTED = "counted"  # stored; receipts determine the number of its samples that count
-    UNDONE = "undone"  # stored but not counted, because its step was undone by a return to a checkpoint
+    COUNTED = "counted"  # stored; receipts determine the number of counted samples
+    UNDONE = "undone"  # stored but not counted; a return to a checkpoint has undone the step
     KNOWN = "known"  # retransmission: accepted, but not counted again
-    AHEAD = "ahead"  # not stored; the peer retransmits it when the keeper has reached its step
+    AHEAD = "ahead"  # not stored; the peer retransmits it once the keeper reaches the step
     SECOND = "second"  # rejected as the device's second report for the step, but its receipt is used
     REFUSED = "refused"  # rejected as implausible
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """The outcome for a report, with the reason, and the lost samples and the time to record."""
+    """The outcome for a report with its reason, and the lost samples and time to record."""
 
     outcome: ReportOutcome
     reason: str = ""
@@ -93,7 +93,7 @@ class Judgement:
 
     @property
     def refused(self) -> bool:
-        """True if the report is rejected permanently; the device need not retransmit it."""
+        """True if the report is rejected permanently, so that retransmission is pointless."""
         return self.outcome in (ReportOutcome.SECOND, ReportOutcome.REFUSED)
 
     @property
@@ -109,9 +109,9 @@ class Judgement:
 
 
 def judge(delivery: Delivery, facts: Facts) -> Judgement:
-    """Decide whether a report is plausible, and what to record for it.
+    """Decide whether a report is plausible, and which samples and time to record.
 
-    Steps slightly beyond the keeper's are plausible: the swarm also trains while the keeper hangs.
+    Steps slightly ahead of the keeper are plausible: the swarm keeps training if the keeper hangs.
     """
     report = delivery.report
     if facts.known:
@@ -126,12 +126,12 @@ def judge(delivery: Delivery, facts: Facts) -> Judgement:
         reason = f"step {report.step} is ahead of the keeper, which knows those up to {facts.horizon_step}"
         return Judgement(ReportOutcome.AHEAD, reason)
     undone = facts.last_counting_step is not None and report.step > facts.last_counting_step
-    at = min(max(delivery.completed_at, facts.joined_at), facts.now)  # limits the effect of a wrong clock
+    at = min(max(delivery.completed_at, facts.joined_at), facts.now)  # limits the effect of wrong clocks
     return Judgement(ReportOutcome.UNDONE if undone else ReportOutcome.COUNTED, "", report.lost, at)
 
 
 def _fault(delivery: Delivery, facts: Facts) -> str:
-    """Return a short reason why a report is implausible, or an empty string."""
+    """Return a short reason why a report is implausible, or "" if it is plausible."""
     report = delivery.report
     claims = {each.name: getattr(report, each.name) for each in fields(report)}
     claims |= {"seq": delivery.seq, "completed_at": delivery.completed_at}
@@ -151,7 +151,7 @@ def _fault(delivery: Delivery, facts: Facts) -> str:
 
 
 def _limits(facts: Facts) -> dict[str, float]:
-    """Return the upper limit of each number in a report; the lower limit is 0."""
+    """Return the upper limit of each numeric field of a report; the lower limit is 0."""
     claims = {name: bound.at(facts.target_batch_size) for name, bound in CLAIM_BOUNDS.items()}
     return claims | {"seq": MAX_LONG, "era": facts.current_era}
 
@@ -162,13 +162,13 @@ def step_horizon(known_step: int, known_for_s: float) -> int:
 
 
 def judge_lost(lost: Lost, target_batch_size: int) -> str:
-    """Return why lost samples reported outside step reports are implausible, or an empty string."""
+    """Return why separately reported lost samples are implausible, or "" if they are plausible."""
     claimed, most = sum(lost.by_cause.values()), int(CLAIM_BOUNDS["lost_samples"].at(target_batch_size))
     return f"{claimed} lost samples are more than {most}" if claimed > most else ""
 
 
 class SampleClaim(NamedTuple):
-    """The fields of a report needed for counting. A tuple for speed, as a step may have thousands."""
+    """The fields of a report needed for counting; a tuple, for speed with thousands of reports."""
 
     report_id: int
     device_id: str
@@ -183,7 +183,7 @@ class SampleClaim(NamedTuple):
 
 @dataclass(frozen=True)
 class KeptReceipt:
-    """A stored receipt: the number of samples received from each device, by its number."""
+    """A stored receipt: a map from device numbers to the numbers of received samples."""
 
     receipt_id: int
     device_id: str
@@ -203,10 +203,10 @@ class StepSums(NamedTuple):
 
 
 def chosen(step: int, receipts: Sequence[KeptReceipt]) -> set[int]:
-    """Return the ids of the receipts to keep for a step: the keeper's and those of up to four members.
+    """Return the ids of the receipts to keep for a step: the keeper's and up to four members'.
 
-    Members are ranked by a hash of step and device, with at most one receipt each, so neither early
-    arrival nor a large number of devices helps.
+    Receipts are ranked by a hash of step and device, with at most one receipt per member, so early
+    arrival gives no advantage.
     """
     keepers = [receipt.receipt_id for receipt in receipts if receipt.is_keeper][:1]
     of_each_member: dict[int, int] = {}
@@ -221,9 +221,9 @@ def _lot(step: int, device_id: str) -> bytes:
 
 
 def count(claims: Sequence[SampleClaim], receipts: Sequence[KeptReceipt]) -> dict[int, int | None]:
-    """Return the number of samples that count for each claim, by report id; None if there is no receipt yet.
+    """Return each claim's counted samples, by report id; None if no receipt has arrived yet.
 
-    `claims` must be in order of arrival: if a device reports a step twice, only the first counts.
+    `claims` must be in order of arrival: of two reports by one device, only the first counts.
     """
     counted: dict[int, int | None] = {}
     devices: set[str] = set()
@@ -247,7 +247,7 @@ def _words(claim: SampleClaim, receipts: Sequence[KeptReceipt]) -> list[Confirma
 
 
 def step_sums(claims: Sequence[SampleClaim], counted: Mapping[int, int | None], loss_before: float | None) -> StepSums:
-    """Return the sums of a step, including samples not yet confirmed by any receipt.
+    """Return the sums of a step, including samples that await a receipt.
 
     Training losses are weighted by confirmed samples, or by claimed samples if none are confirmed.
     `loss_before` is the previous step's loss, or None if it is unknown.
@@ -267,9 +267,9 @@ def step_sums(claims: Sequence[SampleClaim], counted: Mapping[int, int | None], 
 def loss_sums(reported: Sequence[tuple[float, int]], before: float | None) -> tuple[float, int]:
     """Return the sum of loss * samples and the sum of samples over (loss, samples) pairs.
 
-    Losses cannot be confirmed by receipts. However, all devices use the same parameters and similar
-    samples in a step, so their losses are close. Each loss is therefore clamped to the weighted
-    median plus or minus (25 % + 0.05). `before` is the previous step's loss or None (`_median`).
+    Receipts cannot confirm losses. However, all devices use the same parameters and similar samples
+    in a step, so their losses are close. Each loss is therefore clamped to the weighted median plus
+    or minus (25 % + 0.05). `before` is the previous step's loss or None (`_median`).
     """
     reported = [(loss, samples) for loss, samples in reported if samples > 0]
     if not reported:
@@ -282,7 +282,7 @@ def loss_sums(reported: Sequence[tuple[float, int]], before: float | None) -> tu
 
 
 def _median(ordered: Sequence[tuple[float, int]], before: float | None) -> float:
-    """Return the weighted median loss; if two qualify, the one closer to `before` (None: the lower one)."""
+    """Return the weighted median loss; of two medians, the one closer to `before` (None: the lower)."""
     half, passed = sum(samples for _, samples in ordered) / 2, 0
     for place, (loss, samples) in enumerate(ordered):
         passed += samples

@@ -1,4 +1,4 @@
-"""The status of the swarm, one row that the keeper updates about once a second for the service."""
+"""The status of the swarm, a row that the keeper updates about once a second for the service."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from coordinator.store.eras import current_era
 from coordinator.store.models import SwarmStatus
 from coordinator.store.notify import Topic, tell
 
-KEEPER_SILENT_S = 120.0  # longer than a busy machine takes for a round or a restart
+KEEPER_SILENT_S = 120.0  # longer than a round or a restart on a busy machine
 _STATUS_ROW = 1
 
 
@@ -27,7 +27,7 @@ class KeeperView:
     samples_per_second: float  # speed of the run (`coordinator.ledger.speed`)
     eta_s: float | None  # seconds until the batch is full at that speed
     addresses: tuple[str, ...]  # libp2p multiaddresses of the keeper
-    updated_at: float  # time at which the keeper's p2p daemon last responded
+    updated_at: float  # time of the last response from the keeper's p2p daemon
 
 
 def write_swarm_status(
@@ -62,7 +62,7 @@ def write_swarm_status(
 
 
 def tell_keeper_addresses(database: Database, addresses: Sequence[str]) -> bool:
-    """Store the addresses of a restarted keeper before its first status. Return whether they are new."""
+    """Store a restarted keeper's addresses before its first status. Return whether they changed."""
     with database.begin() as session:
         row = session.get(SwarmStatus, _STATUS_ROW)
         if row is None:

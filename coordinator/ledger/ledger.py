@@ -1,14 +1,14 @@
-"""The ledger: adds reports to steps and contributions, as far as receipts confirm their samples.
+"""The ledger, which adds the confirmed samples of reports to steps and contributions.
 
-This module does the I/O for writing; `coordinator.ledger.judgement` makes the decisions, and
+This module writes to the database; `coordinator.ledger.judgement` makes the decisions, and
 `coordinator.ledger.reading` reads. The transaction that stores a report or a receipt also updates
-all sums that depend on it: counted samples, the step's sums, and the device's daily sums and
-lost samples. The order of arrival is therefore irrelevant, and reading the sums is cheap.
+the dependent sums: counted samples, the step's sums, and the device's daily sums and lost samples.
+The order of arrival is therefore irrelevant, and reading the sums is cheap.
 
 Lost samples were computed but not used in any step. They are summed by device, day and cause, for
-display to members. Devices report them with their step reports, or separately when they leave. The
-coordinator adds the samples of reports it rejects and of devices it cuts off. Lost samples earn
-nothing, so there is no incentive to exaggerate them.
+display to members. Devices report lost samples with their step reports, or separately when leaving.
+The coordinator adds the samples of rejected reports and of revoked or quarantined devices. Lost
+samples give no credit, so there is no incentive to exaggerate them.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ class Ledger(LedgerReader):
         self._config = config
 
     def record_all(self, deliveries: Sequence[Delivery]) -> list[ReportVerdict | Exception]:
-        """Count or reject each report, in one transaction; retransmitted reports are counted once.
+        """Count or reject each report, in one transaction; count retransmitted reports once.
 
-        A report that cannot be recorded yields its exception and does not affect the others.
+        If recording a report fails, its result is the exception; other reports are not affected.
         """
 
         def record(session: Session) -> list[ReportVerdict]:
@@ -93,7 +93,7 @@ class Ledger(LedgerReader):
             return [*self.record_all(deliveries[:middle]), *self.record_all(deliveries[middle:])]
 
     def record_lost(self, device_id: str, seq: int, lost: Lost, at: float) -> str:
-        """Record lost samples from a separate message, once per `seq`. Return why it is rejected, or ""."""
+        """Record separately sent lost samples, once per `seq`. Return why they are rejected, or ""."""
 
         def record(session: Session) -> str:
             now = self._clock()
@@ -112,7 +112,7 @@ class Ledger(LedgerReader):
         return self._database.transact(record)
 
     def take_receipt(self, device_id: str, step: int, receipt: str) -> None:
-        """Store the keeper's receipt for a step and recount the step; log an invalid receipt as refused."""
+        """Store the keeper's receipt for a step and recount the step; record an error as a refusal."""
 
         def take(session: Session) -> None:
             beside_others(session, Lock.ERA)
@@ -124,10 +124,10 @@ class Ledger(LedgerReader):
         self._database.transact(take)
 
     def roll_back(self, step: int) -> int:
-        """Undo all steps after `step`, the checkpoint to which the swarm has returned. Return the new era.
+        """Undo all steps after `step`, on a return to that checkpoint. Return the new era.
 
-        Reports of undone steps are kept, marked as undone, as are those that arrive later. Receipts
-        of undone steps, undone checkpoints and their evaluation results are deleted.
+        Reports of undone steps, including late ones, are kept and marked as undone. Receipts of
+        undone steps, undone checkpoints and their evaluation results are deleted.
         """
 
         def undo(session: Session) -> int:
@@ -145,11 +145,11 @@ class Ledger(LedgerReader):
 
 
 class _Intake:
-    """The reports of one transaction, recorded as if each had a transaction of its own.
+    """A batch of reports in one transaction, with the same result as one transaction per report.
 
-    Reports are judged in order of arrival, including the effects of the preceding ones. Shared rows
-    are read once, and each step is counted once, at the end. The transaction holds the locks of all
-    steps involved, so replicas that record at the same time count nothing twice.
+    Reports are judged in order of arrival, taking earlier reports into account. Shared rows are read
+    once, and each step is counted once, at the end. The transaction locks all affected steps, so
+    concurrent replicas do not count samples twice.
     """
 
     def __init__(self, session: Session, config: RunConfig, deliveries: Sequence[Delivery], now: float) -> None:
@@ -178,7 +178,7 @@ class _Intake:
         return verdicts
 
     def _found(self, columns: Sequence[Any], wanted: set[Any]) -> set[Any]:
-        """Return the elements of `wanted` that have a report."""
+        """Return the keys in `wanted` for which the ledger already has a report."""
         query = select(*columns).where(tuple_(*columns).in_(sorted(wanted)))
         return {tuple(row) for row in self._session.execute(query)}
 
@@ -212,7 +212,7 @@ class _Intake:
         )
 
     def _horizon(self, era: int) -> int:
-        """Return the highest step that may have been completed in an era by now."""
+        """Return the highest step that an era may have completed by now."""
         if self._status is not None:
             horizon = step_horizon(self._status.step, self._now - self._status.updated_at)
         else:  # before the keeper's first status: the ledger's last step
@@ -224,7 +224,7 @@ class _Intake:
         return horizon
 
     def _row(self, delivery: Delivery, judgement: Judgement) -> dict[str, Any]:
-        """Return the columns of a report's row; receipts and lost samples have tables of their own."""
+        """Return the table row of a report; receipts and lost samples have their own tables."""
         claims = {name: value for name, value in asdict(delivery.report).items() if name in _REPORTS.c}
         return claims | {
             "device_id": delivery.device_id,
@@ -279,7 +279,7 @@ def _recount(session: Session, changed: Sequence[SampleClaim], counted: Mapping[
 
 
 def enter_reports(session: Session, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Insert reports, given as rows of the table, and add them to the devices' daily sums."""
+    """Insert reports, given as table rows, and add them to the devices' daily sums."""
     session.execute(insert(Report), rows)
     _add_to_days(session, ((row["device_id"], day_of(row["completed_at"]), _amounts(row)) for row in rows))
 
@@ -335,7 +335,7 @@ def _add_to_days(session: Session, changes: Iterable[tuple[str, int, Mapping[str
 
 
 def count_losses(session: Session, device_id: str, step: int, by_cause: Mapping[str, int], at: float) -> None:
-    """Add samples, by cause, to a device's lost samples on the day of `at` (Unix time)."""
+    """Add lost samples, by cause, to a device's sums for the day of `at` (Unix time)."""
     rows = [
         {"device_id": device_id, "day": day_of(at), "cause": cause, "samples": samples, "times": 1, "last_step": step}
         for cause, samples in sorted(by_cause.items())
@@ -345,7 +345,7 @@ def count_losses(session: Session, device_id: str, step: int, by_cause: Mapping[
 
 
 def count_cut_off(session: Session, device: Device, now: float) -> None:
-    """Record the samples in a device's last reported state as lost, because the device was cut off."""
+    """Record the samples last reported by a revoked or quarantined device as lost."""
     newest = (
         select(DeviceSession)
         .where(DeviceSession.device_id == device.id, DeviceSession.ended_at.is_(None))

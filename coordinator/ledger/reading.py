@@ -1,14 +1,14 @@
 """Read access to the ledger: the run's steps, and contributions by member and by hardware.
 
-The sums of each step and of each device's day are updated as reports arrive
+The sums per step and the daily sums per device are updated as reports arrive
 (`coordinator.ledger.ledger`), so reading them is cheap.
 
 Contributions by hardware are summed over individual reports. A run has hundreds of thousands of
-reports, and the dashboard refreshes every second, so sums of older steps are cached and only
+reports, and the dashboard refreshes every second, so the sums of older steps are cached, and only
 reports of recent steps are read again. Returns to a checkpoint and very late reports change older
 sums; all reports are therefore reread every 15 minutes.
 
-The hardware is described by the session, for example `cuda:0,1, 4 cores` or `tpu, 96 cores`.
+Each session has a hardware description, for example `cuda:0,1, 4 cores` or `tpu, 96 cores`.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from coordinator.store.ledger_models import LossMark
 from coordinator.store.models import KEEPER_ROLE, DailyShare, Device, DeviceSession, Member, Receipt, Report, Step
 from coordinator.throttling.shared_work import LITTLE_S, REST, Costly
 
-SETTLED_S = 30.0  # time for a step's reports to arrive, except from peers that were offline
+SETTLED_S = 30.0  # time for a step's reports to arrive, except from offline peers
 Kind = Literal["gpu", "tpu", "apple", "cpu", "other"]
 KINDS: tuple[Kind, ...] = ("gpu", "tpu", "apple", "cpu", "other")
-_SEVERAL = re.compile(r"\b(\d{1,2}) × cuda\b")  # workers' description, such as `2 × cuda (Tesla T4, 15 GiB)`
+_SEVERAL = re.compile(r"\b(\d{1,2}) × cuda\b")  # workers' hardware, such as `2 × cuda (Tesla T4, 15 GiB)`
 _CUDA = re.compile(r"cuda(?::(\d+(?:,\d+)*))?(?![\w])")
 LATE_STEPS = 200  # number of recent steps whose reports and receipts may still arrive
 READ_WHOLE_S = 900.0  # interval between full rereads
@@ -60,14 +60,14 @@ class Contribution:
     online: int  # number of devices online now
     last_seen_at: float | None
     samples_per_second: float  # total speed of the online devices
-    elapsed_s: float  # training time over all devices, without undone steps
+    elapsed_s: float  # training time of all devices, without undone steps
     data_wait_s: float  # part of `elapsed_s` spent waiting for data
     averaged_bytes: int  # bytes averaged for other peers, as reported by the devices
     pending_samples: int = 0  # claimed, but neither confirmed nor denied by any receipt
 
 
 def data_wait_share(contributions: Sequence[Contribution]) -> float | None:
-    """Return the fraction of training time spent waiting for data, or None if there is no training time."""
+    """Return the fraction of training time spent waiting for data, or None without training time."""
     elapsed_s = sum(row.elapsed_s for row in contributions)
     return min(1.0, sum(row.data_wait_s for row in contributions) / elapsed_s) if elapsed_s else None
 
@@ -114,13 +114,13 @@ Gifts = Mapping[Key, Gift]
 
 @dataclass(frozen=True)
 class Giving:
-    """The sums by member and hardware at one point in time, including the cached part."""
+    """The sums by member and hardware at one point in time, including cached sums."""
 
     read_at: float  # time of the last full read
     settled_step: int  # last step included in `settled`
     settled: Gifts
     gifts: Gifts
-    good_until: float = 0.0  # Unix time until which the sums are reused; later if reading them took long
+    good_until: float = 0.0  # Unix time until which the sums are reused; later after a slow read
 
     def by_member(self) -> dict[int, Gift]:
         """Return the sums of each member, by member id."""
@@ -138,9 +138,9 @@ def read_giving(
     now: float,
     timer: Callable[[], float] = time.monotonic,
 ) -> Giving:
-    """Return current sums, or slightly older ones if reading is slow; `before` is the last result.
+    """Return current sums, or slightly older sums if reads are slow; `before` is the last result.
 
-    With thousands of devices, the recent steps alone have a million reports.
+    With thousands of devices, the recent steps alone have about a million reports.
     """
     if before is not None and now < before.good_until:
         return before
@@ -232,15 +232,15 @@ class LedgerReader:
 
     def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:
         self._database, self._clock = database, clock
-        self.recent_contributions = Costly(self.contributions)  # cached; slightly outdated in a long run
+        self.recent_contributions = Costly(self.contributions)  # cached; slightly stale in a long run
 
     def current_era(self) -> int:
-        """Return the current era: the number of returns to a checkpoint so far."""
+        """Return the current era, which is the number of returns to a checkpoint so far."""
         with self._database() as session:
             return current_era(session)
 
     def last_counting_step(self, era: int) -> int | None:
-        """Return the last step of `era` that no later era has undone; None for the current era."""
+        """Return the last step of `era` not undone by a later era; None for the current era."""
         with self._database() as session:
             return last_counting_step(session, era)
 
@@ -250,7 +250,7 @@ class LedgerReader:
             return session.scalar(select(func.max(Step.step))) or 0
 
     def last_seq(self, device_id: str) -> int:
-        """Return the highest recorded sequence number of a device's reports and losses; 0 if none."""
+        """Return a device's highest sequence number over reports and lost samples; 0 if none."""
         numbers = (
             select(func.max(Report.seq)).where(Report.device_id == device_id),
             select(LossMark.seq).where(LossMark.device_id == device_id),
@@ -259,7 +259,7 @@ class LedgerReader:
             return max(session.scalar(query) or 0 for query in numbers)
 
     def last_known_step(self) -> int:
-        """Return the highest step with a report or a receipt, because receipts may precede reports."""
+        """Return the highest step with a report or a receipt; receipts may precede reports."""
         with self._database() as session:
             return max(session.scalar(select(func.max(column))) or 0 for column in (Step.step, Receipt.step))
 
@@ -267,7 +267,7 @@ class LedgerReader:
         """Return all steps above `after`, in order."""
         columns = (Step.step, Step.samples, Step.loss_sum, Step.loss_samples, Step.devices, Step.completed_at)
         query = select(*columns, Step.target_batch_size).where(Step.step > after).order_by(Step.step)
-        with self._database() as session:  # plain columns, because ORM objects take a second in a long run
+        with self._database() as session:  # columns, because loading ORM objects takes a second in a long run
             return [
                 StepRow(
                     step=step,
@@ -281,9 +281,9 @@ class LedgerReader:
             ]
 
     def contributions(self, gifts: Mapping[int, Gift] | None = None) -> list[Contribution]:
-        """Return the contribution of each member with a device but the keeper, the most samples first.
+        """Return contributions, largest first, of all members with a device, except the keeper.
 
-        `gifts` are the members' sums by id, if already known.
+        `gifts` are the members' sums by member id, if already known.
         """
         now = self._clock()
         present = (
@@ -310,13 +310,13 @@ class LedgerReader:
         return sorted(found, key=lambda row: (-row.samples, -row.averaged_bytes, row.member))
 
     def contributions_after(self, step: int) -> list[Contribution]:
-        """Return `contributions` for the steps above `step` only."""
+        """Return contributions to the steps above `step`."""
         with self._database() as session:
             gifts = read_gifts(session, step)
         return self.contributions(folded(gifts, lambda key: key[0]))
 
     def standing(self, member: str) -> tuple[int, int, int]:
-        """Return a member's samples, rank (from 1; equal values share a rank), and the number of members."""
+        """Return a member's samples and rank (from 1; ties share a rank), and the number of members."""
         samples = {row.member: row.samples for row in self.contributions()}
         own = samples.get(member, 0)
         return own, 1 + sum(other > own for other in samples.values()), len(samples)

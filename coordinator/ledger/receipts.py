@@ -1,8 +1,8 @@
-"""Verification of receipts, and selection of the few that are kept for each step.
+"""Verification of receipts, and selection of the receipts to keep for each step.
 
-For each step, the keeper's receipt and those of four randomly drawn members are kept. Neither early
-arrival nor many devices improve a member's chances. The table therefore grows with the number of
-steps, not with the size of the swarm. These functions run inside the ledger's transactions.
+For each step, the keeper's receipt and the receipts of four randomly drawn members are kept. Early
+arrival does not improve the chances. The table therefore grows with the number of steps, not with
+the size of the swarm. These functions run inside the ledger's transactions.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from coordinator.store.refusals import add_refusal
 from coordinator.store.standing import require_active
 
 WAIT_S = 7 * 86_400.0  # period after a step's first report in which its receipts are accepted
-WITNESSES = frozenset({"trainer", "auxiliary", "keeper", "admin"})  # roles that average; observers do not
+WITNESSES = frozenset({"trainer", "auxiliary", "keeper", "admin"})  # roles that average gradients; observers do not
 
 
 def take_receipt(session: Session, run: str, device_id: str, step: int, text: str, now: float) -> bool:
-    """Store a device's receipt for a step. Return whether it is kept; errors are recorded as refusals."""
+    """Store a device's receipt for a step. Return whether it is kept; record errors as refusals."""
     try:
         return _take(session, run, device_id, step, text, now)
     except ManyhandsError as error:
@@ -49,7 +49,7 @@ def kept_receipts(session: Session, step: int) -> list[KeptReceipt]:
 
 
 def samples_by_number(stored: str) -> dict[int, int]:
-    """Parse the column `samples`: a map from device number to samples."""
+    """Parse the `samples` column, a map from device numbers to samples."""
     return {int(number): samples for number, samples in json.loads(stored).items()}
 
 
@@ -70,7 +70,7 @@ def _take(session: Session, run: str, device_id: str, step: int, text: str, now:
     if undone_after is not None and step > undone_after:
         return False
     _require_in_time(session, step, now)
-    if _has_signed(session, device, receipt):  # the first is kept; a killed device may repeat a step
+    if _has_signed(session, device, receipt):  # the first receipt is kept; a killed device may repeat a step
         return False
     samples = json.dumps(_by_number(session, receipt), sort_keys=True, separators=(",", ":"))
     row = Receipt(

@@ -49,7 +49,7 @@ def record_checkpoint(
 
 
 def forget_checkpoints(database: Database, steps: Sequence[int]) -> None:
-    """Delete the rows of the checkpoints at `steps`."""
+    """Delete the records of the checkpoints at `steps`."""
     with database.begin() as session:
         session.execute(delete(Checkpoint).where(Checkpoint.step.in_(steps)))
 
@@ -61,5 +61,5 @@ def checkpoints(database: Database) -> list[CheckpointRow]:
 
 
 def checkpoint_row(row: Checkpoint) -> CheckpointRow:
-    """Copy a row for use after its database session has ended."""
+    """Copy a checkpoint's row for use outside its database session."""
     return CheckpointRow(row.step, row.size_bytes, row.manifest_sha256, row.created_at, row.withheld)

@@ -1,4 +1,4 @@
-"""Sessions of devices and their last reported state, which the service updates every second."""
+"""Device sessions and their last reported states, which the service updates every second."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from coordinator.store.service_models import RelayOffer
 from peer.reporting.messages import MAX_SAMPLES_PER_SECOND
 
 ONLINE_S = 15.0  # maximum age of an online session's last message
-RECENT_S = 600.0  # after a mass departure, time until the remaining number of devices is considered normal
+RECENT_S = 600.0  # time until the lower number of devices after a mass departure is normal
 APART = "apart"  # state of a device that trains or assists without seeing the keeper in the swarm
 STATES = frozenset(
     {"starting", "syncing", "training", "assisting", "averaging", "paused", "stopping", "standby", APART}
@@ -55,7 +55,7 @@ def open_session(database: Database, device_id: str, hardware: str, software_ver
     session_id = secrets.token_hex(16)
     with database.begin() as session:
         turn = select(Device.id).where(Device.id == device_id).with_for_update(key_share=True)
-        session.execute(turn)  # locks the device; otherwise concurrent sessions on two replicas would miss each other
+        session.execute(turn)  # locks the device against a concurrent session on another replica
         left_open = update(DeviceSession).where(DeviceSession.device_id == device_id, DeviceSession.ended_at.is_(None))
         ended = session.scalars(left_open.values(ended_at=DeviceSession.last_seen_at).returning(DeviceSession.id)).all()
         if ended:  # another replica may be serving one of these sessions
@@ -76,20 +76,20 @@ def open_session(database: Database, device_id: str, hardware: str, software_ver
 
 @dataclass(frozen=True)
 class PresenceClaim:
-    """A device's reported state, checked for plausibility."""
+    """A device's reported state, after a plausibility check."""
 
     step: int
     own_samples: int
     samples_per_second: float
     state: str
-    last_seen_at: float  # Unix time by the coordinator's clock
+    last_seen_at: float  # Unix time on the coordinator's clock
     hardware: str | None = None  # hardware used for training, or None if unchanged
 
 
 def checked_claim(
     step: int, own_samples: int, samples_per_second: float, state: str, now: float, device: str = ""
 ) -> PresenceClaim:
-    """Return a checked state; `device` is the hardware. Raises `RequestError` if the state is implausible."""
+    """Check a reported state; `device` is the hardware. Raises `RequestError` if implausible."""
     if state not in STATES:
         raise RequestError(f"`state` ({state!r:.40}) must be one of {', '.join(sorted(STATES))}.")
     _require_range("step", step, MAX_STEP)

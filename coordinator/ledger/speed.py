@@ -1,8 +1,8 @@
-"""The speed of the run: samples of valid steps per second of elapsed time, rounds and waits included.
+"""The speed of the run: samples of valid steps per second of wall time, including rounds and waits.
 
-The keeper writes the speed into the status of the swarm, where pages, API, metrics, `coordinator
-status`, the doctor and volunteers' panels read it. The rates used by peers to divide their work
-(`peer.swarm.view`) are capped claims of those peers; they do not measure the run.
+The keeper writes the speed into the status of the swarm. Pages, API, metrics, `coordinator status`,
+the doctor and volunteers' panels read it there. The rates that peers use to divide their work
+(`peer.swarm.view`) are capped claims of individual peers; they do not measure the run.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from coordinator.store.models import Step
 from peer.config.run import RunConfig
 
 WINDOW_S = 300.0  # length of the measuring window
-LEAST_STEPS = 5  # minimum number of steps, even if they took longer than the window
-MOST_STEPS = 600  # maximum number of steps; no swarm takes more than two steps a second
+LEAST_STEPS = 5  # minimum number of steps, even if they exceed the window
+MOST_STEPS = 600  # maximum number of steps; no swarm exceeds two steps per second
 
 
 class Done(NamedTuple):
@@ -39,7 +39,7 @@ def run_speed(database: Database, now: float) -> float:
 
 
 def speed_of(steps: Sequence[Done], now: float) -> float:
-    """Return samples per second over `steps` (in order); the delay of an overdue next step is included."""
+    """Return samples per second over `steps` (in order), including the delay of an overdue step."""
     recent = sum(step.completed_at > now - WINDOW_S for step in steps)
     before, *counted = steps[-max(recent, LEAST_STEPS + 1) :] or [Done(0, now)]
     if not counted:
@@ -55,7 +55,7 @@ def batch_left_s(accumulated: int, target: int, speed: float) -> float | None:
 
 
 def total_steps(config: RunConfig, helm: Helm) -> int:
-    """Return the run's total number of steps, from the operator's command or the last phase's schedule."""
+    """Return the run's last step, as set by the operator or by the last phase's schedule."""
     if helm.last_step is not None:
         return helm.last_step
     return config.at_step(max(_changes(config, helm), default=0)).schedule.total_steps

@@ -1,6 +1,6 @@
 """Steering of a live run: operators' commands, one row each, and the resulting settings.
 
-The keeper publishes these settings in its beacon (`peer.config.steering`), so all peers change at
+The keeper publishes the settings in its beacon (`peer.config.steering`), so all peers apply them at
 the same step. Announcements are sent over the sessions (`coordinator.control.news`).
 """
 
@@ -25,14 +25,14 @@ from peer.config.training import Averaging
 from peer.reduction.sizes import VALUE_BYTES
 
 Act = Literal["pause", "resume", "stop", "change", "announce"]
-LEAD_STEPS = 3  # minimum steps before a change takes effect, so that every peer receives it in time
+LEAD_STEPS = 3  # minimum steps before a change takes effect, so that every peer receives it
 FAR = 10.0  # a change by a larger factor in either direction must be confirmed
-MANY_BYTES = 3.0  # an increase of a round's bytes by this factor must be confirmed
+MANY_BYTES = 3.0  # a change that multiplies a round's bytes by more must be confirmed
 MAX_ANNOUNCEMENT_CHARS = 500
 MOST_STEP = 2**40
 AUTO = "auto"  # compression chosen by the keeper
 OFFERED: tuple[str, ...] = (*COMPRESSIONS, AUTO)
-BY_KEEPER = "run:keeper"  # actor name of the keeper's own choices
+BY_KEEPER = "run:keeper"  # actor name for the keeper's own choices
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,12 @@ class Announcement:
 
 @dataclass(frozen=True)
 class Orders:
-    """The steered settings in effect from a given step."""
+    """The settings that steering has changed, in effect from a given step."""
 
     from_step: int
     learning_rate_scale: float = 1.0
     target_batch_size: int | None = None  # None: value of the run file
-    checkpoint_every: int | None = None  # interval in steps; None: value of the run file
+    checkpoint_every: int | None = None  # interval in steps; None: value from the run file
     compression: str | None = None  # None: value of the run file
     powersgd_rank: int | None = None  # None: value of the run file
 
@@ -72,11 +72,11 @@ class Helm:
     orders: tuple[Orders, ...] = ()  # sorted by step
     paused: bool = False
     last_step: int | None = None
-    is_automatic: bool | None = None  # True: the keeper chooses how to average; None: as in the run file
-    why: str = ""  # reason for the keeper's choice; "" if an operator has chosen since
+    is_automatic: bool | None = None  # True: the keeper chooses the compression; None: as in the run file
+    why: str = ""  # reason for the keeper's choice; "" after an operator's choice
 
     def chooses(self, config: RunConfig) -> bool:
-        """Return whether the keeper chooses how to average, according to the last command or the run file."""
+        """Return whether the keeper chooses the compression, by the last command or the run file."""
         return config.averaging.compression == AUTO if self.is_automatic is None else self.is_automatic
 
     def at(self, step: int) -> Orders:
@@ -85,22 +85,22 @@ class Helm:
         return past[-1] if past else Orders(from_step=0)
 
     def batch_after(self, step: int, config: RunConfig) -> int:
-        """Return the batch size of the step after `step`: the operator's target, or else the phase's."""
+        """Return the target batch size after `step` steps: the operator's, or else the phase's."""
         return self.at(step).target_batch_size or config.at_step(step).averaging.target_batch_size
 
     def averaging_after(self, step: int, config: RunConfig) -> Averaging:
-        """Return the averaging settings after `step` steps, with the compression in effect then."""
+        """Return the averaging settings after `step` steps, including changes in effect then."""
         return self.at(step).change.averaging(config.averaging)
 
     def beacon(self, step: int) -> Steering:
-        """Return the steering for the beacon at `step`."""
+        """Return the changes, pause and last step for the beacon at `step`."""
         changes = [order.change for order in self.orders]
         return Steering(changes=in_force(changes, step), paused=self.paused, last_step=self.last_step)
 
 
 @dataclass(frozen=True)
 class PresentValues:
-    """The settings in effect at a step and the number of online trainers, to compare a change with."""
+    """The settings in effect at a step and the number of online trainers, for checking a change."""
 
     learning_rate_scale: float
     target_batch_size: int
@@ -118,7 +118,7 @@ class PresentValues:
         compression: str | None = None,
         rank: int | None = None,
     ) -> list[str]:
-        """Return warnings about the effects of a large change; an empty list for a small one."""
+        """Return warnings about the effects of a change; the list is empty for a small change."""
         found = []
         if (times := _far(scale, self.learning_rate_scale)) is not None:
             if times > 1:
@@ -164,14 +164,14 @@ class PresentValues:
 
 
 def _far(wanted: float | None, now: float) -> float | None:
-    """Return the ratio of the new value to the current one if it is far from 1 (`FAR`), else None."""
+    """Return the ratio of the new value to the current one if it is far from 1 (`FAR`), or None."""
     if wanted is None or now / FAR <= wanted <= now * FAR:
         return None
     return float(f"{wanted / now:.3g}")
 
 
 def helm_of(session: Session) -> Helm:
-    """Return the combined result of all commands; a change keeps all settings that it does not mention."""
+    """Return the combined result of all commands; a change keeps the settings it does not mention."""
     acts = session.scalars(select(SteeringAct).where(SteeringAct.act != "announce").order_by(SteeringAct.id)).all()
     holds = [act for act in acts if act.act in ("pause", "resume")]
     ends = [act for act in acts if act.act == "stop"]
@@ -198,7 +198,7 @@ def _summed(changes: Iterable[SteeringAct]) -> tuple[Orders, ...]:
 
 
 def undo_choices(session: Session, after_step: int) -> None:
-    """Delete the keeper's choices for later steps, after a return to a checkpoint."""
+    """Delete the keeper's choices for steps after `after_step`, on a return to a checkpoint."""
     is_choice = (SteeringAct.act == "change") & (SteeringAct.actor == BY_KEEPER)
     session.execute(delete(SteeringAct).where(is_choice, SteeringAct.step > after_step))
 
@@ -217,7 +217,7 @@ def announcements(database: Database, after: int = 0, since: float = 0.0) -> lis
 
 
 class Steersman:
-    """A writer of operators' commands; methods return a confirmation or raise `ConfigError`."""
+    """A writer of steering commands; methods return a confirmation or raise `ConfigError`."""
 
     def __init__(self, database: Database, config: RunConfig, actor: str, clock: Callable[[], float]) -> None:
         self._database, self._config, self._actor, self._clock = database, config, actor, clock
@@ -233,7 +233,7 @@ class Steersman:
         return "The run goes on."
 
     def stop_at(self, step: int | None) -> str:
-        """End the run at `step`, or let it continue indefinitely if that is None."""
+        """End the run at `step`, or let the run continue indefinitely if `step` is None."""
         if step is None:
             self._act("stop")
             return "The run does not end by itself."
@@ -258,12 +258,12 @@ class Steersman:
         confirmed: bool = False,
         why: str = "",
     ) -> str:
-        """Change settings from a step on, by default the first by which every peer can receive the change.
+        """Change settings from a step on; the default step leaves peers time to receive the change.
 
-        If all volunteers are on standby for faster connections, that is the current step, because
-        no further step would occur. The keeper knows the current step exactly and may specify any
-        step. With `compression="auto"` the keeper chooses from now on. Any other compression or a
-        rank ends that, unless it is the keeper's own choice, with the reason in `why`.
+        If all volunteers are on standby for faster connections, the default is the current step,
+        because no further step would occur. The keeper knows the current step exactly and may
+        specify any step. `compression="auto"` lets the keeper choose from now on. An operator's
+        compression or rank ends this; the keeper's own choices do not, and `why` is their reason.
 
         Raises `UnconfirmedError` for a large change without confirmation.
         """
@@ -290,7 +290,7 @@ class Steersman:
             if self._actor != BY_KEEPER and not first <= begin <= MOST_STEP:
                 raise ConfigError(f"A change can begin at step {first}, not before: every peer must hear of it first.")
             helm = helm_of(session)
-            # An operator may have sent a command since the keeper last looked.
+            # An operator may have sent a command since the keeper's last check.
             if self._actor == BY_KEEPER and not helm.chooses(self._config):
                 raise ConfigError("An operator has ended the keeper's choice.")
             to_come = {order.from_step for order in helm.orders if order.from_step >= first}
@@ -334,7 +334,7 @@ class Steersman:
         return "All who are connected are told now, others when they come within a day."
 
     def _present_values(self, session: Session, step: int) -> PresentValues:
-        """Return the settings in effect after `step` steps, and the current number of online trainers."""
+        """Return the settings in effect after `step` steps and the number of online trainers."""
         helm = helm_of(session)
         averaging = helm.averaging_after(step, self._config)
         online = select(func.count()).select_from(DeviceSession).join(DeviceSession.device)
@@ -403,6 +403,6 @@ def _require_hold(*, not_yet: bool) -> Callable[[Session], None]:
 
 
 def _reached(session: Session) -> int:
-    """Return the swarm's current step: the higher of the keeper's and the ledger's."""
+    """Return the swarm's current step, the higher of the keeper's and the ledger's."""
     told = session.scalar(select(SwarmStatus.step)) or 0
     return max(told, session.scalar(select(func.max(Step.step))) or 0)

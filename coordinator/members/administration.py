@@ -1,7 +1,7 @@
-"""Administrative actions on members and the live run, for commands and web pages, with an audit log.
+"""Administrative actions on members and the live run, as used by commands and web pages.
 
-Impossible actions raise `ConfigError`, and are recorded too. Actions reserved for the operator
-(keys, administrators, evaluators, backups, publications) are recorded by their commands.
+Refused actions raise `ConfigError` and, except for `steer` and `erase`, are in the audit log too.
+Commands for the operator only (keys, administrators, evaluators, backups) write their own entries.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Administration:
 
     @property
     def audit(self) -> AuditLog:
-        """The audit log, with this person as the actor."""
+        """An audit log that records this person as the actor."""
         return AuditLog(self.database, self.actor, self.clock)
 
     def invite(self, name: str, role: str, days: float, devices: int = 1) -> list[str]:
@@ -61,29 +61,29 @@ class Administration:
             return self.membership.revoke_device(name, device_id, reason)
 
     def quarantine(self, name: str, device_id: str, reason: str) -> str:
-        """Quarantine one of a member's devices until the quarantine is lifted; return its full id."""
+        """Quarantine one of a member's devices; return its full id."""
         with self.audit.act("quarantine", name, device_act(device_id, reason)):
             return quarantine_device(self.database, name, device_id, reason, self.actor, self.clock())
 
     def lift(self, name: str, device_id: str = "") -> list[str]:
-        """Lift the quarantine of a member's device, or of all if `device_id` is ""; return their full ids."""
+        """Lift quarantine from a device of a member ("": all devices); return the full ids."""
         with self.audit.act("lift-quarantine", name, device_act(device_id, "")):
             return release(self.database, name, device_id, self.actor, self.clock())
 
     def steer(self, config: RunConfig, act: Callable[[Steersman], str]) -> str:
-        """Steer the live run; return a description of the consequences."""
+        """Apply a steering command to the live run; return a description of its effect."""
         done = act(Steersman(self.database, config, self.actor, self.clock))
         self.audit.record("steer", "", done)
         return done
 
     def show_as(self, name: str, display_name: str) -> str:
-        """Set a member's public name ("" restores the member's own name); return the name shown."""
+        """Set a member's public name ("": the member's own name); return the public name."""
         with self.audit.act("display-name", name, display_name):
             set_display_name(self.database, name, display_name)
         return display_name or name
 
     def hide_name(self, name: str, hidden: bool) -> str:
-        """Replace a member's public name by a number, or restore it; return the name shown."""
+        """Replace a member's public name with a number, or restore it; return the public name."""
         with self.audit.act("hide-name" if hidden else "show-name", name):
             return hide_name(self.database, name, hidden, self.clock())
 
@@ -93,7 +93,7 @@ class Administration:
             set_named(self.database, name, named)
 
     def erase(self, name: str) -> str:
-        """Erase a member; return the pseudonym. Failures are not recorded, because they contain the name."""
+        """Erase a member; return the pseudonym. Failures are not recorded: they contain the name."""
         pseudonym = erase(self.database, self.membership, name)
         self.audit.record("erase", pseudonym)
         return pseudonym

@@ -1,7 +1,7 @@
-"""Web administrators: passwords (argon2id), revocable logins, and rate limits on attempts.
+"""Web administrators: passwords (argon2id), revocable login sessions, and rate limits on attempts.
 
-A login is a random token in the browser's cookie. The database stores only a hash of the token, so
-a copy of the database does not give access. Every form must include the login's CSRF token.
+A session is identified by a random token in a cookie. The database stores only a hash of the token,
+so a copy of the database does not give access. Every form must include the session's CSRF token.
 
 Password attempts are counted in the database, so running more replicas does not allow more guesses.
 Other limits protect a process's own resources (memory, threads, sockets) and apply per replica.
@@ -33,20 +33,20 @@ MINUTE_S = 60.0
 SHORTEST_PASSWORD, LONGEST_PASSWORD = 12, 256  # number of characters
 LIFETIME_S, IDLE_S = 12 * 3600.0, 30 * 60.0
 _HASHER = PasswordHasher()
-NOTED_EVERY_S = 30.0  # minimum interval between updates of a login's last use
+NOTED_EVERY_S = 30.0  # minimum interval between updates of a session's last use
 SESSIONS_KEPT = 16  # maximum per administrator; the oldest session is ended
 
 
 @dataclass(frozen=True)
 class Login:
-    """An administrator's login: the name, and the CSRF token required in forms."""
+    """An administrator's login session: the name, and the CSRF token required in forms."""
 
     name: str
     csrf_token: str
 
 
 class Administrators:
-    """Passwords and logins in the database; thread-safe."""
+    """The administrators' passwords and login sessions in the database; thread-safe."""
 
     def __init__(
         self, database: Database, clock: Callable[[], float] = time.time, hasher: PasswordHasher = _HASHER
@@ -56,7 +56,7 @@ class Administrators:
         self._nobodys_hash = _nobodys_hash(hasher)
 
     def set_password(self, name: str, password: str) -> None:
-        """Add an administrator, or change a password, which ends logins made with the old one."""
+        """Add an administrator, or change an existing one's password and end the sessions."""
         name = member_name(name)
         if not SHORTEST_PASSWORD <= len(password) <= LONGEST_PASSWORD:
             raise ConfigError(f"A password must have {SHORTEST_PASSWORD} to {LONGEST_PASSWORD} characters.")
@@ -74,7 +74,7 @@ class Administrators:
         self._database.transact(change)
 
     def remove(self, name: str) -> None:
-        """Remove an administrator and end their logins. Raises `ConfigError` for an unknown name."""
+        """Remove an administrator and end their sessions. Raises `ConfigError` if unknown."""
 
         def take(session: Session) -> None:
             known = session.scalar(select(Administrator).where(Administrator.name == member_name(name)))
@@ -91,7 +91,7 @@ class Administrators:
             return list(session.scalars(select(Administrator.name).order_by(Administrator.name)))
 
     def log_in(self, name: str, password: str) -> str | None:
-        """Return a new login's token, or None if name or password is wrong; a wrong name takes no less time."""
+        """Return a new session token, or None; wrong names and wrong passwords take equally long."""
         with self._database() as session:
             named = select(Administrator).where(Administrator.name == name)
             known = session.scalar(named) if name.isprintable() else None  # PostgreSQL rejects NUL
@@ -103,7 +103,7 @@ class Administrators:
         return token
 
     def login_of(self, token: str) -> Login | None:
-        """Return the login for a token, or None if the token is unknown, expired or idle for too long."""
+        """Return the session for a token, or None if unknown, expired or idle for too long."""
         now = self._clock()
         found = select(AdminSession).where(AdminSession.token_sha256 == _hash(token))
         with self._database() as session:
@@ -119,7 +119,7 @@ class Administrators:
         return result
 
     def log_out(self, token: str) -> None:
-        """End a login."""
+        """End a login session."""
         with self._database.begin() as session:
             session.execute(delete(AdminSession).where(AdminSession.token_sha256 == _hash(token)))
 
@@ -130,7 +130,7 @@ class Administrators:
             return False
 
     def _open(self, session: Session, administrator_id: int, password_hash: str, token: str) -> None:
-        known = session.get(Administrator, administrator_id, with_for_update=True)  # prevents a concurrent change
+        known = session.get(Administrator, administrator_id, with_for_update=True)  # prevents concurrent changes
         if known is None or known.password_hash != password_hash:
             raise ConfigError("The password has just been changed: log in again.")
         now = self._clock()
@@ -151,14 +151,14 @@ class Administrators:
 
 @dataclass(frozen=True)
 class LoginTries:
-    """A counter of login attempts per account, including unknown accounts; thread-safe."""
+    """A rate limit on login attempts per account, including unknown accounts; thread-safe."""
 
     database: Database
     per_minute: int
     clock: Callable[[], float]
 
     def allows(self, account: str) -> bool:
-        """Return whether an attempt is within the limit, and count it if so."""
+        """Return whether an attempt is within the limit; if so, count the attempt."""
         digest = hashlib.sha256(b"manyhands-account-v1:" + account.encode()).digest()
         return self.database.transact(lambda session: self._count(session, digest))
 
@@ -180,5 +180,5 @@ def _hash(token: str) -> bytes:
 
 @cache
 def _nobodys_hash(hasher: PasswordHasher) -> str:
-    """Return a hash against which passwords for unknown names are checked; computed once, in advance."""
+    """Return a dummy hash for verifying passwords of unknown names; computed once, in advance."""
     return hasher.hash(secrets.token_hex())

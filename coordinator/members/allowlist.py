@@ -50,7 +50,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class AllowedRow:
-    """An entry as listed for the operator."""
+    """An allowlist entry as listed for the operator."""
 
     entry: str
     role: str
@@ -59,7 +59,7 @@ class AllowedRow:
 
 
 def add_entry(session: Session, entry: Entry, role: str, member: Member | None, now: float) -> None:
-    """Add an entry, or change the role of an existing one."""
+    """Add an allowlist entry, or change the role and member of an existing one."""
     if role not in ROLE_RANKS:
         raise ConfigError(f"The role {role!r} cannot be allowed; choose one of {', '.join(ROLE_RANKS)}.")
     row = session.scalar(select(AllowedEntry).where(AllowedEntry.entry == str(entry)))
@@ -70,7 +70,7 @@ def add_entry(session: Session, entry: Entry, role: str, member: Member | None, 
 
 
 def _meant_before(session: Session, entry: Entry, member: Member | None) -> int | None:
-    """Return the id of the account with this name that the member already has, or None."""
+    """Return the id of the member's existing account with this username, or None."""
     if member is None or entry.kind:
         return None
     accounts = session.scalars(select(Account).where(Account.member_id == member.id))
@@ -78,7 +78,7 @@ def _meant_before(session: Session, entry: Entry, member: Member | None) -> int 
 
 
 def remove_entry(session: Session, entry: Entry) -> None:
-    """Remove an entry. Devices admitted with the entry remain until their member is revoked."""
+    """Remove an allowlist entry; devices admitted by it remain until their member is revoked."""
     row = session.scalar(select(AllowedEntry).where(AllowedEntry.entry == str(entry)))
     if row is None:
         raise ConfigError(f"{entry} is not on the allowlist: `manyhands coordinator allow` shows it.")
@@ -93,7 +93,7 @@ def entries(session: Session) -> list[AllowedRow]:
 
 
 def accounts_by_member(session: Session) -> dict[int, set[str]]:
-    """Return each member's accounts by member id: those that have logged in, and entries not used yet."""
+    """Return a map from member ids to accounts that have logged in and unused allowlist entries."""
     found: dict[int, set[str]] = {}
     for member_id, label in session.execute(select(Account.member_id, Account.label)):
         found.setdefault(member_id, set()).add(label)
@@ -105,13 +105,13 @@ def accounts_by_member(session: Session) -> dict[int, set[str]]:
 
 
 def find_account(session: Session, identity: Identity) -> Account | None:
-    """Return the identity's account, whatever its username, or None if it has never logged in."""
+    """Return the identity's account, regardless of its username, or None before the first login."""
     query = select(Account).where(Account.issuer == identity.issuer, Account.subject == identity.subject)
     return session.scalar(query)
 
 
 def matching_entries(session: Session, identity: Identity, account: Account | None) -> list[AllowedEntry]:
-    """Return the entries that allow an identity, highest role first. Raises `NotAllowedError` if none does.
+    """Return the entries for an identity, highest role first. Raises `NotAllowedError` if none match.
 
     A bound entry allows only the account to which it is bound, not another with the same name.
     """
@@ -132,7 +132,7 @@ def matching_entries(session: Session, identity: Identity, account: Account | No
 
 
 def bind(session: Session, matched: list[AllowedEntry], account: Account) -> None:
-    """Bind the entries that name an account, not an organisation, to this account."""
+    """Bind the matched entries, except those of organisations, to the account."""
     for row in matched:
         if not Entry.parse(row.entry).is_organisation:
             row.account_id = account.id

@@ -1,6 +1,6 @@
-"""The permanent audit log of administrative actions, by command or web page, with their actors.
+"""The permanent audit log of administrative actions and their actors.
 
-Entries change only when `coordinator.members.erasure` replaces a member's name by a pseudonym.
+Entries change only when `coordinator.members.erasure` replaces a member's name with a pseudonym.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class AuditLog:
 
     @contextmanager
     def act(self, act: str, subject: str = "", detail: str = "") -> Iterator[None]:
-        """Record the action performed in the block, or the reason if it is refused."""
+        """Record the action performed in the block, or the reason for its refusal."""
         try:
             yield
         except ManyhandsError as error:
@@ -70,7 +70,7 @@ def add_entry(session: Session, actor: str, act: str, subject: str, detail: str,
 
 
 def audit_log(database: Database, limit: int, offset: int = 0, search: str = "") -> list[AuditRow]:
-    """Return up to `limit` entries from `offset` that contain `search` in any column, newest first."""
+    """Return up to `limit` entries that contain `search`, newest first, starting at `offset`."""
     columns = (AuditEntry.actor, AuditEntry.act, AuditEntry.subject, AuditEntry.detail)
     query = (
         select(AuditEntry)

@@ -1,4 +1,4 @@
-"""Names in the model card: all contributors except erased members and those who declined."""
+"""Credits in the model card: all contributors except erased members and members who opted out."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def set_named(database: Database, name: str, named: bool) -> None:
 
 
 def unnamed_members(database: Database) -> frozenset[str]:
-    """Return the names (not the display names) of the members whom model cards must not name."""
+    """Return the names (not display names) of the members to omit from model cards."""
     query = (
         select(Member.name)
         .outerjoin(UnnamedMember, UnnamedMember.member_id == Member.id)

@@ -1,4 +1,4 @@
-"""A member's devices: listing, lookup by id, requirements for a new one, and the limit on active ones.
+"""A member's devices: listing, lookup by id, requirements for new devices, and the device limit.
 
 Functions that take a session run inside a transaction of `coordinator.members.membership`.
 """
@@ -43,10 +43,10 @@ class DeviceRow:
 def device_rows(
     database: Database, member: str = "", limit: int | None = None, offset: int = 0, search: str = ""
 ) -> list[DeviceRow]:
-    """Return the devices of `member`, or of all members but the keeper if it is "", newest first.
+    """Return the devices of `member` ("": all members except the keeper), newest first.
 
-    At most `limit` rows from `offset` are returned (None: all). With `search`, only devices whose
-    member, id, role or hardware contains this text are included.
+    Skip `offset` rows and return at most `limit` (None: all). With `search`, return only devices
+    whose member, id, role or hardware contains this text.
     """
     stays = select(DeviceSession).where(DeviceSession.device_id == Device.id)
     seen_at = stays.with_only_columns(func.max(DeviceSession.last_seen_at)).scalar_subquery()
@@ -99,7 +99,7 @@ def device_act(device_id: str, reason: str) -> str:
 
 
 def find_device(session: Session, member: Member, beginning: str) -> Device:
-    """Find a member's device by the start of its id. Raises `ConfigError` unless exactly one matches."""
+    """Find a member's device by an id prefix. Raises `ConfigError` unless exactly one matches."""
     beginning = beginning.strip().lower()
     if len(beginning) < MIN_PREFIX_CHARS:
         raise ConfigError(f"The device id {beginning!r} is too short: give at least {MIN_PREFIX_CHARS} characters.")
@@ -115,7 +115,7 @@ def find_device(session: Session, member: Member, beginning: str) -> Device:
 
 
 def require_good_standing(session: Session, member: Member) -> None:
-    """Raise `QuarantinedError` if a device of the member is in quarantine: a new one could replace it."""
+    """Raise `QuarantinedError` if a device of the member is quarantined: a new one could replace it."""
     quarantined = select(Device.id).where(Device.member_id == member.id, Device.quarantined_at.is_not(None)).limit(1)
     device_id = session.scalar(quarantined)
     if device_id is not None:
@@ -126,16 +126,16 @@ def require_good_standing(session: Session, member: Member) -> None:
 
 
 def tokens_until(database: Database) -> float:
-    """Return the latest expiration of any token issued so far, as a Unix time; 0 if there is none."""
+    """Return the latest expiration time of all issued tokens as a Unix time, or 0 without any."""
     with database() as session:
         return session.scalar(select(func.max(Device.token_until))) or 0.0
 
 
 def require_room(session: Session, member: Member, device: Device | None, most: int, now: float) -> None:
-    """Raise `DeviceLimitError` if the device, or a new one if it is None, would exceed the member's limit.
+    """Raise `DeviceLimitError` if the device (None: a new one) would exceed the member's limit.
 
-    Devices count while they hold a valid token. The caller must have locked the member's row, so
-    that two devices cannot take the last slot.
+    Only devices with a valid token count. The caller must have locked the member's row, so that two
+    devices cannot take the last slot.
     """
     if device is not None and _is_active(device, now):
         return
@@ -154,7 +154,7 @@ def _is_active(device: Device, now: float) -> bool:
 
 
 def keep_receipt_key(session: Session, device: Device, receipt_key: str) -> None:
-    """Store a device's permanent receipt key. Raises `RequestError` if it has another, or the key is in use."""
+    """Store a device's permanent receipt key. Raises `RequestError` if it differs or is in use."""
     if not receipt_key or device.receipt_key == receipt_key:
         return
     if device.receipt_key is not None:

@@ -1,6 +1,6 @@
-"""Erasure of a member: all tables get a pseudonym in place of the name; the devices remain revoked.
+"""Erasure of a member: a pseudonym replaces the name in all tables; the devices remain revoked.
 
-The rows of devices and revocations contain keys but no name, and are kept to block old tokens.
+Rows of devices and revocations contain keys but no names; they are kept to reject old tokens.
 Copies elsewhere (logs, backups, copied checkpoints) cannot be changed.
 """
 
@@ -42,7 +42,7 @@ _TEXTS: tuple[InstrumentedAttribute[str], ...] = (
 
 
 def erase(database: Database, membership: Membership, name: str) -> str:
-    """Revoke a member and delete the name. Return the pseudonym under which the samples are kept.
+    """Revoke a member and erase the name; the samples remain under the returned pseudonym.
 
     Raises `ConfigError` for an unknown name. If a call fails midway, a second call completes it.
     """
@@ -88,7 +88,7 @@ def _pseudonym(session: Session, member: Member) -> str:
 
 
 def _replace_everywhere(session: Session, old: str, new: str) -> None:
-    """Replace a name in all texts, both verbatim and as escaped by `repr`."""
+    """Replace a name in all text columns, both verbatim and as escaped by `repr`."""
     for spelling in sorted({old, repr(old)[1:-1]}, key=len, reverse=True):
         whole_name = re.compile(rf"(?<!\w){re.escape(spelling)}(?!\w)")
         for column in _TEXTS:

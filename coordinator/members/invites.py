@@ -24,7 +24,7 @@ ROLE_RANKS: dict[str, int] = {"observer": 0, "auxiliary": 1, "trainer": 2}
 
 
 def check_invitation(role: str, days: float, devices: int) -> None:
-    """Raise `ConfigError` if the role, the days or the number of devices is out of range."""
+    """Raise `ConfigError` if the role, the validity in days or the number of devices is invalid."""
     if role not in ROLE_RANKS:
         raise ConfigError(f"The role {role!r} cannot be invited; choose one of {', '.join(ROLE_RANKS)}.")
     if not 0 < days <= MAX_INVITE_DAYS:
@@ -90,7 +90,7 @@ def check_role(role: str) -> None:
 
 
 def take_role(session: Session, device: Device, asked: str) -> Role:
-    """Set the requested role ("" keeps the current one); return it. Raises `RequestError` if not permitted."""
+    """Set and return the requested role ("": current role). Raises `RequestError` if not permitted."""
     if asked and device.role != asked:
         if ROLE_RANKS[asked] > _allowed_rank(session, device):
             instead = ", or run `manyhands assist`" if device.role == "auxiliary" else ""
@@ -102,7 +102,7 @@ def take_role(session: Session, device: Device, asked: str) -> Role:
 
 
 def _allowed_rank(session: Session, device: Device) -> int:
-    """Return the highest rank permitted by the device's redeemed codes and its account, or -1 if none is."""
+    """Return the highest rank granted by the device's redeemed codes and accounts, or -1."""
     roles = [*session.scalars(select(Invite.role).where(Invite.used_by_device_id == device.id))]
     by_login = select(Account.role).join(DeviceLogin, DeviceLogin.account_id == Account.id)
     roles += session.scalars(by_login.where(DeviceLogin.device_id == device.id))

@@ -1,4 +1,4 @@
-"""Data for the page on joining: notebook addresses, the state of an invite code, an invitation."""
+"""Data for the join page: notebook links, the state of an invite code, and invitations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ QUIET_ZONE = 4  # light modules around a QR code, required by ISO/IEC 18004
 
 @dataclass(frozen=True)
 class Notebooks:
-    """Addresses that open the one-cell notebook on free hosted services."""
+    """URLs that open the one-cell notebook on free hosted services."""
 
     colab: str
     kaggle: str
@@ -44,7 +44,7 @@ class InviteFacts:
 
 
 def notebooks_of(notebook_url: str | None) -> Notebooks | None:
-    """Return links that open a notebook on GitHub (`.../blob/...ipynb`) in Colab and Kaggle, if it is set."""
+    """Return the Colab and Kaggle links for a notebook on GitHub (`.../blob/...ipynb`)."""
     if notebook_url is None:
         return None
     path = urlsplit(notebook_url).path
@@ -53,7 +53,7 @@ def notebooks_of(notebook_url: str | None) -> Notebooks | None:
 
 
 def invite_facts(database: Database, code: str, now: float) -> InviteFacts:
-    """Look up an invite code; with 100 random bits, codes cannot be guessed."""
+    """Look up an invite code. A code has 100 random bits, so it cannot be guessed."""
     with database() as session:
         invite = session.scalar(select(Invite).where(Invite.code_sha256 == hash_invite_code(code[:MAX_CODE_CHARS])))
         if invite is None:
@@ -87,7 +87,7 @@ class Invitation:
     code: str
     command: str  # shell command if the run's software is installed
     one_line: str  # shell command that installs the software, then joins
-    with_uv: str  # `one_line` with a Python installed by uv
+    with_uv: str  # `one_line` with a Python interpreter installed by uv
     container: str  # `one_line`, run in a container
     page: str  # page with the code in the fragment (after #), which browsers do not send
 
@@ -107,7 +107,7 @@ class Invitation:
 
 
 def _in_container(command: str, code: str, software: str) -> str:
-    """Return a command that verifies, installs and joins in a container; a volume holds its files."""
+    """Return a Docker command that verifies and installs the software, and joins."""
     place, _, digest = software.partition("#sha256=")
     name = place.rpartition("/")[2]
     steps = (
@@ -116,7 +116,7 @@ def _in_container(command: str, code: str, software: str) -> str:
         f"python3 {name}/{INSTALLER}",
         f"exec {FOLDER}/bin/{command}",
     )
-    script = re.sub(r'([\\"$`])', r"\\\1", " && ".join(steps))  # escapes characters with a meaning in double quotes
+    script = re.sub(r'([\\"$`])', r"\\\1", " && ".join(steps))  # escapes characters special in double quotes
     return (
         "docker run -it --init --name manyhands --shm-size 1g --stop-timeout 30 --cap-drop ALL "
         "--volume manyhands:/data --workdir /data --env XDG_DATA_HOME=/data "
@@ -126,9 +126,9 @@ def _in_container(command: str, code: str, software: str) -> str:
 
 @dataclass(frozen=True)
 class QrCode:
-    """A QR code as a drawing: dark squares on a light background, including the margin."""
+    """A QR code as a drawing of dark squares on a light background, with a margin."""
 
-    size: int  # squares per side
+    size: int  # squares per side, including the margin
     path: str  # SVG path of all dark squares
 
     @classmethod

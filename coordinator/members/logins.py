@@ -1,4 +1,4 @@
-"""Pending logins by OpenID Connect, from the prompt in the terminal to the identity or expiration.
+"""Pending OpenID Connect logins, from the prompt in the terminal to the identity or expiration.
 
 The coordinator communicates with the provider; the volunteer's machine only displays a code and a
 URL, so it never handles provider tokens. A login uses the provider's device flow (RFC 8628) or the
@@ -77,18 +77,18 @@ class AtProvider:
         return Prompt(self.party.title, login.user_code, login.address, login.complete_address, left_s)
 
     async def identity(self) -> Identity:
-        """Poll the provider until the user has decided."""
+        """Poll the provider until the user has approved or denied the login."""
         return await finish_device_login(self.party, self.login)
 
 
 @dataclass
 class AtPage:
-    """A login through the coordinator's page, where the user checks the code before going to the provider."""
+    """A login on the coordinator's page, where the user checks the code before the redirect."""
 
     party: RelyingParty
     user_code: str
     address: str
-    expires_at: float  # time of the monotonic clock in seconds
+    expires_at: float  # monotonic time in seconds
     trip: CodeLogin | None = None  # latest login at the provider; completed at most once
     browser: str = field(default="", repr=False)  # secret of the browser that was redirected
     outcome: asyncio.Future[Identity] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
@@ -110,7 +110,7 @@ class AtPage:
 
 
 class Logins:
-    """All pending logins of this process, for one event loop; browsers reach it at `web_address`."""
+    """The pending logins of one process and event loop; browsers reach them at `web_address`."""
 
     def __init__(self, parties: Mapping[str, RelyingParty], web_address: str, monotonic: Callable[[], float]) -> None:
         self._parties, self._web_address, self._monotonic = parties, web_address, monotonic
@@ -125,7 +125,7 @@ class Logins:
 
     @asynccontextmanager
     async def begun(self, caller: Address, provider: str) -> AsyncIterator[PendingLogin]:
-        """Start a login for the block. Raises `ProviderError`, or `RequestError` if there are too many."""
+        """Open a login for the duration of the block. Raises `ProviderError` or `RequestError`."""
         party = self._parties.get(provider)
         if party is None:
             known = ", ".join(self._parties) or "none"
@@ -161,21 +161,21 @@ class Logins:
         return page
 
     def page(self, user_code: str) -> AtPage:
-        """Return the login with this user code. Raises `LoginExpiredError` if there is none."""
+        """Return the pending login with this user code. Raises `LoginExpiredError` if none."""
         found = self._pages.get(user_code.upper())
         if found is None or found.outcome.done() or found.expires_at <= self._monotonic():
             raise LoginExpiredError("No login waits under this address: start again in your terminal.")
         return found
 
     async def send_off(self, page: AtPage, browser: str) -> str:
-        """Start a login at the provider; return the URL for the browser. Raises `ProviderError` on failure."""
+        """Start a login at the provider; return the URL for the browser. Raises `ProviderError`."""
         trip = new_code_login(page.party, self._web_address + CALLBACK)
         address = await authorization_address(page.party, trip)
         page.trip, page.browser = trip, browser
         return address
 
     async def take_back(self, returned: AuthorizationResponse, browser: str) -> AtPage:
-        """Complete the login of a returning browser, at most once; errors are also shown in the terminal."""
+        """Complete the login of a returning browser, at most once; pass errors to the terminal too."""
         page = next((page for page in self._pages.values() if _is_from(page, returned, browser)), None)
         if page is None or page.trip is None or page.outcome.done():
             raise LoginExpiredError("This answer belongs to no login of this browser: start again in your terminal.")
@@ -203,7 +203,7 @@ def _is_from(page: AtPage, returned: AuthorizationResponse, browser: str) -> boo
 def open_providers(
     directory: RunDirectory, clock: Callable[[], float], monotonic: Callable[[], float]
 ) -> dict[str, RelyingParty]:
-    """Create the client of each provider. Raises `ConfigError` for a missing or unprotected secret."""
+    """Create a client for each provider. Raises `ConfigError` for a missing or unprotected secret."""
     return {
         name: RelyingParty(name, provider, _read_secret(directory.path, name, provider), clock, monotonic)
         for name, provider in directory.settings.providers.items()

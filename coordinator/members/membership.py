@@ -1,6 +1,6 @@
-"""The admission rules for members and their devices, including revocation.
+"""Admission rules for members and their devices, including revocation.
 
-Every rule is evaluated inside one writing transaction, so it holds under concurrency. A single
+Each rule is evaluated inside one write transaction, so it holds under concurrency. A single
 conditional UPDATE ensures that an invite code is used only once.
 """
 
@@ -51,13 +51,13 @@ MAX_NAME_CHARS = 64
 
 @dataclass(frozen=True)
 class Grant:
-    """A device's permission to take part: its token, with the identities in the token."""
+    """The result of an admission: the device's access token and the token's main fields."""
 
     token_jwt: str
     member: str
     device_id: str
     peer_id: str
-    device_number: int  # order of joining, never changes
+    device_number: int  # position in the order of joining; never changes
     role: Role
 
 
@@ -76,7 +76,7 @@ class MemberRow:
 
 
 class Membership:
-    """The rules for members and devices, applied to the database."""
+    """The admission rules, applied to the members and devices in the database."""
 
     def __init__(
         self,
@@ -92,19 +92,19 @@ class Membership:
         self._run = run
         self._token_lifetime_s = token_lifetime_s
         self._clock = clock
-        self._max_devices = max_devices  # limit per member on devices with valid tokens
+        self._max_devices = max_devices  # maximum number of devices with valid tokens per member
         self._revocations = SignedRevocations(database, self._authority, run, clock)
 
     @classmethod
     def of_run(cls, directory: RunDirectory, database: Database, clock: Callable[[], float]) -> Membership:
-        """Create the rules for a run; the authority key is read again at each use."""
+        """Create the rules for a run; the authority key is reread at each use."""
         run, limits = directory.config.run.name, directory.config.membership
         lifetime_s, most = limits.token_lifetime_s, limits.max_devices_per_member
         return cls(database, lambda: directory.authority, run, lifetime_s, clock, most)
 
     @property
     def authority_public(self) -> bytes:
-        """The current authority key's public part (Ed25519, 32 raw bytes)."""
+        """The authority's current public key (Ed25519, 32 raw bytes)."""
         return self._authority().public_bytes
 
     def invite(self, name: str, role: str = "trainer", days: float = 7, devices: int = 1) -> list[str]:
@@ -122,10 +122,10 @@ class Membership:
         return self._database.transact(add)
 
     def join(self, public_key: bytes, invite_code: str = "", role: str = "", *, receipt_key: str = "") -> Grant:
-        """Admit a device that has proved possession of `public_key`, with an invite code or as a known device.
+        """Admit the device that holds `public_key`, with an invite code or as a known device.
 
-        A code already used by this device is accepted, because a reply may have been lost.
-        `receipt_key` is the device's pseudonym in receipts, proved to be its own. Tokens need one.
+        A code already used by this device is accepted, because the reply may have been lost.
+        `receipt_key` is the device's verified public key for receipts.
         """
         check_role(role)
         peer_id = peer_id_of(public_key)
@@ -149,7 +149,7 @@ class Membership:
         return self._database.transact(admit)
 
     def join_by_login(self, public_key: bytes, identity: Identity, role: str = "", *, receipt_key: str = "") -> Grant:
-        """Admit a device that has proved possession of `public_key`, for a user identified by a provider.
+        """Admit the device that holds `public_key` for a user identified by a provider.
 
         Raises `NotAllowedError` or `RevokedError` if the user may not join. See `join`.
         """
@@ -172,7 +172,7 @@ class Membership:
         return self._database.transact(admit)
 
     def allow(self, entry: str, role: str = "trainer", name: str = "") -> str | None:
-        """Add an account or organisation to the allowlist. Return the member's name (organisation: None).
+        """Add an entry to the allowlist; return the member's name, or None for an organisation.
 
         `name` is the account's new or existing member; "" names the member after the entry.
         """
@@ -191,7 +191,7 @@ class Membership:
         return self._database.transact(add)
 
     def disallow(self, entry: str) -> None:
-        """Remove an allowlist entry. Devices admitted with it remain until their member is revoked."""
+        """Remove an allowlist entry; devices it admitted remain until their member is revoked."""
         parsed = Entry.parse(entry)
         self._database.transact(lambda session: remove_entry(session, parsed))
 
@@ -270,7 +270,7 @@ class Membership:
         return self._revocations.jwt()
 
     def check(self, jwt: str) -> AccessToken:
-        """Return a peer's token after checking its signature, its dates, and the device's standing."""
+        """Return a token after verifying its signature and dates, and that its device is active."""
         authority, now = self._authority(), self._clock()
         authorities = Authorities.of(authority.public_bytes, handover_to(authority, self._run))
         token = authorities.read_token(jwt, self._run, now)
@@ -283,7 +283,7 @@ class Membership:
         return token
 
     def members(self) -> list[MemberRow]:
-        """Return all members except the keeper, by name."""
+        """Return all members except the keeper, sorted by name."""
         now = self._clock()
         devices = select(func.count()).where(Device.member_id == Member.id).scalar_subquery()
         invites = (
@@ -373,7 +373,7 @@ class Membership:
         return device
 
     def _locked_member(self, session: Session, member_id: int) -> Member:
-        """Lock the member, which prevents adding devices during a revocation or another addition."""
+        """Return the member with its row locked, which serializes revocations and new devices."""
         return session.get_one(Member, member_id, with_for_update=True)
 
     def _named_member(self, session: Session, name: str) -> Member:
@@ -420,7 +420,7 @@ def member_name(name: str) -> str:
 
 
 def names_in_use(session: Session, *, but: int | None = None) -> Iterator[str]:
-    """Yield the names and public names of all members except the one with the id `but`."""
+    """Yield the names and public names of all members except the member with the id `but`."""
     for row in session.execute(select(Member.id, Member.name, Member.display_name)):
         if row.id != but:
             yield row.name

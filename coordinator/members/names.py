@@ -1,7 +1,7 @@
-"""Public names of members: the member's own name, a name chosen by member or operator, or none.
+"""Public names of members: the member's own name, another name, or a number.
 
-Members who stay anonymous, or whose name the operator hides, are shown with a number. No member can
-be shown under another member's name.
+The member or the operator can set another name. A number stands for anonymous members and for
+members whose name the operator hides. No member can use another member's name.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class ChosenName:
     """The result of a member's choice of a public name."""
 
     shown: str  # public name
-    hidden: bool  # True if the operator hides the name, whatever was chosen
+    hidden: bool  # True if the operator hides the name, regardless of the choice
 
 
 def set_display_name(database: Database, name: str, display_name: str) -> None:
-    """Set a member's public name; an empty name restores the member's own."""
+    """Set a member's public name; an empty name restores the member's own name."""
     shown = member_name(display_name) if display_name.strip() else None
 
     def change(session: Session) -> None:
@@ -55,7 +55,7 @@ def choose_name(database: Database, public_key: bytes, display_name: str, anonym
         naming = _naming(session, device.member_id)
         try:
             _rename(session, device.member, member_name(display_name) if display_name.strip() else None)
-        except ConfigError as error:  # a `ConfigError` would tell the member to correct the operator's settings
+        except ConfigError as error:  # a `ConfigError` would ask the member to correct the operator's settings
             raise RequestError(str(error)) from error
         naming.anonymous = anonymous
         return ChosenName(_shown(session, device.member, naming), naming.hidden_at is not None)
@@ -64,7 +64,7 @@ def choose_name(database: Database, public_key: bytes, display_name: str, anonym
 
 
 def hide_name(database: Database, name: str, hidden: bool, now: float) -> str:
-    """Replace a member's public name by a number, or restore it; return the public name."""
+    """Replace a member's public name with a number, or restore it; return the public name."""
 
     def change(session: Session) -> str:
         member = find_member(session, name)
@@ -85,7 +85,7 @@ def find_member(session: Session, name: str) -> Member:
 
 
 def display_names(database: Database) -> dict[str, str]:
-    """Return a map from members' names to their public names, for members whose two names differ."""
+    """Return a map from names to public names, for all members whose two names differ."""
     with database() as session:
         other = or_(Member.display_name.is_not(None), Naming.anonymous, Naming.hidden_at.is_not(None))
         found = session.execute(
@@ -116,7 +116,7 @@ def _is_unnamed(naming: Naming | None) -> bool:
 
 
 def _naming(session: Session, member_id: int) -> Naming:
-    """Return the row with the member's choices of name; create it if missing."""
+    """Return the row with the member's naming choices; create the row if it is missing."""
     naming = session.get(Naming, member_id, with_for_update=True)
     if naming is None:
         naming = Naming(member_id=member_id, anonymous=False)
@@ -145,7 +145,7 @@ def _rename(session: Session, member: Member, shown: str | None) -> None:
 
 
 def _require_free(session: Session, member: Member, shown: str) -> None:
-    """Raise `ConfigError` if the name looks like another one in use, or like an anonymous one."""
+    """Raise `ConfigError` if the name looks like another name in use or an anonymous name."""
     if _NUMBERED.fullmatch(_folded(shown)):
         raise ConfigError(f"The name {shown!r} is how somebody without a name is shown: choose another.")
     check_new_name(shown, names_in_use(session, but=member.id))

@@ -1,12 +1,12 @@
 """Quarantine of devices: suspicions reported by peers, automatic decisions, and manual quarantine.
 
-A quarantine works like a revocation, but can be lifted. Devices report suspicious peers. The
-coordinator logs and stores each report with the member who made it, until enough have arrived.
+A quarantine works like a revocation, but can be lifted. Devices report suspicious peers, and the
+coordinator stores each report with the reporting member. Enough reports lead to a quarantine.
 
 The keeper belongs to the operator, so its reports alone are sufficient. Members' reports must still
-be sufficient if any one member's reports are removed. A single member, even with many devices, thus
-cannot have another's device quarantined. Reports of one kind within `INCIDENT_S` count as one
-strike. Peers report only what no honest peer would do. The keeper is never quarantined.
+be sufficient if any one member's reports are removed, so a single member, even with many devices,
+cannot get a device quarantined. Reports of one kind within `INCIDENT_S` count as one strike. Peers
+report only actions that no honest peer performs. The keeper is never quarantined.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from peer.reporting.suspicions import MAX_DETAIL_CHARS, SuspicionKind
 
 logger = logging.getLogger(__name__)
 
-INCIDENT_S = 45.0  # seconds; shorter than the peers' interval between repeated reports (peer.reporting.suspicions)
+INCIDENT_S = 45.0  # seconds; below the interval of repeated reports (peer.reporting.suspicions)
 MEMBERS_SHARE = 4  # members' reports can quarantine at most one in this many active devices
 KEPT_WORDS = 1_000  # stored reports per member; the newest are kept
 BY_KEEPER, BY_MEMBERS = "run:keeper", "run:members"  # actors of automatic quarantines
@@ -43,7 +43,7 @@ SHOWN_WORDS = 50  # number of latest reports shown per device
 
 @dataclass(frozen=True)
 class SuspicionReport:
-    """A suspicion of a peer, identified by its libp2p peer ID, as reported by a device."""
+    """A device's report of a suspicious peer, which is identified by its libp2p peer ID."""
 
     peer_id: str
     kind: str
@@ -62,7 +62,7 @@ class SuspicionReport:
 
 
 def hear(database: Database, policy: Policy, claim: SuspicionReport, witness_id: str, now: float) -> None:
-    """Log and store a report by the device `witness_id`; quarantine the suspect if the reports suffice.
+    """Log and store a report by the device `witness_id`; quarantine the suspect if reports suffice.
 
     A member's repeated reports about a device are ignored for `INCIDENT_S`. Raises `RequestError`
     if the report is invalid or the suspect is unknown.
@@ -71,13 +71,13 @@ def hear(database: Database, policy: Policy, claim: SuspicionReport, witness_id:
     suspicion, cut_off = database.transact(lambda session: _take(session, policy, claim, witness_id, now))
     if suspicion:
         logger.warning("%s", suspicion)
-    if cut_off:  # a separate call, because rate limiting of suspicions must not suppress it
+    if cut_off:  # a separate log record, which rate limiting of suspicions must not suppress
         logger.warning("%s", cut_off)
 
 
 @dataclass(frozen=True)
 class Accusation:
-    """The parts of a stored suspicion that matter for the decision."""
+    """The fields of a stored suspicion on which the quarantine decision is based."""
 
     at: float  # Unix time in seconds
     witness: str | None  # member whose device reported it, or None for the keeper
@@ -93,7 +93,7 @@ class QuarantineDecision:
 
 
 def decide(words: Iterable[Accusation], policy: Policy, members_may: bool, now: float) -> QuarantineDecision | None:
-    """Return the decision to quarantine, or None if not. Members' reports can suffice only if `members_may`."""
+    """Decide whether to quarantine; members' reports can suffice only if `members_may`."""
     if not policy.strikes:
         return None
     recent = [word for word in words if word.at > now - policy.window_s]
@@ -106,7 +106,7 @@ def decide(words: Iterable[Accusation], policy: Policy, members_may: bool, now: 
 
 
 def strikes(words: Sequence[Accusation]) -> int:
-    """Return the smallest number of strikes that remains if any one member's reports are left out."""
+    """Return the number of strikes that remain without the most influential member's reports."""
     members = {word.witness for word in words if word.witness is not None}
     without = [len(incidents(word for word in words if word.witness != left_out)) for left_out in members]
     return min(without, default=len(incidents(words)))
@@ -124,7 +124,7 @@ def incidents(words: Iterable[Accusation]) -> list[str]:
 
 
 def members_may(quarantined: int, active: int) -> bool:
-    """Return whether members may quarantine another device; without a limit, two liars could empty the run."""
+    """Return whether members may quarantine another device; two liars must not empty the run."""
     return quarantined < max(1, active // MEMBERS_SHARE)
 
 
@@ -178,7 +178,7 @@ def quarantine_device(database: Database, name: str, device_id: str, reason: str
 
 
 def release(database: Database, name: str, device_id: str, actor: str, now: float) -> list[str]:
-    """Lift the quarantine of a member's device, or of all if `device_id` is empty; return their ids.
+    """Lift quarantine from a member's device (`device_id` "": all devices); return the ids.
 
     Raises `ConfigError` if no such device is in quarantine.
     """
@@ -218,7 +218,7 @@ def _take(session: Session, policy: Policy, claim: SuspicionReport, witness_id: 
 
 
 def _was_said(session: Session, device: Device, witness: Device, kind: str, now: float) -> bool:
-    """Return whether the witness's member, with any device, reported the same within `INCIDENT_S`."""
+    """Return whether the witness's member made the same report within `INCIDENT_S`."""
     same = (
         select(StoredSuspicion.id)
         .join(Device, Device.id == StoredSuspicion.witness_id)
@@ -246,7 +246,7 @@ def _forget_oldest(session: Session, member: Member) -> None:
 
 
 def _judge(session: Session, policy: Policy, device: Device, now: float) -> QuarantineDecision | None:
-    """Decide on a quarantine by reports of witnesses in good standing since the device's last quarantine."""
+    """Decide whether to quarantine, from reports by unrevoked witnesses since the last quarantine."""
     lifted = select(func.max(Revocation.at)).where(Revocation.device_id == device.id, Revocation.change == "lifted")
     since = max(now - policy.window_s, session.scalar(lifted) or 0.0)
     witness = aliased(Device)
@@ -272,7 +272,7 @@ def _judge(session: Session, policy: Policy, device: Device, now: float) -> Quar
 
 
 def _standing(session: Session, now: float) -> tuple[int, int]:
-    """Return the number of devices quarantined by members, and of all active or quarantined devices."""
+    """Return the numbers of devices quarantined by members and of devices with valid tokens."""
     newest = select(func.max(Revocation.id)).group_by(Revocation.device_id)
     quarantined = (
         select(func.count())
@@ -286,7 +286,7 @@ def _standing(session: Session, now: float) -> tuple[int, int]:
 
 
 def _cut_off(session: Session, device: Device, verdict: QuarantineDecision, now: float) -> str:
-    """Quarantine a device, and record this. Return the log line, or "" if it was already in quarantine."""
+    """Quarantine a device and record this. Return the log line, or "" if already quarantined."""
     actor, reason = BY_KEEPER if verdict.by_keeper else BY_MEMBERS, verdict.reason
     if not put_in_quarantine(session, device, reason, actor, now):
         return ""  # already in quarantine

@@ -1,8 +1,8 @@
 """The revocation list: each change is a row, and the id of the last row is the list's serial number.
 
-A revoked device stays on the list permanently, a quarantined one until its quarantine is lifted.
-The list may become shorter, but its serial number only grows; peers reject lists with a lower
-serial than theirs. Functions that change the list run inside their callers' transactions.
+Revoked devices stay on the list permanently, quarantined devices until the quarantine is lifted.
+The list may shrink, but its serial number only grows; peers reject a list with a lower serial
+number than their own. Functions that change the list run inside their callers' transactions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Change = Literal["revoked", "quarantined", "lifted"]
 
 
 def shut_out(session: Session, device: Device, reason: str, now: float) -> bool:
-    """Put a device on the list permanently. Return False if it was already revoked."""
+    """Put a device on the revocation list permanently. Return False if it was already revoked."""
     _take_turn(session, device)
     if device.revoked_at is not None:
         return False
@@ -37,7 +37,7 @@ def shut_out(session: Session, device: Device, reason: str, now: float) -> bool:
 
 
 def put_in_quarantine(session: Session, device: Device, reason: str, actor: str, now: float) -> bool:
-    """Put a device on the list until its quarantine is lifted. Return False if it was already there."""
+    """Put a device on the revocation list as quarantined. Return False if it was already listed."""
     _take_turn(session, device)
     if device.revoked_at is not None or device.quarantined_at is not None:
         return False
@@ -48,7 +48,7 @@ def put_in_quarantine(session: Session, device: Device, reason: str, actor: str,
 
 
 def lift_quarantine(session: Session, device: Device, actor: str, now: float) -> bool:
-    """Take a device off the list. Return whether it was in quarantine."""
+    """Take a quarantined device off the revocation list. Return False if it was not quarantined."""
     _take_turn(session, device)
     if device.quarantined_at is None:
         return False
@@ -60,15 +60,15 @@ def lift_quarantine(session: Session, device: Device, actor: str, now: float) ->
 def _take_turn(session: Session, device: Device) -> None:
     """Lock the list until the end of the transaction, and reload the device's state.
 
-    A quarantine therefore never follows a revocation, and serials are committed in order: a list
-    with serial 6 must contain change 5.
+    A quarantine therefore never follows a revocation, and serial numbers are committed in order: a
+    list with serial number 6 must contain change 5.
     """
     one_at_a_time(session, Lock.REVOCATIONS)
     session.refresh(device, ["revoked_at", "quarantined_at"])
 
 
 def _add_change(session: Session, device: Device, change: Change, reason: str, actor: str, now: float) -> None:
-    """Add a change, numbered here because numbers of a database sequence may be committed out of order."""
+    """Add a change with an explicit id: ids from a sequence may be committed out of order."""
     row = Revocation(
         id=_newest(session) + 1,
         device_id=device.id,
@@ -95,7 +95,7 @@ def _listed(session: Session, serial: int) -> frozenset[str]:
 
 
 class SignedRevocations:
-    """The signed revocation list for peers, which is signed once per serial number and key."""
+    """A cache of the signed revocation list, which is signed once per serial number and key."""
 
     def __init__(
         self, database: Database, authority: Callable[[], AuthorityKey], run: str, clock: Callable[[], float]

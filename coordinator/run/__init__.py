@@ -1,4 +1,4 @@
-"""A run on the operator's disk: directory, settings, secrets, keys, ports, logs and software.
+"""A run on the operator's machine: directory, settings, secrets, keys, ports, logs and software.
 
-Any higher-level package may import these modules.
+All higher-level packages may import these modules.
 """

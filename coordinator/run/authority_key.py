@@ -1,7 +1,7 @@
-"""The authority's key on the operator's disk, and key rotation: the old key signs a handover.
+"""The authority's key on disk, and key rotation, in which the old key signs a handover.
 
-The handover is written before the new key replaces the old one by a rename. A process killed in
-between leaves the old key and a handover to a key that does not exist, which is never read.
+The handover is written before the new key replaces the old key by a rename. A process killed in
+between leaves the old key and a handover for a nonexistent key, which is never read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NAME_CHARS = 16
 
 
 def load_authority(path: Path) -> AuthorityKey:
-    """Load the key, and the previous key's handover to it unless it is the run's first key."""
+    """Load the authority's key, with the previous key's handover unless it is the first key."""
     key = AuthorityKey.load(path)
     try:
         return replace(key, handover=_statement_path(path.parent, key).read_text(encoding="ascii"))
@@ -30,14 +30,14 @@ def load_authority(path: Path) -> AuthorityKey:
 
 
 def handover_to(authority: AuthorityKey, run: str) -> Handover | None:
-    """Return the previous key's handover, or None for the first key; raises `TokenError` if it is invalid."""
+    """Return the previous key's handover, or None for the first key. Raises `TokenError` if invalid."""
     return verify_handover(authority.handover, run) if authority.handover else None
 
 
 def rotate(keys_dir: Path, run: str, tokens_until: float, now: float) -> Handover:
-    """Replace the authority's key; the old one remains valid until `tokens_until`, when its tokens expire.
+    """Replace the authority's key; the old key stays valid until its tokens expire (`tokens_until`).
 
-    Raises `ConfigError` while a still older key is valid: its peers could not verify the new one.
+    Raises `ConfigError` if an even older key is valid: its peers could not verify the new key.
     """
     old = load_authority(keys_dir / KEY_FILE)
     before = handover_to(old, run)

@@ -1,8 +1,8 @@
-"""Names of checkpoint folders, in a module that evaluation can import without a database."""
+"""Names of checkpoint folders; evaluation can import this module without a database."""
 
 from __future__ import annotations
 
 
 def checkpoint_name(step: int) -> str:
-    """Return the name of the folder for the checkpoint of a step."""
+    """Return the folder name of a step's checkpoint."""
     return f"step-{step:08d}"

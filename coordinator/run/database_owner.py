@@ -1,8 +1,8 @@
 """The database of a run: created by `init` or `restore`, and opened by all other commands.
 
-A database belongs to one run, because two runs would mix up members, reports and checkpoints. A run
-is identified by its name and two keys, which may be replaced one at a time. A run with the same
-name and one of the recorded keys is the same run, and its current keys are then recorded.
+A database belongs to one run, because two runs would mix up members, reports and checkpoints. The
+database records the run's name and two keys. A run with the same name and at least one of the keys
+is the same run, so keys can be replaced one at a time; the current keys are then recorded.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ROW = 1
 
 
 class Keys(NamedTuple):
-    """The run's name, and its two keys: the TLS certificate's digest and the authority's public key."""
+    """The identity of a run: its name, its TLS certificate's digest and its authority's public key."""
 
     run: str
     certificate_sha256: str
@@ -35,7 +35,7 @@ class Keys(NamedTuple):
 
 
 def create_database(directory: RunDirectory) -> None:
-    """Create the database of a new run; raises `ConfigError` if it is already in use."""
+    """Create the database of a new run. Raises `ConfigError` if the database is already in use."""
     engine = open_engine(directory.database_url, create=True)
     try:
         require_unused(engine)
@@ -46,7 +46,7 @@ def create_database(directory: RunDirectory) -> None:
 
 
 def require_unused(engine: Engine) -> None:
-    """Raise `ConfigError` if the database has rows, because a new run's keys would not match its members."""
+    """Raise `ConfigError` if the database has rows: their members would not match a new run's keys."""
     with in_one_sentence(), engine.connect() as connection:
         used = not is_empty(connection)
     if used:
@@ -58,10 +58,10 @@ def require_unused(engine: Engine) -> None:
 
 @contextmanager
 def open_database(directory: RunDirectory) -> Iterator[Database]:
-    """Open the run's existing database for the duration of the block, and migrate it to the current schema.
+    """Open the run's existing database during the block, and migrate it to the current schema.
 
-    Raises `DatabaseError` if it is lost, `StorageError` if it does not answer or fails in the
-    block, and `ConfigError` if it belongs to another run.
+    Raises `DatabaseError` if the database is lost, `StorageError` if it is unreachable or fails in
+    the block, and `ConfigError` if it belongs to another run.
     """
     engine = open_engine(directory.database_url)
     try:
@@ -76,16 +76,16 @@ def open_database(directory: RunDirectory) -> Iterator[Database]:
 
 
 def require_database(engine: Engine, directory: RunDirectory) -> None:
-    """Raise `DatabaseError` if the database or its tables are missing, or empty although checkpoints exist.
+    """Raise `DatabaseError` if the database lacks tables, or lacks rows although checkpoints exist.
 
-    Without checkpoints, empty tables are accepted, because earlier versions of `init` left them.
+    Without checkpoints, empty tables are accepted, because earlier versions of `init` created them.
     """
     named = "the one that `database_url` names"
     if engine.dialect.name == "sqlite":
         file = Path(named := str(engine.url.database))
         if not file.exists():
             raise _lost(directory, f"{file} is missing")
-        if file.stat().st_size == 0:  # SQLite would create a new database in it
+        if file.stat().st_size == 0:  # SQLite would create a new database in the file
             raise _lost(directory, f"{file} is empty")
     with engine.connect() as connection:
         if not _has_tables(connection):
@@ -108,9 +108,9 @@ def _lost(directory: RunDirectory, found: str) -> DatabaseError:
 
 
 def claim_database(database: Database, directory: RunDirectory) -> None:
-    """Record this run as the database's owner; raises `ConfigError` if another run owns it.
+    """Record this run as the database's owner. Raises `ConfigError` if another run is the owner.
 
-    A copy of a run without its keys is not recorded, because it cannot admit members.
+    A copy of a run without keys is not recorded, because it cannot admit members.
     """
     if not all(path.exists() for path in (directory.tls_cert_path, directory.keys_dir / KEY_FILE)):
         return
@@ -130,7 +130,7 @@ def _owner(session: Session) -> Keys | None:
 def _claim(session: Session, keys: Keys, path: Path) -> None:
     owner = _owner(session)
     if owner is None:
-        session.add(DatabaseOwner(id=_ROW, **keys._asdict()))  # not `merge`, which could overwrite another run's row
+        session.add(DatabaseOwner(id=_ROW, **keys._asdict()))  # not `merge`: it could overwrite another run's row
         return
     if not _is_same_run(owner, keys):
         raise ConfigError(

@@ -24,7 +24,7 @@ def _nothing_more(_directory: RunDirectory) -> None:
 
 
 class RunDirectory:
-    """The files of a run; its configuration and settings are read once, on first use."""
+    """The files of a run; configuration and settings are read once, on first use."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -37,11 +37,11 @@ class RunDirectory:
         settings: Settings,
         prepare: Callable[[RunDirectory], None] = _nothing_more,
     ) -> RunDirectory:
-        """Create a run with new keys and its own database; raises `ConfigError` if `path` exists.
+        """Create a run with new keys and its own database. Raises `ConfigError` if `path` exists.
 
-        `prepare` does work that is slow or may fail, such as tokenizer training. Everything is
-        created in a temporary directory, which is renamed when complete. The database is created
-        last, because a database on a server remains if creation fails.
+        `prepare` does slow or unreliable work, such as tokenizer training. All files are created in
+        a temporary directory, which is renamed when complete. The database is created last, because
+        a database on a server would remain after a failure.
         """
         with new_directory(path, 0o700, "choose another directory, or serve the run in it") as aside:
             unfinished = cls(aside)
@@ -52,7 +52,7 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: Path) -> RunDirectory:
-        """Open an existing run; raises `ConfigError` if there is none."""
+        """Open an existing run. Raises `ConfigError` if there is none at `path`."""
         path = Path(path).absolute()
         if not (path / "run.yaml").is_file():
             raise ConfigError(f"{path} holds no run: make one with `manyhands coordinator init {path}`.")
@@ -88,7 +88,7 @@ class RunDirectory:
 
     @property
     def checkpoints_dir(self) -> Path:
-        """The folder that contains a subfolder for each checkpoint."""
+        """The folder of checkpoints, with a subfolder for each."""
         return self.path / "checkpoints"
 
     def checkpoint_dir(self, step: int) -> Path:
@@ -107,7 +107,7 @@ class RunDirectory:
 
     @property
     def publishing_dir(self) -> Path:
-        """The folder of exported checkpoints to be published; created by the publisher."""
+        """The folder of exported checkpoints to publish; created by the publisher."""
         return self.path / "publishing"
 
     @property
@@ -140,7 +140,7 @@ class RunDirectory:
 
     @property
     def database_url(self) -> str:
-        """The URL of the database: from the settings, or a SQLite file in the directory."""
+        """The database URL from the settings, or by default a SQLite file in the directory."""
         in_directory = URL.create("sqlite", database=str(self.path / "manyhands.db"))
         return self.settings.database_url or in_directory.render_as_string()
 

@@ -1,7 +1,7 @@
 """Logs of the coordinator's processes, as lines of text or JSON.
 
 No line contains a volunteer's address, a token, an invite code, a key or a password, even if an
-exception quotes input from the network. Repeated lines are written once a minute (`RepeatFilter`).
+exception quotes network input. Repeated lines are written once a minute (`RepeatFilter`).
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class LogStyle:
 
     format: LogFormat = LogFormat.TEXT
     run: str = ""
-    own_hosts: frozenset[str] = frozenset()  # the run's own hosts, which need not be hidden
+    own_hosts: frozenset[str] = frozenset()  # the run's own hosts, which are not redacted
 
 
 @contextmanager
 def about_session(session_id: str) -> Iterator[None]:
-    """Add the session to log lines of the block, also to those of threads that `asyncio.to_thread` starts."""
+    """Add the session to log lines of the block, including threads started by `asyncio.to_thread`."""
     token = _session.set(session_id)
     try:
         yield
@@ -66,7 +66,7 @@ def about_session(session_id: str) -> Iterator[None]:
 
 
 def redacted(text: str, spared: frozenset[str] = frozenset()) -> str:
-    """Return the text without secrets, and without addresses other than those in `spared`."""
+    """Return the text without secrets and without addresses, except addresses in `spared`."""
     for kind, form in FORMS.items():
         text = form.sub(f"<{kind}>", text)
     for form in _ADDRESSES:
@@ -79,11 +79,11 @@ def _is_harmless(found: str, spared: frozenset[str]) -> bool:
 
 
 def shorten_database_failure(record: logging.LogRecord) -> bool:
-    """Reduce the record of a database failure that the operator can fix to one sentence, without traceback."""
+    """Shorten the record of a common database failure to one sentence without a traceback."""
     failure = record.exc_info[1] if record.exc_info else None
     if failure is None:
         return True
-    from coordinator.store.engine import trouble  # loads SQLAlchemy, so only on failure
+    from coordinator.store.engine import trouble  # imports SQLAlchemy, so only on failure
 
     if (found := trouble(failure)) is not None:
         record.msg, record.args = f"{record.getMessage()}: {found}", ()
@@ -130,9 +130,9 @@ class JsonLines(logging.Formatter):
 
 
 def log_to_stderr(process: str, style: LogStyle = LogStyle()) -> None:
-    """Log to standard error without repetitions, and only warnings of Alembic and httpx2.
+    """Log to standard error without repetitions; from Alembic and httpx2, log only warnings.
 
-    At level INFO these would log each table, and each requested address, even a webhook's secret one.
+    At level INFO, Alembic logs each table, and httpx2 each URL, including secret webhook URLs.
     """
     handler = logging.StreamHandler()
     handler.addFilter(shorten_database_failure)
@@ -144,7 +144,7 @@ def log_to_stderr(process: str, style: LogStyle = LogStyle()) -> None:
 
 
 def log_the_unforeseen() -> None:
-    """Also log Python warnings and uncaught errors of threads."""
+    """Also log Python warnings and uncaught exceptions in threads."""
 
     def tell(failure: threading.ExceptHookArgs) -> None:
         logger.error("a thread failed", exc_info=failure.exc_value)
@@ -154,7 +154,7 @@ def log_the_unforeseen() -> None:
 
 
 def tell_step(step: Callable[[], int | None]) -> None:
-    """Include the step that `step()` returns in all later JSON log lines of this process."""
+    """Add the result of `step()` to all later JSON log lines of this process."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler.formatter, JsonLines):
             handler.formatter.step = step

@@ -1,4 +1,4 @@
-"""The coordinator's ports: checks that they are free, free ports for a demo, the keeper's addresses.
+"""The coordinator's ports: availability checks, free ports for a demo, the keeper's addresses.
 
 The keeper's libp2p node listens on IPv4 and IPv6, with TCP and, if enabled, QUIC.
 """
@@ -22,12 +22,12 @@ from peer.network.traffic import BYTES_PER_S_OF_MBIT
 # Ports below the ephemeral ranges of Linux, macOS and Windows.
 CHOSEN_PORTS = range(20_000, 32_768)
 WILDCARDS = frozenset({"0.0.0.0", "::"})  # noqa: S104  # listen on all addresses
-_CHANCE = random.SystemRandom()  # not seeded: processes with one seed must get different ports
+_CHANCE = random.SystemRandom()  # unseeded, because processes with equal seeds must get different ports
 
 
 @dataclass(frozen=True)
 class Listener:
-    """A port to listen on, and how messages name it."""
+    """A port to listen on, and its names in messages."""
 
     host: str
     port: int
@@ -36,7 +36,7 @@ class Listener:
 
 
 def check_ports(listeners: Iterable[Listener]) -> None:
-    """Raise `PortTakenError` if a port is in use or not allowed, `ConfigError` if an address is invalid."""
+    """Raise `PortTakenError` if a port is in use or forbidden, `ConfigError` for an invalid address."""
     for listener in listeners:
         try:
             _bind(listener.host, listener.port).close()
@@ -45,9 +45,9 @@ def check_ports(listeners: Iterable[Listener]) -> None:
 
 
 def bound_socket(listener: Listener) -> socket.socket:
-    """Return a socket bound to a listener's port (0: any free port); raises like `check_ports`.
+    """Return a socket bound to a listener's port (0: any free port); see `check_ports` for errors.
 
-    A wildcard host is bound for both IPv6 and IPv4 if the machine supports both.
+    A wildcard host is bound for IPv6 and IPv4 if the machine supports both.
     """
     try:
         if listener.host in WILDCARDS and socket.has_dualstack_ipv6():
@@ -67,7 +67,7 @@ def is_free(host: str, port: int) -> bool:
 
 
 def free_ports(host: str, count: int) -> list[int]:
-    """Return `count` different free ports outside the operating system's ephemeral range."""
+    """Return `count` distinct free ports outside the operating system's ephemeral range."""
     free = (port for port in _CHANCE.sample(CHOSEN_PORTS, len(CHOSEN_PORTS)) if is_free(host, port))
     return list(islice(free, count))
 
@@ -99,10 +99,10 @@ def _explain(listener: Listener, error: OSError) -> ConfigError | PortTakenError
 
 
 def keeper_place(settings: Settings) -> Placement:
-    """Return the addresses on which the keeper listens, and those that it announces.
+    """Return the addresses that the keeper listens on and the addresses that it announces.
 
-    TCP on the IP version of `bind_host` is always included, so that the p2p daemon fails if it is
-    impossible. Other combinations are included if this machine supports them.
+    TCP on the IP version of `bind_host` is always included; the p2p daemon fails if it is not
+    supported. Other combinations are included if this machine supports them.
     """
     port, host = settings.swarm_port, _address_of(settings.bind_host)
     asked = ways_from(str(host), port, ("tcp", "udp") if settings.quic else ("tcp",))
@@ -126,7 +126,7 @@ def announced(hosts: Sequence[str], port: int, transports: Collection[Transport]
 def _address_of(host: str) -> IPAddress:
     try:
         return ipaddress.ip_address(host)
-    except ValueError:  # a host name instead of an address
+    except ValueError:  # a host name
         return ipaddress.ip_address(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
 
 

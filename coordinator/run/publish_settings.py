@@ -1,7 +1,7 @@
 """`publications` in settings.yaml: destinations for checkpoints, and their secrets.
 
-Each secret has its own file (mode 0600, usually in the run's directory) rather than being part of
-settings, arguments or environment variables. Only the publisher reads it.
+Each secret is in its own file (mode 0600, usually in the run's directory), not in settings,
+arguments or environment variables. Only the publisher reads secrets.
 """
 
 from __future__ import annotations
@@ -51,11 +51,10 @@ def _are_no_secrets(options: Options) -> Options:
 
 
 class PlaceSettings(Section):
-    """A place to publish to; `options` are fsspec's for its file system, such as `endpoint_url`."""
+    """A publishing destination; `options` are fsspec's for the file system, such as `endpoint_url`."""
 
     to: Annotated[str, Field(max_length=500), AfterValidator(_is_address)]
     """Address of the place: `hf://owner/name`, or any fsspec address, such as `s3://bucket/folder`."""
-    # a hub's token, or YAML with fsspec's secret options; relative to the run's directory
     secret_file: str | None = None
     """File (mode 0600) with the hub's token, or with fsspec's secret options as YAML; relative to the run's
     directory."""
@@ -71,19 +70,19 @@ class PlaceSettings(Section):
 
     @property
     def is_public(self) -> bool:
-        """True if the destination is public, which private repositories and local folders are not."""
+        """True unless the destination is a private repository or a local folder."""
         return not (self.private or self.to.startswith(LOCAL))
 
 
 @dataclass(frozen=True)
 class Secret:
-    """A destination's secret, which its `repr` does not show."""
+    """A destination's secret, which `repr` does not show."""
 
     token: str | None = field(default=None, repr=False)
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def reason(self, error: BaseException) -> str:
-        """Return an error and its cause as one line, from which this secret is removed."""
+        """Return an error and its cause as one line, with this secret removed."""
         found = [error] if error.__cause__ is None else [error, error.__cause__]
         text = ": ".join(str(each) or repr(each) for each in found)
         for value in filter(None, (self.token, *self.options.values())):
@@ -92,7 +91,7 @@ class Secret:
 
 
 def read_secret(base: Path, place: PlaceSettings) -> Secret:
-    """Read a destination's secret; raises `ConfigError` if the file is missing, exposed or invalid."""
+    """Read a destination's secret. Raises `ConfigError` if the file is missing, exposed or invalid."""
     if place.secret_file is None:
         return Secret()
     path = base / place.secret_file

@@ -1,6 +1,6 @@
-"""Secrets in a run's directory: reading them, and checking that no other user can.
+"""Secrets in a run's directory, and checks that other users cannot read them.
 
-`coordinator serve` refuses to start if another user can read a secret; the doctor reports it.
+`coordinator serve` refuses to start if another user can read a secret; the doctor reports the file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_SECRET_BYTES = 4096
 
 
 def read_secret(path: Path, setting: str) -> str:
-    """Read a secret file; raises `ConfigError` if it is missing, empty or not private."""
+    """Read a secret file. Raises `ConfigError` if the file is missing, empty or not private."""
     key = f"`{setting}` ({path})"
     try:
         if stat.S_IMODE(path.stat().st_mode) & 0o077:
@@ -33,9 +33,9 @@ def read_secret(path: Path, setting: str) -> str:
 
 
 def check_secrets(directory: RunDirectory) -> None:
-    """Raise `ConfigError`, naming a command that fixes it, for the first secret that others can read.
+    """Raise `ConfigError` with a remedy for the first secret that other users can read.
 
-    Database files, which earlier versions left readable, are first set to mode 0600.
+    Database files, which earlier versions created as readable, are first set to mode 0600.
     """
     for path in _database_files(directory):
         with suppress(OSError):  # another user owns the file: reported below
@@ -65,7 +65,7 @@ def _database_files(directory: RunDirectory) -> list[Path]:
 def _judge(path: Path, mode: str) -> Iterator[str]:
     try:
         status = path.stat()
-    except FileNotFoundError:  # the file was removed meanwhile
+    except FileNotFoundError:  # the file has just been removed
         return
     if stat.S_IMODE(status.st_mode) & 0o077:
         found = stat.filemode(status.st_mode)

@@ -29,7 +29,7 @@ _NOTEBOOK = r"https://github\.com/[A-Za-z0-9_.-]{1,100}/[A-Za-z0-9_.-]{1,100}/bl
 
 
 def _without_brackets(host: object) -> object:
-    """Remove the brackets of an IPv6 address in a link, such as [2001:db8::1]."""
+    """Remove the brackets from an IPv6 address such as [2001:db8::1]."""
     if isinstance(host, str) and host.startswith("[") and host.endswith("]"):
         return host[1:-1]
     return host
@@ -57,7 +57,7 @@ Fallbacks = Annotated[tuple[Annotated[str, AfterValidator(_fallback)], ...], Fie
 
 
 class Settings(Section):
-    """The coordinator's settings.yaml: addresses, ports and limits of the service."""
+    """The contents of settings.yaml: addresses, ports and limits of the coordinator."""
 
     public_host: Host = "127.0.0.1"
     """Name or address that volunteers connect to; part of the join link."""
@@ -66,7 +66,7 @@ class Settings(Section):
     fallback_addresses: Fallbacks = ()
     """Further addresses in the join link, to which the coordinator may move in the future: `HOST` (with
     `control_port`) or `HOST:PORT`."""
-    bind_host: BindHost = "0.0.0.0"  # noqa: S104  # volunteers come from everywhere
+    bind_host: BindHost = "0.0.0.0"  # noqa: S104  # volunteers connect from anywhere
     """Address to listen on; `0.0.0.0` and `::` mean all addresses, IPv4 and IPv6."""
     control_port: Port = 7443
     """Port of the control plane, for volunteers."""
@@ -121,7 +121,7 @@ class Settings(Section):
     """Licence of the model for its model card, as the hub names it."""
 
     def publication(self, address: str) -> PlaceSettings:
-        """Return the publication to this address; raises `ConfigError` if there is none."""
+        """Return the publication with this address. Raises `ConfigError` if there is none."""
         places = {place.to: place for place in self.publications}
         if address not in places:
             known = ", ".join(places) or "none"
@@ -130,7 +130,7 @@ class Settings(Section):
 
     @classmethod
     def from_yaml(cls, path: Path) -> Settings:
-        """Read settings.yaml; raises `ConfigError` if it cannot be read or is invalid."""
+        """Read settings.yaml. Raises `ConfigError` if the file is unreadable or invalid."""
         try:
             return cls.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
         except OSError as error:
@@ -142,13 +142,13 @@ class Settings(Section):
 
     @property
     def web_address(self) -> str:
-        """The address of the web port for browsers, without a trailing slash."""
+        """The URL of the web port for browsers, without a trailing slash."""
         host = f"[{self.public_host}]" if ":" in self.public_host else self.public_host
         return (self.public_url or f"http://{host}:{self.web_port}").rstrip("/")
 
     @property
     def web_names(self) -> frozenset[str]:
-        """The host names, in lower case, under which browsers may request the web port."""
+        """The host names, in lower case, that browsers may use for the web port."""
         fallbacks = (Address.parse(text, default_port=1).host for text in self.fallback_addresses)
         asked = urlsplit(self.web_address).hostname or ""
         return frozenset(
@@ -161,13 +161,13 @@ class Settings(Section):
         return Policy(self.quarantine_strikes, self.quarantine_window_s)
 
     def to_yaml(self) -> str:
-        """Return the complete file as YAML, including defaults."""
+        """Return all settings as YAML, including defaults."""
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
 
 
 @dataclass(frozen=True)
 class Policy:
-    """The rule for quarantine: the number of failed checks (strikes), and the seconds within which they must occur."""
+    """The rule for automatic quarantine: a number of failed checks (strikes) within a time window."""
 
     strikes: int = 3  # 0: no automatic quarantine
     window_s: float = 3600.0

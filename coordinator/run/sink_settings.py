@@ -1,7 +1,7 @@
 """`sinks` in settings.yaml: further destinations of the run's curves.
 
-They are not part of the run file, which every volunteer receives: where an operator stores curves
-is private. Volunteers' machines never write to these destinations.
+The destinations are private, so they are not in the run file, which every volunteer receives.
+Volunteers' machines never write to them.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ SecretFile = Annotated[str, Field(min_length=1, max_length=255)]  # path relativ
 
 
 class TensorBoardSettings(Section):
-    """Event files on this machine's disk."""
+    """TensorBoard event files on this machine's disk."""
 
     directory: Annotated[str, Field(min_length=1, max_length=1024)] = "sinks/tensorboard"
     """Folder of the event files, relative to the run's directory."""
 
 
 class WandbSettings(Section):
-    """A project of Weights & Biases."""
+    """A Weights & Biases project."""
 
     project: Name
     """Project that receives the curves."""
@@ -49,7 +49,7 @@ class WandbSettings(Section):
 
 
 class TrackioSettings(Section):
-    """A project of trackio: on this machine's disk, on your own server, or in a Space."""
+    """A trackio project on this machine's disk, on your own server, or in a Space."""
 
     project: Name
     """Project that receives the curves; without a server or a Space it is stored in `sinks/trackio`."""
@@ -69,7 +69,7 @@ class TrackioSettings(Section):
 
 
 class Sinks(Section):
-    """All sinks; none by default."""
+    """All sinks of a run; there are none by default."""
 
     tensorboard: TensorBoardSettings | None = None
     wandb: WandbSettings | None = None

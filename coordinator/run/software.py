@@ -1,7 +1,7 @@
 """The software that a run serves to volunteers: a wheel of the running code, identified by SHA-256.
 
-The wheel is built reproducibly from the installed files. This needs no build tools or network,
-works for checkouts, images and ordinary installations, and gives the same file on all replicas.
+The wheel is built reproducibly from the installed files. The build needs no tools or network, works
+for checkouts, images and ordinary installations, and gives the same file on all replicas.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Software:
     name: str  # file name of the wheel
     version: str
     wheel: bytes = field(repr=False)
-    constraints: bytes = field(repr=False)  # the file constraints.txt, which the wheel contains, too
+    constraints: bytes = field(repr=False)  # content of constraints.txt, which is also in the wheel
 
     @cached_property
     def sha256(self) -> str:
@@ -47,17 +47,17 @@ class Software:
         return hashlib.sha256(self.wheel).hexdigest()
 
     def address(self, web_address: str) -> str:
-        """Return the URL at which the run offers the wheel, with a digest that pip and uv verify."""
+        """Return the URL of the wheel, with a digest that pip and uv verify."""
         return f"{web_address}/software/{self.name}#sha256={self.sha256}"
 
     def constraints_address(self, web_address: str) -> str:
-        """Return the URL of the constraints file, which is needed before the wheel is installed."""
+        """Return the URL of the constraints file, which is needed to install the wheel."""
         return f"{web_address}/software/{CONSTRAINTS_NAME}#sha256={hashlib.sha256(self.constraints).hexdigest()}"
 
 
 @cache  # the running code does not change
 def own_software() -> Software:
-    """Build the wheel of the running software; raises `ConfigError` if it is not installed."""
+    """Build the wheel of the running software. Raises `ConfigError` if it is not installed."""
     try:
         installed = distribution(DISTRIBUTION)
     except PackageNotFoundError as error:
@@ -71,7 +71,7 @@ def own_software() -> Software:
 
 
 def pack(files: dict[str, bytes], record: str) -> bytes:
-    """Return a wheel of these files; uncompressed, because compressors differ, and the digest must not."""
+    """Return a wheel of these files, uncompressed, so that all zlib versions give the same digest."""
     lines = [
         f"{name},sha256={base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b'=').decode()},{len(content)}"
         for name, content in sorted(files.items())
@@ -109,7 +109,7 @@ def _metadata(installed: Distribution, folder: str) -> Iterator[tuple[str, bytes
 
 
 def notebook_for(software: str, link: str) -> bytes:
-    """Return the volunteers' notebook with the run's join link and software address filled in."""
+    """Return the volunteers' notebook, filled in with the run's join link and software URL."""
     notebook = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
     known = {"SOFTWARE": software, "LINK": link}
     for cell in notebook["cells"]:

@@ -1,4 +1,4 @@
-"""`webhooks` in settings.yaml: chats to notify of milestones. Each secret is in a private file."""
+"""`webhooks` in settings.yaml: chats to notify of milestones, with secrets in private files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SecretFile = Annotated[str, Field(min_length=1, max_length=255)]  # path relativ
 
 
 class DiscordWebhook(Section):
-    """A channel's webhook; its address is the secret, because anyone who knows it can post there."""
+    """A Discord channel's webhook; the address is secret, because it allows posting."""
 
     kind: Literal["discord"]
     """A channel's webhook."""
@@ -22,7 +22,7 @@ class DiscordWebhook(Section):
 
 
 class SlackWebhook(Section):
-    """An incoming webhook; its address is the secret."""
+    """An incoming Slack webhook; the address is secret."""
 
     kind: Literal["slack"]
     """An incoming webhook."""
@@ -31,7 +31,7 @@ class SlackWebhook(Section):
 
 
 class MatrixWebhook(Section):
-    """A room, used through an account that has joined it and the account's access token."""
+    """A Matrix room, with the access token of an account that has joined the room."""
 
     kind: Literal["matrix"]
     """A room that the account has joined."""

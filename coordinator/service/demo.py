@@ -1,8 +1,8 @@
 """The demo: a complete run on this machine, with a coordinator and volunteers in separate processes.
 
-The volunteers join with an invite over TLS, as on other machines. Each process is a `manyhands`
-command that leads its own process group. Ctrl-C therefore reaches only the demo, which then stops
-the processes in order.
+The volunteers join with invite codes over TLS, as they would from other machines. Each process is a
+`manyhands` command that leads its own process group. Ctrl-C therefore signals only the demo, which
+then stops the processes in order.
 """
 
 from __future__ import annotations
@@ -40,30 +40,30 @@ from peer.runtime.processes import die_with_parent, end_group, lead_own_group, n
 ANSWER_S = 2.0
 END_POLL_S = 0.05
 TAIL_BYTES = 4096
-HOST = "127.0.0.1"  # loopback address, so other machines cannot connect
+HOST = "127.0.0.1"  # loopback address, unreachable from other machines
 WEB_PORT = 8080
 NAMES = ("ada", "grace", "emmy", "alan", "kurt", "alonzo", "edsger", "barbara")
 POLL_S = 0.25
-START_TIMEOUT_S = 180.0  # a keeper that was killed first looks for its old swarm for a minute
+START_TIMEOUT_S = 180.0  # a restarted keeper first searches for its old swarm for a minute
 PEERS_GRACE_S = 60.0  # a peer leaves within 10 s, or later on a busy machine
 COORDINATOR_GRACE_S = LONGEST_STOP_S + 5.0
 
 
 @dataclass(frozen=True)
 class DemoPlan:
-    """The run that the demo starts, its directory and its web port."""
+    """The configuration, directory and web port of the demo's run."""
 
     directory: Path
-    config: RunConfig  # configuration of a new run; an existing run keeps its own
+    config: RunConfig  # configuration of a new run; unused for an existing run
     web_port: int | None  # None: 8080 if free, else any free port
 
 
 class StoppedEarlyError(Exception):
-    """The demo was interrupted before its run was created, and left no files behind."""
+    """The demo was interrupted before its run was created; no files remain."""
 
 
 def prepare_run(plan: DemoPlan, should_stop: Callable[[], bool] = lambda: False) -> RunDirectory:
-    """Create the demo's run, or reopen the existing one; it keeps its ports if they are free.
+    """Create the demo's run, or reopen an existing run, with the same ports if they are free.
 
     Raises `StoppedEarlyError` if a signal arrives while a new run is created.
     """
@@ -81,7 +81,7 @@ def prepare_run(plan: DemoPlan, should_stop: Callable[[], bool] = lambda: False)
 
 
 def _make_apart(path: Path, config: RunConfig, settings: Settings, should_stop: Callable[[], bool]) -> None:
-    """Create a run in a separate process, because tokenizer training can only be stopped by a kill."""
+    """Create a run in a separate process, because only a kill can stop tokenizer training."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_make, args=(path, config, settings, os.getpid(), theirs), name="demo's run")
@@ -151,10 +151,10 @@ class CommandProcess:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
-                    cwd=log_path.parent,  # a folder without modules that could shadow ours
+                    cwd=log_path.parent,  # a folder without modules that could shadow our modules
                     env={**os.environ, **(environment or {})},
                     start_new_session=True,
-                    preexec_fn=partial(die_with_parent, os.getpid()),  # safe, because the demo has only one thread
+                    preexec_fn=partial(die_with_parent, os.getpid()),  # safe: the demo has a single thread
                 )
         except OSError as error:
             raise StorageError(f"Cannot start {name} ({error.strerror}).") from error
@@ -164,7 +164,7 @@ class CommandProcess:
         return self._process.poll()
 
     def ask_to_stop(self) -> None:
-        """Send SIGTERM; the command stops its own children in order."""
+        """Send SIGTERM to the command, which then stops its child processes in order."""
         if self._process.poll() is None:
             self._process.terminate()
 
@@ -204,12 +204,12 @@ def answers(url: str) -> bool:
 
 
 def member_names(count: int) -> list[str]:
-    """Return names for `count` volunteers."""
+    """Return member names for `count` volunteers."""
     return [NAMES[number] if number < len(NAMES) else f"volunteer-{number + 1}" for number in range(count)]
 
 
 class Demo:
-    """A demo of an open run: call `start`, `follow` and `stop`, and finally `kill` to end what still runs."""
+    """A demo of an open run; call `start`, `follow` and `stop`, and finally `kill`."""
 
     def __init__(
         self,
@@ -232,7 +232,7 @@ class Demo:
         self._peers: list[CommandProcess] = []
 
     def start(self, peers: int) -> None:
-        """Start the coordinator, then the volunteers when the dashboard and the keeper are ready."""
+        """Start the coordinator and, once dashboard and keeper are ready, the volunteers."""
         make_private_directory(self._logs)
         directory = self._run.directory
         started_at = time.time()
@@ -250,7 +250,7 @@ class Demo:
             self._tell(f"A global step follows as soon as they have computed {target} samples together.")
 
     def follow(self, steps: int | None) -> None:
-        """Print each global step and each peer's end, until `steps` steps are done or a signal arrives."""
+        """Print each global step and each peer's exit, until `steps` steps are done or a signal."""
         while not self._should_stop() and (steps is None or len(self._follower.told) < steps):
             self._require_coordinator()
             self._bury_dead_peers()
@@ -261,7 +261,7 @@ class Demo:
             time.sleep(POLL_S)
 
     def stop(self) -> None:
-        """Stop the volunteers, then the coordinator; raises `WorkerError` if a process had to be killed."""
+        """Stop the volunteers, then the coordinator. Raises `WorkerError` if a process must be killed."""
         self._tell("Stopping: the volunteers leave, the keeper writes the last checkpoint, and it is evaluated.")
         stuck = stop_in_order(self._peers, PEERS_GRACE_S)
         for peer in stuck:
@@ -278,7 +278,7 @@ class Demo:
             process.kill()
 
     def summary(self) -> dict[str, Any]:
-        """Return the results of this demo (see `summarize`), without those of earlier demos of the run."""
+        """Return the results of this demo, without earlier demos of the same run (see `summarize`)."""
         newest = checkpoints(self._run.database)[:1]
         return summarize(
             self._run.ledger.steps(after=self._first_step),  # including a step that ended during `stop`
@@ -291,10 +291,10 @@ class Demo:
 
     def _start_peer(self, name: str) -> CommandProcess:
         state_dir = self._run.directory.path / "peers" / name
-        known = state_dir.exists()  # a device of an earlier demo needs no invite
+        known = state_dir.exists()  # a known device needs no invite
         code = "" if known else self._run.membership.invite(name)[0]
         arguments = ["join", str(self._run.directory.join_link), "--state-dir", str(state_dir)]
-        arguments += ["--data-folder", "/", "--private-network"]  # allowed, because the run file is the user's own
+        arguments += ["--data-folder", "/", "--private-network"]  # safe: the user wrote the run file
         arguments += ["--device", "cpu", "--threads", "1", "--listen", f"/ip4/{HOST}/tcp/0", "--no-panel"]
         # Command-line arguments are visible to all users of the machine; the invite code is secret.
         return self._start_command(

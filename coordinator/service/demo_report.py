@@ -1,4 +1,4 @@
-"""Output of the demo: a line per global step, and a summary at the end."""
+"""The demo's output: a line per global step, and a summary at the end."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from coordinator.checkpoints.validations import ValidationRow
 from coordinator.ledger.reading import Contribution, StepRow, data_wait_share
 
-SETTLE_S = 3.0  # after this time a step is printed even if reports are missing
+SETTLE_S = 3.0  # time after which a step is printed even if reports are missing
 
 
 @dataclass
 class StepFollower:
-    """A formatter of the ledger's steps: each once, in order, as soon as all its reports have arrived."""
+    """A formatter of the ledger's steps, in order, each once all reports have arrived or are overdue."""
 
     last: StepRow | None = None  # last printed step
     told: list[StepRow] = field(default_factory=list)
@@ -52,7 +52,7 @@ def summarize(
     wall_seconds: float,
     checkpoint: Path | None,
 ) -> dict[str, Any]:
-    """Return the results of a demo as a dictionary, on whose keys scripts rely."""
+    """Return the results of a demo as a dictionary; scripts rely on the keys."""
     losses = [row.loss for row in steps if row.loss is not None]
     return {
         "steps": len(steps),
@@ -88,7 +88,7 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
 
 
 def validation_line(first: Mapping[str, Any], last: Mapping[str, Any]) -> str:
-    """Compare the first and the last checkpoint on held-out text; a loss that is not finite is `?`."""
+    """Compare the first and last checkpoints on held-out text; a non-finite loss is shown as `?`."""
 
     def loss(facts: Mapping[str, Any]) -> str:
         return "?" if facts["loss"] is None else f"{facts['loss']:.4f}"

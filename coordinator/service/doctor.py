@@ -1,6 +1,6 @@
 """`manyhands coordinator doctor`: checks of a run's directory and machine, in stages.
 
-The run may be served meanwhile: no check changes anything. `peer.doctor` is the volunteer's doctor.
+The checks are read-only, so they may run while the run is served. `peer.doctor` is for volunteers.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from peer.doctor.stages import CheckResult, Conclusion, Stage, failed, ok, skipp
 GIB = 1 << 30
 LEAST_DISK_BYTES = GIB
 NOTABLE_FUTURE_S = 60.0
-TIME_ERROR = 5  # adjtimex(2) returns this for an unsynchronized clock
+TIME_ERROR = 5  # return value of adjtimex(2) for an unsynchronized clock
 
 
 def stages(now: float) -> tuple[Stage[RunDirectory], ...]:
-    """Return the stages of checks in order; `now` is the Unix time in seconds."""
+    """Return the stages of checks, in order; `now` is the Unix time in seconds."""
     return (
         Stage("configuration", check_configuration),
         Stage("permissions", check_permissions),
@@ -61,7 +61,7 @@ def stages(now: float) -> tuple[Stage[RunDirectory], ...]:
 
 
 def conclude(_: RunDirectory) -> Conclusion:
-    """Return the conclusion if no stage failed."""
+    """Return the conclusion after all stages have passed."""
     return Conclusion(True, "Nothing stands in the way of serving this run.")
 
 
@@ -87,7 +87,7 @@ def check_permissions(directory: RunDirectory) -> CheckResult:
 
 
 def check_keys(directory: RunDirectory, now: float) -> CheckResult:
-    """Check the authority's key, and that certificate and TLS key match and are valid today."""
+    """Check the authority's key, and that the certificate is valid now and matches the TLS key."""
     rotated = _rotation(directory, now)
     backup = "Restore `keys` from the backup; new ones would make another run of it."
     try:
@@ -102,7 +102,7 @@ def check_keys(directory: RunDirectory, now: float) -> CheckResult:
 
 
 def _rotation(directory: RunDirectory, now: float) -> str:
-    """Describe the last rotation of the authority's key, and how long the old one is valid; "" if none."""
+    """Describe the last rotation of the authority's key and the old key's remaining validity, or ""."""
     handover = handover_to(directory.authority, directory.config.run.name)
     if handover is None:
         return ""
@@ -112,7 +112,7 @@ def _rotation(directory: RunDirectory, now: float) -> str:
 
 
 def check_database(directory: RunDirectory) -> CheckResult:
-    """Check that the database answers, and that a SQLite file is undamaged."""
+    """Check that the database is reachable, and that a SQLite file is not corrupt."""
     engine = open_engine(directory.database_url)
     try:
         require_database(engine, directory)
@@ -129,7 +129,7 @@ def check_database(directory: RunDirectory) -> CheckResult:
 
 
 async def check_ports(directory: RunDirectory) -> CheckResult:
-    """Check that all three ports are free, or that this run is served on them now."""
+    """Check that all three ports are free or in use by this run's own service."""
     needed = listeners(directory, chosen_parts(directory.config, service_only=False, keeper_only=False))
     taken = [listener for listener in needed if not is_free(listener.host, listener.port)]
     if not taken:
@@ -152,7 +152,7 @@ def _names(ports: Sequence[Listener]) -> str:
 
 
 def check_clock(directory: RunDirectory, now: float) -> CheckResult:
-    """Check that the clock has not gone backwards and is being synchronized."""
+    """Check that the clock has not gone backwards, and that NTP synchronizes it."""
     newest = _highest(directory, DeviceSession.last_seen_at) or 0.0
     remedy = "Set this machine's clock, and let it be kept right (NTP): tokens live by it."
     if newest - now > NOTABLE_FUTURE_S:
@@ -174,7 +174,7 @@ def check_disk(directory: RunDirectory) -> CheckResult:
 
 
 def check_descriptors(directory: RunDirectory) -> CheckResult:
-    """Check that the limit on open files suffices for the service's maximum number of connections."""
+    """Check that the limit on open files covers the service's maximum number of connections."""
     allowed, needed = most_descriptors(), descriptors_needed(directory.settings)
     found = f"The service may open {allowed} files and connections."
     if 0 <= allowed < needed:
@@ -183,7 +183,7 @@ def check_descriptors(directory: RunDirectory) -> CheckResult:
 
 
 async def check_address(directory: RunDirectory) -> CheckResult:
-    """Check that volunteers can resolve the public address and, if the run is served, that it answers."""
+    """Check that the public address can be resolved and, if the run is served, that it responds."""
     host = directory.settings.public_host
     try:
         found = {
@@ -216,7 +216,7 @@ async def check_address(directory: RunDirectory) -> CheckResult:
 
 
 def check_lines(directory: RunDirectory) -> CheckResult:
-    """Check that the peers of the newest round can average quickly enough over their connections."""
+    """Check that the peers' connections in the latest round are fast enough for averaging."""
     missing = _highest(directory, SwarmFigures.missing_auxiliaries)
     if missing is None:
         return skipped("No round of averaging has shown the peers' lines yet.")
@@ -228,10 +228,10 @@ def check_lines(directory: RunDirectory) -> CheckResult:
 
 
 def check_sentences(directory: RunDirectory) -> CheckResult:
-    """Check that documents contain several sentences, whose order the objective learns."""
+    """Check that documents contain several sentences, as a sentence-order objective requires."""
     try:
         single = single_sentences(directory.config, order_sample(directory.config))
-    except (ConfigError, UnreachableError) as error:  # the coordinator itself need not read the sources
+    except (ConfigError, UnreachableError) as error:  # the coordinator does not need to read the sources
         return skipped(str(error))
     if single is None:
         return skipped("The run's objective and sources need no look at their sentences.")
@@ -250,7 +250,7 @@ async def _is_this_run(directory: RunDirectory, *hosts: str) -> bool:
 
 
 def _highest(directory: RunDirectory, column: InstrumentedAttribute[Any]) -> float | None:
-    """Return the largest value in a column of the database, or None if it has no rows or no such table."""
+    """Return the largest value in a database column, or None if the table is empty or missing."""
     engine = open_engine(directory.database_url)
     try:
         with Database(engine)() as session:
@@ -263,9 +263,9 @@ def _highest(directory: RunDirectory, column: InstrumentedAttribute[Any]) -> flo
 
 
 def _clock_is_kept() -> bool | None:
-    """Return whether the Linux kernel says that NTP synchronizes the clock, or None on other systems."""
+    """Return whether the Linux kernel reports a clock synchronized by NTP; None on other systems."""
     try:
-        state = int(ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(512)))  # zeroed, it changes nothing
+        state = int(ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(512)))  # a zeroed buffer changes nothing
     except (AttributeError, OSError):
         return None
     return None if state < 0 else state != TIME_ERROR

@@ -1,7 +1,7 @@
-"""Parts of the coordinator, each a process: service, keeper, and auxiliary ones like the validator.
+"""Parts of the coordinator, one process each: service, keeper, and auxiliary parts.
 
-Parts are spawned, never forked, and lead their own process groups. A part is always ended with its
-group, because hivemind's processes and the p2p daemon outlive a killed parent.
+Parts are spawned, not forked, and lead their own process groups. A part is always killed with its
+group, because hivemind's processes and the p2p daemon survive a killed parent.
 
 The supervisor imports this module for the lifetime of the run. To save memory, each part imports
 its libraries in its own process.
@@ -34,7 +34,7 @@ from peer.runtime.processes import (
 
 logger = logging.getLogger(__name__)
 FAILED = 1  # exit code after an unexpected error
-NICENESS = 10  # niceness of auxiliary parts, which leaves them a tenth of a shared core
+NICENESS = 10  # niceness of auxiliary parts, which get a tenth of a shared core
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,7 @@ class Part:
     """A process to keep running; `main` gets the run's directory, the parent's pid and a callback.
 
     `main` calls the callback once the part is ready. Auxiliary parts stop after the others, and
-    their failures do not end the run. An auxiliary part may exit in order to free its memory; it is
-    then restarted.
+    their failures do not end the run. An auxiliary part that exits to free its memory is restarted.
     """
 
     name: str
@@ -57,13 +56,13 @@ class Prepared:
 
     run: str
     parts: tuple[Part, ...]
-    own_hosts: frozenset[str]  # hosts that logs may show
+    own_hosts: frozenset[str]  # hosts that logs may contain
     join_link: str
     dashboard: str
 
 
 def _run_service(directory: Path, _parent_pid: int, ready: Callable[..., None]) -> None:
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC's core would log each failed handshake
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # the gRPC core logs each failed handshake
     from coordinator.run.directory import RunDirectory
     from coordinator.service.service import serve
 
@@ -132,7 +131,7 @@ PUBLISHER = Part("publisher", _run_publisher, auxiliary=True)
 
 @dataclass(frozen=True)
 class _Ready:
-    """The message of a part's process that it is ready, with an answer if it has one."""
+    """A message from a part's process that the part is ready, with an optional answer."""
 
     answer: object = None
 
@@ -143,9 +142,9 @@ class PartProcess:
     def __init__(self, part: Part, directory: Path, style: LogStyle = LogStyle()) -> None:  # noqa: B008  # the default is frozen
         self.part = part
         self._style = style
-        self.ready = False  # whether the process has said so since its last start
-        self.answer: object = None  # sent by the process when it became ready
-        self.error: ManyhandsError | None = None  # error with which the process ended, if it sent one
+        self.ready = False  # whether the process has been ready since its last start
+        self.answer: object = None  # sent by the process with its ready message
+        self.error: ManyhandsError | None = None  # error that ended the process, if sent
         self._directory = directory
         self._process: multiprocessing.process.BaseProcess | None = None
         self._messages: Connection | None = None
@@ -186,11 +185,11 @@ class PartProcess:
         return _pid(self._process)
 
     def has_ended(self) -> bool:
-        """Return whether the process has ended; its children may still be running."""
+        """Return whether the process has ended; its child processes may still be running."""
         return self._process is None or has_ended(_pid(self._process))
 
     def ask_to_stop(self) -> None:
-        """Send SIGTERM; the process stops its own children in order."""
+        """Send SIGTERM to the process, which then stops its child processes in order."""
         if self._process is not None:
             self._process.terminate()
 
@@ -198,7 +197,7 @@ class PartProcess:
         """Kill the process and its group; return its exit code, or None if it was not running."""
         if self._process is None:
             return None
-        end_group(_pid(self._process))  # not joined yet, so no other process has its pid
+        end_group(_pid(self._process))  # the process is not joined yet, so its pid cannot be reused
         self._process.kill()
         self._process.join()
         exit_code = self._process.exitcode
@@ -216,8 +215,8 @@ def _pid(process: multiprocessing.process.BaseProcess) -> int:
 def _part_main(part: Part, directory: Path, parent_pid: int, messages: Connection, style: LogStyle) -> None:
     """Run a part in its process, and send expected errors to the supervisor.
 
-    The process exits immediately after any error, because hivemind's threads and processes would
-    keep it alive and only ended parts are restarted. The supervisor ends the rest of the group.
+    After an error, the process exits immediately: hivemind's threads and processes would keep it
+    alive, and only ended parts are restarted. The supervisor kills the rest of the group.
     """
     name_process(f"{part.name} {style.run}".rstrip())
     lead_own_group()
@@ -233,14 +232,14 @@ def _part_main(part: Part, directory: Path, parent_pid: int, messages: Connectio
     except ManyhandsError as error:
         messages.send(error)
         exit_now(error.exit_code)
-    except Exception:  # logged here, because nothing else would
+    except Exception:  # logged here, because no caller logs it
         logger.exception("the %s failed", part.name)
         exit_now(FAILED)
 
 
 @contextmanager
 def interrupts_ignored() -> Iterator[None]:
-    """Make processes started in the block ignore Ctrl-C."""
+    """Ignore Ctrl-C in processes that are started in the block."""
     previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield

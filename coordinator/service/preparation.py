@@ -1,7 +1,7 @@
 """Preparation of a run before it is served: checks, database migration, and selection of parts.
 
-It runs in a separate process (`coordinator.service.parts`). The libraries for database and settings
-take 100 MB, which the supervisor would otherwise hold while the run is served.
+Preparation runs in a separate process (`coordinator.service.parts`), because the libraries for
+database and settings take 100 MB, which the supervisor would otherwise hold while it runs.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from peer.config.run import RunConfig
 
 
 def prepare(path: Path, *, service_only: bool = False, keeper_only: bool = False) -> Prepared:
-    """Check the run's secrets, sinks and ports, and migrate its database.
+    """Check a run's secrets, sinks and ports, and migrate the database.
 
-    Raises `ManyhandsError` for the first problem found.
+    Raises a `ManyhandsError` for the first problem.
     """
     directory = RunDirectory.open(path)
     settings = directory.settings
@@ -38,7 +38,7 @@ def prepare(path: Path, *, service_only: bool = False, keeper_only: bool = False
         settings.sinks.require_installed()
     check_ports(listeners(directory, parts))
     with open_database(directory):
-        pass  # migrate before several parts open it at once
+        pass  # migrate before several parts open the database at once
     return Prepared(
         run=directory.config.run.name,
         parts=parts,
@@ -57,7 +57,7 @@ def chosen_parts(
     has_sinks: bool = False,
     has_webhooks: bool = False,
 ) -> tuple[Part, ...]:
-    """Return the parts to run on this machine, which include a validator only if text is held out."""
+    """Return the parts to run on this machine; a validator is included only if text is held out."""
     if service_only:
         return (SERVICE,)
     chosen = (
@@ -72,7 +72,7 @@ def chosen_parts(
 
 
 def listeners(directory: RunDirectory, parts: Sequence[Part]) -> list[Listener]:
-    """Return the ports on which these parts of the run listen."""
+    """Return the listening ports of these parts of the run."""
     settings = directory.settings
     control = _listener(directory, settings, "control_port", "the control plane")
     web = _listener(directory, settings, "web_port", "the dashboard")
@@ -81,7 +81,7 @@ def listeners(directory: RunDirectory, parts: Sequence[Part]) -> list[Listener]:
 
 
 def dashboard_url(settings: Settings) -> str:
-    """Return the dashboard's address for volunteers."""
+    """Return the dashboard's URL for volunteers."""
     return f"{settings.web_address}/"
 
 

@@ -1,9 +1,9 @@
-"""The service process: control plane (gRPC) and dashboard (HTTP) on one database and event loop.
+"""The service process: control plane (gRPC) and dashboard (HTTP) with one database and event loop.
 
-It never forks, imports neither torch nor hivemind, and shares only the database with the keeper.
-For thousands of sessions it raises the limit on open files. It also makes full garbage collections
-rare. One takes 0.4 s with 5000 sessions; dashboard reads would trigger one about every two seconds,
-and each would free almost nothing.
+The service never forks, imports neither torch nor hivemind, and shares only the database with the
+keeper. For thousands of sessions, it raises the limit on open files and makes full garbage
+collections rare. With 5000 sessions, a collection takes 0.4 s and frees almost nothing, and
+dashboard reads would trigger one about every two seconds.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from peer.config.trust import unpinned
 logger = logging.getLogger(__name__)
 
 FULL_EVERY_S = 60.0
-_NEVER = 2**31 - 1  # threshold that garbage collection does not reach
+_NEVER = 2**31 - 1  # a threshold that garbage collection does not reach
 AppFactory = Callable[[RunDirectory, RunServices], FastAPI]
 
 
@@ -43,7 +43,7 @@ def dashboard(directory: RunDirectory, services: RunServices) -> FastAPI:
 
 
 def serve(directory: RunDirectory, ready: Callable[[], None]) -> None:
-    """Serve until SIGTERM or SIGINT; `ready` is called once both ports are open."""
+    """Serve until SIGTERM or SIGINT; call `ready` once both ports are open."""
     raise_limit(descriptors_needed(directory.settings))
     asyncio.run(_serve_until_signal(directory, ready))
 
@@ -51,7 +51,7 @@ def serve(directory: RunDirectory, ready: Callable[[], None]) -> None:
 async def run_service(
     directory: RunDirectory, ready: Callable[[], None], stop: asyncio.Event, make_app: AppFactory = dashboard
 ) -> None:
-    """Serve until `stop` is set, then ask peers to reconnect and close their sessions."""
+    """Serve until `stop` is set; then close the sessions, so that peers reconnect."""
     settings = directory.settings
     tls = TlsFiles(directory.tls_key_path, directory.tls_cert_path)
     for warning in unpinned(directory.config):
@@ -75,7 +75,7 @@ async def run_service(
 
 @asynccontextmanager
 async def _opened(directory: RunDirectory) -> AsyncIterator[RunServices]:
-    """Open the run's services, and listen for changes that other processes make to the database."""
+    """Open the run's services, and listen for database changes by other processes."""
     with open_run_services(directory, time.time) as services:
         async with listening(services.database.engine, services.bell):
             yield services
@@ -99,9 +99,9 @@ async def _until_either(stop: asyncio.Event, serving: asyncio.Task[None]) -> Non
 
 @asynccontextmanager
 async def rare_full_collections(every_s: float = FULL_EVERY_S) -> AsyncIterator[None]:
-    """During the block, collect the oldest generation of garbage only every `every_s` seconds.
+    """During the block, run full garbage collections only every `every_s` seconds.
 
-    Objects that exist when it begins are not examined; younger generations are collected as usual.
+    Objects that exist beforehand are not examined; younger generations are collected as usual.
     """
     thresholds = gc.get_threshold()
     gc.collect()

@@ -1,12 +1,12 @@
-"""`manyhands coordinator serve`: starts a run's parts, restarts those that fail, and stops all in order.
+"""The supervisor of `manyhands coordinator serve`: start, restart and stop the parts of a run.
 
-The parts are separate processes for two reasons. The keeper's hivemind forks, but the service's
-gRPC must not be forked. Validation and publishing must not delay the others. The parts share only
-the database, so each can fail and be restarted while the others continue. The first Ctrl-C or
-SIGTERM stops all parts; a second one ends the command at once.
+The parts are separate processes for two reasons. First, the keeper's hivemind forks, but a process
+with gRPC must not be forked. Second, validation and publishing must not delay the other parts. The
+parts share only the database, so a failed part is restarted while the others continue. The first
+Ctrl-C or SIGTERM stops all parts; a second one ends the command immediately.
 
-A configuration error occurs before a part is ready, so such an error ends the command. A part that
-has been ready is always restarted: a database may be unreachable for a second or for days.
+Configuration errors occur before a part is ready, so such errors end the command. A part that has
+been ready is always restarted: a database may be unreachable for seconds or for days.
 
 To save memory, only `preparation` imports database and settings, in a separate process.
 """
@@ -36,11 +36,11 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 POLL_S = 0.1
 STOP_GRACE_S = 45.0  # long enough for writing a large model's last checkpoint
 AUXILIARY_GRACE_S = 10.0
-LONGEST_STOP_S = STOP_GRACE_S + AUXILIARY_GRACE_S  # a process that stops the supervisor must wait longer
-STEADY_S = 60.0  # a failure after this uptime is counted as the first one again
-MAX_FAILURES = 6  # after this many failures in a row, give up on a part that was never ready
+LONGEST_STOP_S = STOP_GRACE_S + AUXILIARY_GRACE_S  # processes that stop the supervisor must wait longer
+STEADY_S = 60.0  # uptime after which the count of failures restarts
+MAX_FAILURES = 6  # consecutive failures after which a part that was never ready is given up
 REBIRTH_S = 1.0  # delay before restarting an auxiliary part that ended to free memory
-LONGEST_PAUSE_S = 30.0  # longest restart delay; short, because volunteers are waiting
+LONGEST_PAUSE_S = 30.0  # maximum restart delay; short, because volunteers are waiting
 LONGEST_AUXILIARY_PAUSE_S = 300.0
 
 
@@ -71,7 +71,7 @@ def serve_run(
 
 
 def preparation(*, service_only: bool, keeper_only: bool) -> Part:
-    """Return the part that checks a run and migrates its database; its answer is a `Prepared`."""
+    """Return the part that checks a run and migrates its database; it answers with a `Prepared`."""
     return Part("preparation", partial(_prepare, service_only=service_only, keeper_only=keeper_only))
 
 
@@ -84,7 +84,7 @@ def _prepare(
 
 
 def prepare_apart(path: Path, part: Part, style: LogStyle) -> Prepared:
-    """Prepare a run in a separate process; raises the error with which the preparation ended."""
+    """Prepare a run in a separate process. Raises the error that ended the preparation."""
     process = PartProcess(part, path, style)
     process.start()
     try:
@@ -100,7 +100,7 @@ def prepare_apart(path: Path, part: Part, style: LogStyle) -> Prepared:
 
 
 class Supervisor:
-    """A supervisor that starts the parts, restarts those that fail, and finally stops all."""
+    """A supervisor that starts parts, restarts failed parts, and finally stops all parts."""
 
     def __init__(
         self,
@@ -113,10 +113,10 @@ class Supervisor:
         self._on_ready = on_ready
 
     def run(self, should_stop: Callable[[], bool]) -> None:
-        """Supervise until `should_stop()`; on return, no process of any part is running.
+        """Supervise until `should_stop()`; on return, all processes of all parts have ended.
 
-        Raises a part's own error if its first start fails, and `WorkerError` if the part never
-        becomes ready or has to be killed at the end. Failures of auxiliary parts are never raised.
+        Raises a part's own error if the first start fails, and `WorkerError` if it never becomes
+        ready or must be killed at the end. Failures of auxiliary parts are never raised.
         """
         try:
             while not should_stop():
@@ -130,7 +130,7 @@ class Supervisor:
                 watched.process.end()
 
     def _stop(self) -> None:
-        """Stop the parts, auxiliary ones last, because the validator evaluates the last checkpoint."""
+        """Stop the parts, auxiliary parts last: the validator evaluates the last checkpoint."""
         processes = [watched.process for watched in self._watched]
         stuck = _stop_all([process for process in processes if not process.part.auxiliary], STOP_GRACE_S)
         _stop_all([process for process in processes if process.part.auxiliary], AUXILIARY_GRACE_S)
@@ -140,7 +140,7 @@ class Supervisor:
 
 
 class _Watched:
-    """A part's process, and the record of its starts and failures."""
+    """A part's process, with a record of its starts and failures."""
 
     def __init__(self, process: PartProcess, clock: Callable[[], float], events: EventLog) -> None:
         self.process = process
@@ -148,12 +148,12 @@ class _Watched:
         self._running = False
         self._said_ready = False
         self._start_at = clock()
-        self._failures = 0  # failures in a row
+        self._failures = 0  # consecutive failures
         self._starts = 0
-        self._was_ready = False  # whether it was ready at least once
+        self._was_ready = False  # whether the part was ready at least once
 
     def tend(self) -> bool:
-        """Start the part if due, or detect its end; return whether it has just become ready."""
+        """Start the part if due, or handle its exit; return whether it has just become ready."""
         now = self._clock()
         if self._running:
             self.process.read()
@@ -169,7 +169,7 @@ class _Watched:
         return newly_ready
 
     def _bury(self, now: float) -> None:
-        """Clean up after an ended process, and schedule its restart, or raise an error to give up."""
+        """Clean up after an exited process; schedule the restart, or raise an error to give up."""
         exit_code, name = self.process.end(), self.process.part.name
         auxiliary = self.process.part.auxiliary
         self._running, self._was_ready = False, self._was_ready or self.process.ready
@@ -189,7 +189,7 @@ class _Watched:
 
 
 def restart_delay_s(failures: int, *, auxiliary: bool = False, was_ready: bool = False) -> float | None:
-    """Return the seconds to wait before a restart after this many failures in a row, or None to give up."""
+    """Return the restart delay in seconds after consecutive failures, or None to give up."""
     if failures < MAX_FAILURES:
         return float(2 ** (failures - 1))
     if auxiliary:
@@ -210,7 +210,7 @@ def _stop_all(processes: Sequence[PartProcess], grace_s: float) -> list[PartProc
 class StopSignal:
     """A context in which the first signal sets `asked`, and the next raises `KeyboardInterrupt`.
 
-    It can only be entered in the main thread of a process.
+    Only the main thread of a process can enter it.
     """
 
     def __init__(self) -> None:
