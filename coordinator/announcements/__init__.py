@@ -1,4 +1,4 @@
-"""Announcement of milestones in chats through webhooks, by a separate process.
+"""Announcements of milestones in chats, sent through webhooks by a separate process.
 
 `coordinator.service.parts` starts `herald`.
 """

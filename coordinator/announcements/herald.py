@@ -1,16 +1,16 @@
-"""The herald, which announces each of the run's milestones once in chats.
+"""The herald, a process that announces each milestone of the run once in chats.
 
-It is a single low-priority process, so that nothing else waits for third-party servers. It reads
-the run from the database, and no other process reads the webhooks' secrets. `run_herald` is the
-main function.
+The herald is a single low-priority process, so that no other process waits for third-party servers.
+It reads the run from the database, and is the only process that reads the webhooks' secrets.
+`run_herald` is the entry point.
 
-Messages are posted to the webhook's address for Discord and Slack, and sent with `PUT
-/_matrix/client/v3/rooms/.../send` for Matrix. Requests use HTTPS without redirects. The timeout is
-10 s each for connection and answer; only status and headers of the answer are read.
+Messages to Discord and Slack are posted to the webhook's URL; messages to Matrix are sent with `PUT
+/_matrix/client/v3/rooms/.../send`. Requests use HTTPS without redirects. The timeout is 10 s each
+for the connection and the response; only the status and headers of the response are read.
 
-apprise is not used. It reports only success or failure, so a message that may have been delivered
-would be repeated or lost. It also waits out rate limits itself, numbers Matrix messages with its
-own counter, and reads answers of any size.
+apprise is not used, because it reports only success or failure, so a message that may have been
+delivered would be repeated or lost. apprise also sleeps during rate limits, numbers Matrix messages
+with its own counter, and reads responses of any size.
 """
 
 from __future__ import annotations
@@ -49,22 +49,22 @@ POLL_S = 5.0
 MAX_ATTEMPTS = 8
 FIRST_PAUSE_S = 5.0
 LONGEST_PAUSE_S = 3600.0
-NEWS_S = 86_400.0  # milestones older than this are skipped, so a new webhook does not receive all old ones
-TIMEOUT_S = 10.0  # timeout for the connection, and for the headers of the answer
+NEWS_S = 86_400.0  # older milestones are skipped, so that a new webhook does not receive all of them
+TIMEOUT_S = 10.0  # timeout for the connection, and for the headers of the response
 
 
 class DeliveryOutcome(str, Enum):
-    """The final outcome of a delivery, after which it is not retried."""
+    """The final outcome of a delivery that will not be retried."""
 
     TOLD = "told"
-    REFUSED = "refused"  # rejected by the chat: wrong address or token
+    REFUSED = "refused"  # rejected by the chat: wrong URL or token
     UNKNOWN = "unknown"  # the message may have arrived
     GIVEN_UP = "given up"  # `MAX_ATTEMPTS` attempts failed
     LEFT_OUT = "left out"  # the milestone was reached more than `NEWS_S` ago
 
 
 class Reply(NamedTuple):
-    """The outcome of one request to a chat, the reason for a failure, and the delay that the chat requests."""
+    """The outcome of a request to a chat, the reason for a failure, and the requested delay."""
 
     outcome: DeliveryOutcome | None  # None: not delivered, but a retry may succeed
     reason: str = ""
@@ -72,7 +72,7 @@ class Reply(NamedTuple):
 
 
 def words(milestone: Milestone, run: str, address: str) -> str:
-    """Return the announcement of a milestone: one or two sentences of plain text that name no member."""
+    """Return a milestone's announcement: one or two plain-text sentences without member names."""
     value, step, record = milestone.value, f"{milestone.step:,}", f"A record of the run {run}"
     told = {
         MilestoneKind.FIRST_STEP: f"The run {run} has taken its first global step.",
@@ -86,9 +86,9 @@ def words(milestone: Milestone, run: str, address: str) -> str:
 def chat_request(webhook: Webhook, secret: str, text: str, identity: str) -> tuple[str, str, dict[str, Any]]:
     """Return the method, URL and httpx2 options of the request to a chat; URL and options are secret.
 
-    `identity` must be the same whenever the same text is sent to the same chat.
+    `identity` must be the same for all requests with the same text to the same chat.
     """
-    if isinstance(webhook, DiscordWebhook):  # with `wait`, Discord answers after posting
+    if isinstance(webhook, DiscordWebhook):  # with `wait`, Discord responds after posting
         return "POST", f"{secret}?wait=true", {"json": {"content": text, "allowed_mentions": {"parse": []}}}
     if isinstance(webhook, SlackWebhook):
         return "POST", secret, {"json": {"text": html.escape(text, quote=False)}}
@@ -98,14 +98,14 @@ def chat_request(webhook: Webhook, secret: str, text: str, identity: str) -> tup
 
 
 def send(method: str, url: str, options: dict[str, Any]) -> Reply:
-    """Send the request once. The reply's reason never contains the address, which may be a secret."""
+    """Send the request once; the reply's reason omits the URL, which may be a secret."""
     try:
         with asking(method, url, timeout_s=TIMEOUT_S, **options) as answer:
             return judge(answer.status_code, answer.headers.get("retry-after"))
     except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol) as error:
         return Reply(None, f"it cannot be reached ({type(error).__name__})")
     except httpx2.InvalidURL:
-        return Reply(DeliveryOutcome.REFUSED, "its address is none")
+        return Reply(DeliveryOutcome.REFUSED, "its address is invalid")
     except httpx2.HTTPError as error:  # the message may have been sent
         return Reply(DeliveryOutcome.UNKNOWN, f"no answer came ({type(error).__name__})")
 
@@ -123,7 +123,7 @@ def judge(status: int, retry_after: str | None) -> Reply:
 def _wait_s(retry_after: str | None) -> float | None:
     """Return the seconds in a `Retry-After` header, or None if it is missing, a date or invalid.
 
-    Old Matrix servers state the delay in the body, which is not read; our own delay then applies.
+    Old Matrix servers state the delay in the body, which is not read; the default delay applies.
     """
     try:
         seconds = float(retry_after or "")
@@ -133,7 +133,7 @@ def _wait_s(retry_after: str | None) -> float | None:
 
 
 class Todo(Enum):
-    """The next action for a milestone at a webhook, if its delivery does not end now."""
+    """The next action for the delivery of a milestone to a webhook."""
 
     TELL = "tell"
     WAIT = "wait"
@@ -141,7 +141,7 @@ class Todo(Enum):
 
 
 def decide(notice: MilestoneNotice, reached_at: float, *, repeatable: bool, now: float) -> Todo | DeliveryOutcome:
-    """Return the next action for a milestone reached at `reached_at`, or its delivery's final outcome."""
+    """Return the next action for a milestone reached at `reached_at`, or the final outcome."""
     if notice.ended:
         return Todo.NOTHING
     if notice.begun_at is not None and not repeatable:
@@ -154,20 +154,20 @@ def decide(notice: MilestoneNotice, reached_at: float, *, repeatable: bool, now:
 
 
 def outcome_of(reply: Reply, attempts: int, *, repeatable: bool) -> DeliveryOutcome | None:
-    """Return the final outcome after this number of attempts, or None if the delivery should be retried."""
+    """Return the final outcome after this number of attempts, or None to retry the delivery."""
     if reply.outcome is None or (reply.outcome is DeliveryOutcome.UNKNOWN and repeatable):
         return DeliveryOutcome.GIVEN_UP if attempts >= MAX_ATTEMPTS else None
     return reply.outcome
 
 
 def pause_s(attempts: int, asked_s: float | None) -> float:
-    """Return the delay before the next attempt: at least what the chat requests, but at most an hour."""
+    """Return the delay before the next attempt: at least the requested delay, at most an hour."""
     own = FIRST_PAUSE_S * 2.0 ** (attempts - 1)
     return min(LONGEST_PAUSE_S, max(own, asked_s or 0.0))
 
 
 def find_notice(database: Database, milestone: str, webhook: str) -> MilestoneNotice:
-    """Return the stored progress of a milestone's delivery to a webhook, or a new record without attempts."""
+    """Return the stored record of a milestone's delivery to a webhook, or a new record."""
     with database() as session:
         return session.get(MilestoneNotice, (milestone, webhook)) or MilestoneNotice(
             milestone=milestone, webhook=webhook, attempts=0, next_at=0.0, ended="", error=""
@@ -191,7 +191,7 @@ class Herald:
             stop.wait(POLL_S)
 
     def tell_all(self) -> None:
-        """Announce the due milestones at each webhook; a milestone waits for all earlier ones."""
+        """Announce due milestones to each webhook; a pending milestone delays later ones."""
         reached = self.reached()
         for name, webhook in self.directory.settings.webhooks.items():
             for milestone in reached:
@@ -216,13 +216,13 @@ class Herald:
         if todo is Todo.TELL:
             return self._tell(name, webhook, milestone, notice)
         if isinstance(todo, DeliveryOutcome):
-            notice.error = "the process ended while it was told" if notice.begun_at is not None else ""
+            notice.error = "the process ended during the delivery" if notice.begun_at is not None else ""
             notice.ended, notice.begun_at = todo.value, None
             self._save(notice)
         return todo is not Todo.WAIT
 
     def _tell(self, name: str, webhook: Webhook, milestone: Milestone, notice: MilestoneNotice) -> bool:
-        """Attempt to deliver a milestone once; return False if the delivery is to be retried."""
+        """Attempt to deliver a milestone once; return False if the delivery should be retried."""
         text = words(milestone, self.directory.config.run.name, f"{self.directory.settings.web_address}/")
         identity = hashlib.sha256(f"{self.directory.join_link}\n{milestone.key}".encode()).hexdigest()[:32]
         request = chat_request(webhook, webhook_secret(self.directory, name, webhook), text, identity)
@@ -235,7 +235,7 @@ class Herald:
             wait_s = pause_s(notice.attempts, reply.wait_s)
             notice.next_at = self.clock() + wait_s
             logger.warning(
-                "webhook `%s` is not told of %s, again in %g s: %s", name, notice.milestone, wait_s, reply.reason
+                "webhook `%s` did not receive %s, again in %g s: %s", name, notice.milestone, wait_s, reply.reason
             )
         else:
             notice.ended = outcome.value
@@ -249,13 +249,13 @@ class Herald:
 
 
 def webhook_secret(directory: RunDirectory, name: str, webhook: Webhook) -> str:
-    """Read the webhook's address or token; raises `ConfigError` if missing, public or unsafe."""
+    """Read a webhook's URL or token; raises `ConfigError` if missing, not private or unsafe."""
     if isinstance(webhook, MatrixWebhook):
         return read_secret(directory.path / webhook.token_file, f"webhooks.{name}.token_file")
     address = read_secret(directory.path / webhook.url_file, f"webhooks.{name}.url_file")
     try:
         require_safe_url(address)
-    except ValueError as error:  # the message may contain the address
+    except ValueError as error:  # the message may contain the URL
         raise ConfigError(f"`webhooks.{name}.url_file` holds no address that begins with https://.") from error
     return address
 

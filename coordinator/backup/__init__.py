@@ -1,4 +1,4 @@
-"""Backup of a run, and its restore, also to another machine or another kind of database.
+"""Backup and restore of a run, also to another machine or another kind of database.
 
 Only the command line imports these modules.
 """

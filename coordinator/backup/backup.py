@@ -1,12 +1,12 @@
 """Backup of a run while it is served, and verification of a backup.
 
-  backup.json    manifest with a digest of each file; written last: a partial backup is invalid
+  backup.json    manifest with the digest of each file; written last, so a partial backup is invalid
   run/           run's directory: settings, keys, keeper's credentials, tokenizer, validation set, checkpoints
   database.db    copy of the database, always as a SQLite file
 
-A backup contains the authority's key, which decides who is a member; files have mode 0600, folders
-0700. The database is copied first, as a snapshot, then the files. A checkpoint removed meanwhile is
-left out; one written meanwhile may be included. The keeper can start from either, as after a crash.
+A backup contains the authority's key, which can admit members, so files have mode 0600 and folders
+0700. The database is copied first, as a snapshot, then the files. Checkpoints deleted meanwhile are
+omitted, and checkpoints written meanwhile may be included; the keeper can start in both cases.
 `coordinator.backup.restore` restores a backup.
 """
 
@@ -38,7 +38,7 @@ def back_up(
     """Back up a run to a new folder `target`, atomically; the run may be served meanwhile.
 
     Raises `ConfigError` if `target` exists or is inside the run. Raises `ShrunkenRunError` if the
-    run holds far less than its last backup or its checkpoints imply, unless `confirmed`.
+    run has far less data than its last backup or checkpoints imply, unless `confirmed`.
     """
     target = target.absolute()
     if directory.path.resolve() in [target.resolve(), *target.resolve().parents]:
@@ -70,7 +70,7 @@ def back_up(
 
 
 def open_backup(path: Path) -> Backup:
-    """Open a backup and verify its files; raises `ConfigError` if there is none, `StorageError` if damaged."""
+    """Open and verify a backup; raises `ConfigError` if missing, `StorageError` if damaged."""
     backup = read_backup(path)
     require_files(path / RUN, backup.manifest.files)
     require_files(path, {DATABASE: backup.manifest.database})
@@ -89,7 +89,7 @@ def require_files(folder: Path, entries: Mapping[str, FileEntry]) -> None:
 
 
 def _copy_run(run: Path, target: Path, checkpoints: bool) -> dict[str, FileEntry]:
-    """Copy the run's files; return the manifest entries. A log or checkpoint removed meanwhile is left out."""
+    """Copy the run's files and return entries; skip logs and checkpoints deleted meanwhile."""
     entries: dict[str, FileEntry] = {}
     for name in _files_of(run, checkpoints):
         try:
@@ -107,9 +107,9 @@ def _copy_run(run: Path, target: Path, checkpoints: bool) -> dict[str, FileEntry
 
 
 def _files_of(run: Path, checkpoints: bool) -> Iterator[Path]:
-    """Yield the paths of the files to copy, sorted, relative to the run's directory; links are followed.
+    """Yield the sorted paths of the files to copy, relative to the run's directory; follow links.
 
-    The database and unfinished files, whose names begin with a dot, are left out.
+    The database and incomplete files, whose names begin with a dot, are excluded.
     """
     left_out = set() if checkpoints else {CHECKPOINTS}
     for folder, folders, names in os.walk(run, followlinks=True):
@@ -121,7 +121,7 @@ def _files_of(run: Path, checkpoints: bool) -> Iterator[Path]:
 
 
 def copy_file(source: Path, target: Path) -> FileEntry:
-    """Copy a file to a new file; return the manifest entry of the bytes that were copied."""
+    """Copy a file to a new file; return the manifest entry of the copied bytes."""
     digest, size_bytes = hashlib.sha256(), 0
     with source.open("rb") as reader:
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Copying a whole database row by row, with verification; also between SQLite and PostgreSQL."""
+"""Verified row-by-row copies of a whole database, also between SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _STREAMED = {"yield_per": 1000}  # at most 1000 rows in memory
 
 
 def sqlite_address(path: Path) -> str:
-    """Return the database URL of a SQLite file; its name may contain any characters."""
+    """Return the database URL of a SQLite file, whose name may contain any characters."""
     return URL.create("sqlite", database=str(path)).render_as_string()
 
 
 def contents(connection: Connection) -> dict[str, tuple[int, int]]:
-    """Return, for each table, the number of its rows and the sum of their SHA-256 digests.
+    """Return the number of rows in each table, and the sum of the rows' SHA-256 digests.
 
-    Equal rows give equal results, regardless of order and kind of database.
+    Equal rows give equal results, regardless of row order and kind of database.
     """
     found = {}
     for table in Base.metadata.sorted_tables:
@@ -40,7 +40,7 @@ def contents(connection: Connection) -> dict[str, tuple[int, int]]:
 
 
 def copy_rows(source: Connection, target: Connection) -> None:
-    """Copy all rows to empty tables, and set sequences; raises `StorageError` if the copy then differs."""
+    """Copy rows to empty tables and set sequences; raises `StorageError` if the copy differs."""
     for table in Base.metadata.sorted_tables:
         for rows in source.execute(select(table), execution_options=_STREAMED).partitions():
             target.execute(insert(table), [dict(row._mapping) for row in rows])
@@ -57,7 +57,7 @@ def save_as_file(engine: Engine, path: Path) -> None:
     """Write a snapshot of the database to a new SQLite file of mode 0600, without blocking writers.
 
     SQLite is copied with its backup API. PostgreSQL's tables are copied in one transaction and
-    verified. Raises `StorageError`.
+    verified. Raises `StorageError` on failure.
     """
     path.touch(0o600, exist_ok=False)
     try:
@@ -68,7 +68,7 @@ def save_as_file(engine: Engine, path: Path) -> None:
         else:
             _copy_tables(engine, path)
         with closing(sqlite3.connect(path)) as file:
-            file.execute("PRAGMA journal_mode = DELETE")  # puts all data into this one file
+            file.execute("PRAGMA journal_mode = DELETE")  # moves all data into this file
     except (sqlite3.Error, DBAPIError) as error:
         reason = " ".join(str(getattr(error, "orig", error)).split()).rstrip(".")[:300]
         raise StorageError(f"The database cannot be copied to {path.parent} ({reason}): is the disk full?") from error

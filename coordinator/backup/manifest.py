@@ -61,7 +61,7 @@ class Backup(BaseModel):
 
 
 def read_backup(path: Path) -> Backup:
-    """Read a backup's manifest, without verifying files; raises `ConfigError`, or `StorageError` if damaged."""
+    """Read a backup's manifest; raises `ConfigError` if missing, `StorageError` if damaged."""
     try:
         return Backup(path=path, manifest=BackupManifest.model_validate_json((path / MANIFEST).read_bytes()))
     except FileNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Restore of a run from a backup, to a new directory and the empty database that its settings name.
+"""Restore of a run from a backup to a new directory and to the empty database in its settings.
 
 The directory is renamed last, after verification, so an interrupted restore can be repeated.
 """
@@ -105,9 +105,9 @@ def _bring_up_to_date(backup: Backup, database: Path) -> None:
 
 
 def _move_rows(database: Path, address: str) -> None:
-    """Move all rows of a SQLite file to an empty database in one transaction, which must copy them exactly.
+    """Move all rows of a SQLite file to an empty database in one transaction, and verify the copy.
 
-    A database with exactly these rows is accepted: a killed restore may have filled it.
+    A database with exactly these rows is also accepted: a killed restore may have filled it.
     """
     source, target = open_engine(sqlite_address(database)), open_engine(address, create=True)
     try:
@@ -131,5 +131,5 @@ def _are_equal(source: Engine, target: Engine) -> bool:
     try:
         with target.connect() as there, source.connect() as here:
             return contents(there) == contents(here)
-    except DBAPIError:  # the tables are missing, or those of another version
+    except DBAPIError:  # the tables are missing or from another version
         return False

@@ -1,8 +1,8 @@
 """Detection of data loss before a new backup, by comparison with the last backup and the checkpoints.
 
-Without it, backups of a run that has lost its database or checkpoints would in time replace all
-good ones. The last backup is found through a file in the run's directory. It is also sought among
-the manifests beside the new backup, because the directory itself may have been lost.
+Without this check, backups of a run that has lost its database or checkpoints would eventually
+replace all good backups. The last backup is found through a file in the run's directory or, in case
+the directory was lost, among the manifests beside the new backup.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from coordinator.run.directory import RunDirectory
 from peer.runtime.console import format_age
 
 LAST_BACKUP = "last-backup.json"  # file in the run's directory
-FAR_LESS = 0.5  # a figure below this fraction of the last backup's counts as lost data
+FAR_LESS = 0.5  # a figure below this fraction of the last backup's figure indicates lost data
 _LASTING = ("members", "devices", "reports")  # tables whose rows no command deletes
-_OF_AN_ERA = ("step", "receipts", "samples")  # figures that decrease when a new era begins
-_FIGURES = {  # other figures than the row counts of tables
+_OF_AN_ERA = ("step", "receipts", "samples")  # figures that may decrease when a new era begins
+_FIGURES = {  # figures other than the row counts of tables
     "era": "SELECT max(era) FROM eras",
     "samples": "SELECT sum(counted) FROM daily_shares",
     "step": "SELECT max(step) FROM (SELECT step FROM steps UNION ALL SELECT step FROM swarm_status "
@@ -43,7 +43,7 @@ def figures_of(database: Path, checkpoints: Path) -> dict[str, int]:
 
 
 def require_no_losses(directory: RunDirectory, now: Mapping[str, int], last: Backup | None, at: float) -> None:
-    """Raise `ShrunkenRunError` if a run holds far less than its last backup or checkpoints imply.
+    """Raise `ShrunkenRunError` if a run has far less data than its last backup or checkpoints.
 
     `now` contains the run's figures and the row count of each table.
     """
@@ -73,9 +73,9 @@ def _losses(now: Mapping[str, int], before: Mapping[str, int]) -> list[str]:
 
 
 def last_backup(directory: RunDirectory, target: Path) -> Backup | None:
-    """Return the newest backup that is recorded in the run's directory or found beside `target`, or None."""
+    """Return the newest backup recorded in the run's directory or found beside `target`, if any."""
     found = []
-    with suppress(OSError, ValidationError):  # no backup was recorded, or by another version
+    with suppress(OSError, ValidationError):  # no backup was recorded, or another version recorded the backup
         found.append(Backup.model_validate_json((directory.path / LAST_BACKUP).read_bytes()))
     for path in target.parent.glob(f"[!.]*/{MANIFEST}"):  # a leading dot marks an unfinished backup
         with suppress(ManyhandsError):  # damaged backups are ignored
@@ -85,13 +85,13 @@ def last_backup(directory: RunDirectory, target: Path) -> Backup | None:
 
 
 def remember_backup(directory: RunDirectory, backup: Backup) -> None:
-    """Record a backup in the run's directory; a failure is ignored, because the backup itself is complete."""
+    """Record a backup in the run's directory; ignore failures, because the backup is complete."""
     with suppress(StorageError):
         write_private(directory.path / LAST_BACKUP, backup.model_dump_json().encode())
 
 
 def _checkpoint_steps(connection: sqlite3.Connection, folder: Path) -> Iterator[int]:
-    """Yield each checkpoint's step or, if that step was undone, the last step before it that is still valid."""
+    """Yield each checkpoint's step or, if the step was undone, the last valid step before it."""
     for path in folder.glob("step-*"):
         with suppress(StorageError):  # a damaged checkpoint, which a resuming keeper skips
             manifest = verify(path, files=()).manifest  # reads only the manifest

@@ -2,7 +2,7 @@
 
   config.json, model.safetensors, tokenizer files   for from_pretrained
   probe.safetensors                                 fixed batch; its loss is in the manifest
-  README.md, loss.svg                               model card, and the loss curve that it shows
+  README.md, loss.svg                               model card with its loss curve
   manifest.json                                     step, era, probe loss, SHA-256 and size of every other file
 
 The export is written to a temporary folder, which is renamed after sync, verification and tests.
@@ -20,7 +20,7 @@ from auth.errors import StorageError
 from auth.files import new_directory, sync
 from coordinator.checkpoints.manifest import MANIFEST, StoredCheckpoint, file_entry, verify
 
-LEFT_OUT = frozenset({"optimizer.safetensors", "run.yaml"})  # for resuming; may hold private addresses
+LEFT_OUT = frozenset({"optimizer.safetensors", "run.yaml"})  # only for resuming; may contain private addresses
 
 
 @contextmanager
@@ -29,9 +29,9 @@ def exporting(
 ) -> Iterator[Path]:
     """Yield a temporary folder with the export, which is renamed to `target` if the block succeeds.
 
-    `texts` maps names of further files to their text. With `link`, files are hard links where
-    possible and must not be modified. Every file is verified against the manifest in `stored`.
-    Raises `StorageError` if the checkpoint is damaged or gone, `ConfigError` if `target` has files.
+    `texts` maps names of additional files to their contents. With `link`, files are hard links
+    where possible and must not be modified. Every file is verified against `stored.manifest`.
+    Raises `StorageError` for a damaged or missing checkpoint, `ConfigError` if `target` has files.
     """
     names = [name for name in stored.manifest.files if name not in LEFT_OUT and name not in texts]
     with new_directory(target) as folder:
@@ -56,7 +56,7 @@ def _take(source: Path, target: Path, link: bool) -> None:
         try:
             os.link(source, target)
             return
-        except OSError:  # another file system, or no hard links
+        except OSError:  # another file system, or no support for hard links
             pass
     try:
         shutil.copyfile(source, target)

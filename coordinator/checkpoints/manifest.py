@@ -37,7 +37,7 @@ class FileEntry(BaseModel):
 
 
 class Manifest(BaseModel):
-    """The files of a checkpoint, and its run, step, era and probe loss."""
+    """The manifest of a checkpoint: run, step, era, probe loss and files."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -65,7 +65,7 @@ class StoredCheckpoint:
 
 
 def verify(path: Path, files: Collection[str] | None = None) -> StoredCheckpoint:
-    """Verify all files, or those in `files`, against the manifest; raises `StorageError` if one differs."""
+    """Verify files (by default all) against the manifest; raises `StorageError` if one differs."""
     try:
         raw = _read_manifest(path / MANIFEST)
         manifest = Manifest.model_validate(json.loads(raw))
@@ -73,7 +73,7 @@ def verify(path: Path, files: Collection[str] | None = None) -> StoredCheckpoint
             wanted = files is None or name in files
             if Path(name).name != name or (wanted and not matches(path / name, entry)):
                 raise StorageError(f"{path.name}: {name} does not match the manifest.")
-    except (OSError, ValueError, ValidationError, RecursionError) as error:  # RecursionError: deep JSON
+    except (OSError, ValueError, ValidationError, RecursionError) as error:  # RecursionError: deeply nested JSON
         raise StorageError(f"{path.name}: no complete checkpoint ({error}).") from error
     return StoredCheckpoint(path, manifest, hashlib.sha256(raw).hexdigest())
 
@@ -89,7 +89,7 @@ def newest_verified(directory: Path) -> StoredCheckpoint | None:
 
 
 def stored_steps(directory: Path) -> list[int]:
-    """Return the steps of all checkpoints in the folder in order, including damaged ones."""
+    """Return the sorted steps of all checkpoints in the folder, including damaged checkpoints."""
     return sorted(int(path.name.removeprefix("step-")) for path in directory.glob("step-*"))
 
 
@@ -100,7 +100,7 @@ def remove_steps(directory: Path, steps: Collection[int]) -> None:
 
 
 def remove_leftovers(directory: Path) -> None:
-    """Remove the files that a killed keeper left unfinished. No keeper may be writing a checkpoint now."""
+    """Remove the incomplete checkpoints of a killed keeper; no keeper may be writing meanwhile."""
     for path in directory.glob(".step-*"):
         shutil.rmtree(path, ignore_errors=True)
 
@@ -123,6 +123,6 @@ def _read_manifest(path: Path) -> bytes:
 
 
 def matches(path: Path, entry: FileEntry) -> bool:
-    """Return whether a file has its manifest entry's size and digest; links, pipes and devices never match."""
+    """Return whether the path is a regular file with the size and digest of the manifest entry."""
     status = path.lstat()
     return stat.S_ISREG(status.st_mode) and status.st_size == entry.size_bytes and file_entry(path) == entry

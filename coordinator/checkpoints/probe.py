@@ -20,22 +20,22 @@ from peer.models.packing import unpacked
 from peer.models.replaced_tokens import ReplacedTokens, detection_loss, shuffled
 
 PROBE_SAMPLES = 8
-PROBE_DEVICE = 2**32 - 1  # no device has this number, so none reads its samples in the probe's order
+PROBE_DEVICE = 2**32 - 1  # unused device number, so that no device reads samples in the probe's order
 
 
 def make_probes(config: RunConfig, tokenizer_dir: Path) -> Mapping[int, Batch]:
-    """Return a probe batch for each sequence length of the run's phases, identical at every start.
+    """Return a deterministic probe batch for each sequence length of the run's phases.
 
-    The keeper makes them all at its start, so that the swarm does not wait for it between phases.
+    The keeper makes all probes at start-up, so that the swarm does not wait between phases.
     """
     lengths = {phase.sequence_length: phase.from_step for phase in all_phases(config)}
     return {length: make_probe(config.at_step(step), tokenizer_dir) for length, step in lengths.items()}
 
 
 def make_probe(config: RunConfig, tokenizer_dir: Path) -> Batch:
-    """Return the probe batch for `config`; if it trains on sentence order, every sample has an order label.
+    """Return the probe batch for `config`.
 
-    No sample may lack a label, because transformers averages the loss over labelled samples only.
+    Missing sentence-order labels become 0, as transformers averages the loss over labelled samples.
     """
     with (
         tempfile.TemporaryDirectory() as scratch,
@@ -55,11 +55,11 @@ def probe_loss(model: PreTrainedModel, probe: Batch, config: RunConfig) -> float
 
 
 def probe_tensors(probe: Batch, config: RunConfig) -> Mapping[str, torch.Tensor]:
-    """Return the probe batch in transformers' format, with `labels` (b, l) of -100 where nothing is predicted.
+    """Return the probe in transformers' format; `labels` (b, l) are -100 for unpredicted tokens.
 
-    Labels of a causal model are at the tokens' own positions, because transformers shifts them.
-    Labels of a discriminator are 1 for replaced tokens, else 0. If packed documents do not attend
-    to each other, each document becomes a padded sample.
+    Labels of a causal model are not shifted, because transformers shifts them. Labels of a
+    discriminator are 1 for replaced tokens and 0 for others. If packed documents do not attend to
+    each other, each document becomes a padded sample.
     """
     if not config.data.cross_document_attention:
         probe = unpacked(probe)

@@ -1,7 +1,7 @@
-"""Rewinding a run to an earlier checkpoint, which undoes all later steps and checkpoints.
+"""Rewind of a run to an earlier checkpoint, which undoes all later steps and checkpoints.
 
 `rewind` undoes the steps and begins a new era in the database, even while the run is stopped.
-The keeper then restores the checkpoint and makes all peers return to it (`peer.swarm.view`).
+The keeper then restores the checkpoint and makes all peers load it (`peer.swarm.view`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from coordinator.run.checkpoint_names import checkpoint_name
 from coordinator.store.engine import Database
 from coordinator.store.models import Device, Member, Report, StoredSuspicion
 
-UNDONE = "undone"  # folder for the checkpoints that the last rewind undid, to examine what went wrong
+UNDONE = "undone"  # folder for checkpoints that the last rewind undid, kept for inspection
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def contributors_since(database: Database, step: int) -> list[Contributor]:
 def rewind(
     administration: Administration, directory: Path, ledger: Ledger, step: int, suspects: Collection[str]
 ) -> tuple[int, int]:
-    """Undo all steps after `step`; return the number of undone steps, and the number of the new era.
+    """Undo all steps after `step`; return the number of undone steps and the number of the new era.
 
     Devices in `suspects` that contributed to the undone steps are quarantined. Raises `ConfigError`
     if there is no undamaged checkpoint of `step`.
@@ -94,8 +94,8 @@ def rewind(
 def set_aside_undone(directory: Path, last_counting_step: Callable[[int], int | None]) -> list[int]:
     """Move the checkpoints of undone steps to the folder `undone`; return these steps.
 
-    `last_counting_step` returns the last step of an era that no later era has undone, or None if
-    all its steps are valid. Checkpoints that an earlier rewind moved to the folder are deleted.
+    `last_counting_step` returns the last valid step of an era, or None if all steps of the era are
+    valid. Checkpoints from earlier rewinds are deleted from the folder.
     """
     undone = [step for step in stored_steps(directory) if _is_undone(directory, step, last_counting_step)]
     if undone:

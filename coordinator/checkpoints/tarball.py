@@ -1,6 +1,6 @@
-"""Streaming a checkpoint as an uncompressed tar archive, whose size is known in advance.
+"""Streaming of a checkpoint as an uncompressed tar archive, whose size is known in advance.
 
-The archive of a checkpoint is always the same, byte for byte.
+The archive is deterministic: the same checkpoint always gives the same bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ END = bytes(2 * tarfile.BLOCKSIZE)
 
 @dataclass(frozen=True)
 class Tarball:
-    """The files of a checkpoint in one folder of a tar archive."""
+    """A tar archive with the files of a checkpoint in one folder."""
 
     files: tuple[tuple[bytes, Path, int], ...]  # header, path, size in bytes
 
@@ -34,7 +34,7 @@ class Tarball:
 
     @property
     def size_bytes(self) -> int:
-        """The size of the whole archive."""
+        """The size of the archive in bytes."""
         return sum(len(header) + size + _padding(size) for header, _, size in self.files) + len(END)
 
     def pieces(self) -> Iterator[bytes]:

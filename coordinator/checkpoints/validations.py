@@ -23,7 +23,7 @@ POLL_S = 1.0  # interval at which the validator checks for new checkpoints
 
 @dataclass(frozen=True)
 class ValidationRow:
-    """The evaluation of a checkpoint; see `coordinator.store.models.Validation`."""
+    """The evaluation of a checkpoint, as stored in `coordinator.store.models.Validation`."""
 
     step: int
     era: int
@@ -59,7 +59,7 @@ class ValidationRow:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """All fields with loss and perplexity, by name, for scripts."""
+        """All fields, loss and perplexity, keyed by name, for scripts."""
         return {**asdict(self), "loss": self.loss, "perplexity": self.perplexity}
 
 
@@ -87,23 +87,23 @@ def pending_checkpoints(database: Database) -> list[CheckpointRow]:
 
 
 def await_work(directory: RunDirectory, stop: threading.Event) -> bool:
-    """Wait until the validator has work: a pending checkpoint, or samples to draw. Return False if stopped.
+    """Wait for a pending checkpoint or for samples to draw; return False if stopped.
 
-    The validator loads torch only after this wait.
+    The validator imports torch only after this wait.
     """
     engine = open_engine(directory.database_url)
     database = Database(engine)
     try:
         while directory.validation_dir.exists() and not pending_checkpoints(database):
             if stop.wait(POLL_S):
-                return bool(pending_checkpoints(database))  # True if the stopping keeper has just written one
+                return bool(pending_checkpoints(database))  # True if the stopping keeper has just written a checkpoint
     finally:
         engine.dispose()
     return True
 
 
 def record_validation(database: Database, row: ValidationRow) -> bool:
-    """Store an evaluation, replacing an earlier one of its step; return False if the step has been undone."""
+    """Store an evaluation in place of an earlier one; return False if the step has been undone."""
 
     def enter(session: Session) -> bool:
         beside_others(session, Lock.ERA)

@@ -1,11 +1,11 @@
 """The validator, which evaluates each new checkpoint on held-out samples.
 
-Evaluation of a large model takes minutes on a CPU, and the swarm must not wait. Therefore the
-validator is a separate process with low priority and one thread, which learns of checkpoints from
-the database and the disk. The run continues if it fails. When no checkpoint has come for a while,
-the process ends to free the memory of torch and the model. The supervisor then restarts it, and it
-waits in `coordinator.checkpoints.validations.await_work` before loading torch. `run_validator` is
-the main function.
+Evaluating a large model takes minutes on a CPU, and the swarm must not wait. The validator is
+therefore a separate low-priority process with one thread, which reads checkpoints from the database
+and the disk. The run continues if the validator fails. Without a new checkpoint for `REST_S`, the
+process exits to free the memory of torch and the model. The supervisor then restarts the validator,
+which waits in `coordinator.checkpoints.validations.await_work` before importing torch.
+`run_validator` is the entry point.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from peer.models.build import build_model
 from peer.models.held_out import HeldOutMetrics, ValidationSet, evaluate, open_validation_set, unigram_loss
 
 logger = logging.getLogger(__name__)
-REST_S = 300.0  # the process ends after this time without a new checkpoint
-LAST_S = 5.0  # at most this time is spent on pending checkpoints when stopping
+REST_S = 300.0  # the process exits after this time without a new checkpoint
+LAST_S = 5.0  # maximum time to spend on pending checkpoints when stopping
 
 
 @dataclass
@@ -51,9 +51,9 @@ class Validator:
     passed_over: set[str] = field(default_factory=set)  # manifest digests of checkpoints whose evaluation failed
 
     def run(self, stop: threading.Event) -> None:
-        """Evaluate checkpoints, newest first, until `stop` is set or none has come for `REST_S`.
+        """Evaluate checkpoints, newest first, until `stop` is set or none appears for `REST_S`.
 
-        When stopped, spend up to `LAST_S` on pending checkpoints.
+        After `stop`, spend up to `LAST_S` on pending checkpoints.
         """
         pending = pending_checkpoints(self.database)
         self.samples_at(pending[0].step if pending else 0)  # draw the samples before the first checkpoint
@@ -70,7 +70,7 @@ class Validator:
             pass
 
     def evaluate_newest(self, should_stop: Callable[[], bool]) -> bool:
-        """Evaluate the newest pending checkpoint; return False if there is none, or if stopped early."""
+        """Evaluate the newest pending checkpoint; return False if there is none or if stopped."""
         for checkpoint in pending_checkpoints(self.database):
             samples = self.samples_at(checkpoint.step)
             if samples is None or checkpoint.manifest_sha256 in self.passed_over:
@@ -89,7 +89,7 @@ class Validator:
     def samples_at(self, step: int) -> ValidationSet | None:
         """Return the samples for the phase after this step, or None if no text is held out.
 
-        Mask rate and sources are the same in all phases, to keep losses comparable.
+        Mask probability and sources are the same in all phases, to keep losses comparable.
         """
         now = self.config.at_step(step)
         data = now.data.model_copy(update={"sources": self.config.data.sources})
@@ -106,7 +106,7 @@ class Validator:
         return self.sets[length]
 
     def _keep_baseline(self, samples: ValidationSet) -> None:
-        """Store the loss of a unigram model on the samples, for the keeper to compare the model's loss with."""
+        """Store a unigram model's loss on the samples, which the keeper uses as a baseline."""
         tokenizer_dir = self.directory.tokenizer_dir
         vocabulary, special = load_tokenizer(tokenizer_dir).get_vocab_size(), load_special_ids(tokenizer_dir)
         loss = unigram_loss(samples.samples, vocabulary, special)
@@ -114,7 +114,7 @@ class Validator:
             session.merge(UnigramBaseline(set_sha256=samples.sha256, loss=loss))
 
     def _evaluate(self, checkpoint: CheckpointRow, samples: ValidationSet, should_stop: Callable[[], bool]) -> bool:
-        """Evaluate a checkpoint and store the result; return False if `should_stop` ends it early."""
+        """Evaluate a checkpoint and store the result; return False if stopped by `should_stop`."""
         began_at = self.clock()
         folder = self.directory.checkpoint_dir(checkpoint.step)
         manifest = restore_verified(self.model, folder, checkpoint.manifest_sha256)
@@ -178,6 +178,6 @@ def open_validator(run_dir: Path, clock: Callable[[], float] = time.time) -> Val
 
 
 def run_validator(run_dir: Path, stop: threading.Event) -> None:
-    """Run the validator until `stop` is set or no checkpoint has come for a while."""
+    """Run the validator until `stop` is set or no new checkpoint appears for `REST_S`."""
     torch.set_num_threads(1)
     open_validator(run_dir).run(stop)

@@ -1,12 +1,12 @@
-"""Writing of checkpoints: to a temporary folder, which is verified and renamed.
+"""Writing of checkpoints to a temporary folder, which is verified and then renamed.
 
-A checkpoint is a folder such as `step-00000012` for plain transformers, with the files for
-resuming:
+A checkpoint is a folder such as `step-00000012`, which plain transformers can load, with the files
+for resuming:
 
-  config.json, model.safetensors, tokenizer files   for AlbertForPreTraining and AutoTokenizer
-  optimizer.safetensors                             "<parameter>/<statistic>" for every tensor of its state;
+  config.json, model.safetensors, tokenizer files   for from_pretrained
+  optimizer.safetensors                             "<parameter>/<statistic>" for each state tensor;
                                                     "<parameter>/value" for weights that model.safetensors lacks
-  generator.json, generator.safetensors             ELECTRA's generator, for ElectraForMaskedLM, if one is trained
+  generator.json, generator.safetensors             generator of ELECTRA, for ElectraForMaskedLM
   run.yaml                                          the whole run configuration
   probe.safetensors                                 fixed batch; its loss with these weights is in the manifest
   manifest.json                                     step, era, probe loss, SHA-256 and size of every other file
@@ -41,7 +41,7 @@ RESERVE_BYTES = 16 * 2**20  # disk space to leave free for the database and the 
 
 @dataclass(frozen=True)
 class StateSnapshot:
-    """A copy of the training state between two global steps, on the CPU and apart from the live tensors."""
+    """A copy of the training state on the CPU, taken between two global steps."""
 
     step: int
     model: Mapping[str, torch.Tensor]
@@ -50,7 +50,7 @@ class StateSnapshot:
 
 
 def take_snapshot(step: int, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> StateSnapshot:
-    """Copy the training state. The caller must ensure that no step changes it meanwhile."""
+    """Copy the training state; the caller must ensure that no step runs meanwhile."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     statistics = {
         f"{names[id(parameter)]}/{key}": value.detach().cpu().clone()
@@ -65,7 +65,7 @@ def take_snapshot(step: int, model: torch.nn.Module, optimizer: torch.optim.Opti
 
 
 def config_files(model: PreTrainedModel) -> dict[str, str]:
-    """Return the transformers configurations of a checkpoint's models, by file name."""
+    """Return the transformers configurations of a checkpoint's models, keyed by file name."""
     files = {"config.json": checkpoint_config(model)}
     if isinstance(model, ReplacedTokens):
         files[GENERATOR_CONFIG] = checkpoint_config(model.generator)
@@ -93,9 +93,9 @@ def write_checkpoint(
     probe_loss: float | None,
     created_at: float,
 ) -> StoredCheckpoint:
-    """Write a checkpoint to a temporary folder, sync and verify it, and rename the folder.
+    """Write a checkpoint to a temporary folder, then sync, verify and rename the folder.
 
-    `texts` maps names of further files to their text. Raises `StorageError`; nothing remains.
+    `texts` maps names of additional files to their contents. Raises `StorageError` on failure.
     """
     target = directory / checkpoint_name(snapshot.step)
     aside = directory / f".{target.name}.writing"
@@ -151,9 +151,9 @@ def _require_space(directory: Path, snapshot: StateSnapshot) -> None:
 
 
 def restore_verified(model: torch.nn.Module, path: Path, manifest_sha256: str) -> Manifest:
-    """Load a checkpoint's weights; raises `StorageError` unless its manifest has the digest `manifest_sha256`.
+    """Load a checkpoint's weights; raises `StorageError` if the digest is not `manifest_sha256`.
 
-    The folder may be removed or replaced by another checkpoint of the same step at any time.
+    The digest is checked again after loading, because the folder may be replaced meanwhile.
     """
     stored = verify(path, files=weight_files(model))
     restore_model(model, path)

@@ -1,4 +1,4 @@
 """Objects shared by the coordinator's parts: database, members, telemetry, refusals, notifications.
 
-`services` opens them for control plane and web server, `open_run` for the operator's commands.
+`services` opens the objects for the service process, `open_run` for the operator's commands.
 """

@@ -1,6 +1,6 @@
 """Notifications of database changes by other processes, using PostgreSQL's LISTEN.
 
-Each waiting task has an `Ear` for its topics; one task per service process listens and wakes them.
+Each waiting task has an `Ear` for its topics; one listening task per service process wakes them.
 Without notifications, tasks poll every second, so a lost connection causes only a short delay.
 """
 
@@ -21,11 +21,11 @@ from coordinator.store.notify import CHANNEL, Topic
 
 logger = logging.getLogger(__name__)
 AGAIN_S = 2.0  # delay before reconnecting
-LEAST_REST_S = 0.2  # minimum interval between two polls, however many notifications arrive
+LEAST_REST_S = 0.2  # minimum interval between two polls, regardless of notifications
 
 
 class Ear:
-    """A receiver of notifications about some topics, for one task that also polls at intervals."""
+    """A receiver of notifications for one task, which also polls at intervals."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._rung = asyncio.Event()
@@ -53,13 +53,13 @@ class Ear:
 
 
 class Bell:
-    """All notification receivers of a process, which are used in one event loop."""
+    """The notification receivers of a process, which are used in one event loop."""
 
     def __init__(self) -> None:
         self._ears: dict[Topic, list[Ear]] = {topic: [] for topic in Topic}
 
     def ear(self, *topics: Topic) -> Ear:
-        """Create an ear for these topics."""
+        """Create a notification receiver for these topics."""
         ear = Ear()
         for topic in topics:
             self._ears[topic].append(ear)
@@ -74,7 +74,7 @@ class Bell:
 
 @asynccontextmanager
 async def listening(engine: Engine, bell: Bell) -> AsyncIterator[None]:
-    """Forward the database's notifications to the bell during the block; SQLite sends no notifications."""
+    """Forward database notifications to the bell within the block; SQLite has no notifications."""
     if engine.dialect.name != "postgresql":
         yield
         return
@@ -93,13 +93,13 @@ async def _listen_for_ever(engine: Engine, bell: Bell) -> None:
         try:
             async with await _connect(engine) as connection:
                 await connection.execute(f"LISTEN {CHANNEL}")
-                bell.ring(*Topic)  # some may have been missed while disconnected
+                bell.ring(*Topic)  # notifications may have been missed while disconnected
                 failing = False
                 async for notification in connection.notifies():
                     _hear(notification.payload, bell)
         except psycopg.Error as error:  # reconnect after any error
             if not failing:
-                logger.warning("the database no longer tells what changes, looking every second: %s", error)
+                logger.warning("cannot listen to the database for changes, polling every second: %s", error)
             failing = True
         await asyncio.sleep(AGAIN_S)
 
@@ -110,5 +110,5 @@ async def _connect(engine: Engine) -> psycopg.AsyncConnection[TupleRow]:
 
 
 def _hear(payload: str, bell: Bell) -> None:
-    with suppress(ValueError):  # a topic that only a newer version knows
+    with suppress(ValueError):  # a topic of a newer version
         bell.ring(Topic(payload))

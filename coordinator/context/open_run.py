@@ -1,4 +1,4 @@
-"""Creating a run, and opening it for the operator's commands."""
+"""Creation of a run, and access to a run for the operator's commands."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class OpenRun:
     database: Database
     membership: Membership
     ledger: Ledger
-    administration: Administration  # acts in the name of this command's user
+    administration: Administration  # acts on behalf of the command's user
     audit: AuditLog  # records the same user's actions
 
 
 def make_settings(called: Mapping[str, str] = MappingProxyType({}), /, **values: Any) -> Settings:
-    """Build settings from a command's options; raises `ConfigError` naming the first invalid option.
+    """Build settings from a command's options; raises `ConfigError` for the first invalid option.
 
     `called` maps a setting's key to the name of its source, such as an environment variable.
     """
@@ -73,7 +73,7 @@ def create_run(path: Path, config: RunConfig, settings: Settings) -> RunDirector
 
 @contextmanager
 def open_run(path: Path, clock: Callable[[], float] = time.time) -> Iterator[OpenRun]:
-    """Open a run; raises `ConfigError` if there is none, and the errors of `open_database`."""
+    """Open a run; raises `ConfigError` if it does not exist, and the errors of `open_database`."""
     directory = RunDirectory.open(path)
     with open_database(directory) as database:
         membership = Membership.of_run(directory, database, clock)

@@ -1,4 +1,4 @@
-"""Recording of refused requests at a limited rate."""
+"""Rate-limited recording of refused requests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RefusalRecorder:
         self.unrecorded = 0
 
     async def record(self, kind: Kind, error: ManyhandsError, device_id: str | None = None) -> None:
-        """Store why a request was refused; only count it if the rate is exceeded or the database fails."""
+        """Store a refusal, or only count it above the rate limit or on a database error."""
         self._telemetry.refusals.labels(kind).inc()
         if not self._pace.allows(self._clock()):
             self.unrecorded += 1

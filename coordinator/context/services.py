@@ -1,4 +1,4 @@
-"""Objects shared by control plane and web: configuration, database, members, ledger and logins."""
+"""Objects shared by the control plane and web server: configuration, database, members, logins."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from peer.network.downloads import is_served_name
 
 @dataclass(frozen=True)
 class RunServices:
-    """The objects of one run; all but `refusals`, `logins` and `bell` are thread-safe."""
+    """The shared objects of one run; all but `refusals`, `logins` and `bell` are thread-safe."""
 
     config: RunConfig
     files: Mapping[str, RunFile]
@@ -39,14 +39,14 @@ class RunServices:
     quarantine: Policy
     clock: Callable[[], float]
     telemetry: Telemetry
-    checkpoint_dir: Callable[[int], Path]  # step -> folder of its checkpoint
-    web_address: str  # address of dashboard and checkpoints
+    checkpoint_dir: Callable[[int], Path]  # step -> checkpoint folder
+    web_address: str  # URL of the dashboard and the checkpoints
     software: Software  # the volunteers' software, which this service offers for download
     bell: Bell = field(default_factory=Bell)  # signals changes by other processes
 
     @property
     def software_address(self) -> str:
-        """The address at which volunteers download the run's software, including the software's digest."""
+        """The URL of the run's software for volunteers, which contains the software's digest."""
         return self.software.address(self.web_address)
 
     @property
@@ -83,7 +83,7 @@ def open_run_services(directory: RunDirectory, clock: Callable[[], float]) -> It
 
 @dataclass(frozen=True)
 class RunFile:
-    """A file that peers download, with its size and digest when the service started."""
+    """A file that peers download, with its size and digest at the start of the service."""
 
     path: Path
     size_bytes: int
@@ -91,7 +91,7 @@ class RunFile:
 
 
 def list_run_files(directory: Path) -> Mapping[str, RunFile]:
-    """Return a directory's files by name, except links, folders and names that peers reject."""
+    """Return a directory's files by name, except links and files whose names peers reject."""
     try:
         paths = sorted(path for path in directory.iterdir() if path.is_file() and not path.is_symlink())
         return {

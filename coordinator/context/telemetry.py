@@ -38,7 +38,7 @@ class Telemetry:
         )
         self.call_seconds = Histogram(
             "manyhands_control_call_duration_seconds",
-            "How long answers of the control plane took, but those that last as long as the peer likes.",
+            "Duration of control plane calls, except long-lived calls.",
             ["method"],
             buckets=LATENCY_BOUNDS_S,
             registry=registry,
@@ -55,7 +55,7 @@ class Telemetry:
         )
         self.connections_refused = Counter(
             "manyhands_control_connections_refused",
-            "Connections to the control plane that got no place, or lost it to another before their first call.",
+            "Connections to the control plane that were refused, or replaced before their first call.",
             registry=registry,
         )
         self.streams_open = Gauge(
@@ -77,7 +77,7 @@ class Telemetry:
 
     @contextmanager
     def call(self, method: str, context: Any) -> Iterator[None]:
-        """Count a call of the control plane by status, and measure its latency unless it is in `LASTING`."""
+        """Count a control plane call by status, and time it unless the method is in `LASTING`."""
         began, unsaid = time.perf_counter(), "ok"
         try:
             yield

@@ -1,4 +1,4 @@
 """Evaluation of checkpoints on downstream tasks, by the operator or by evaluators on other machines.
 
-The commands import `evaluator` and `evaluated_runs`; web and publishing read `evaluations`.
+The commands use `evaluator` and `evaluated_runs`; the web server and publisher use `evaluations`.
 """

@@ -1,7 +1,7 @@
-"""An evaluator's access to a run: by its directory on the same machine, else by its web address.
+"""An evaluator's access to a run: through its directory, or through the URL of its dashboard.
 
-Downloads have a size limit and are verified: a manifest against the announced digest, each file
-against the manifest. A report that cannot be delivered is stored and sent later.
+Downloads are limited in size and verified: the manifest against the announced digest, each file
+against the manifest. Reports that cannot be delivered are stored and sent later.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ REFUSALS: Mapping[int, type[ManyhandsError]] = {
 
 @dataclass(frozen=True)
 class PendingEvaluation:
-    """A task that still has to be run on a checkpoint."""
+    """A task that has not yet been run on a checkpoint."""
 
     step: int
     manifest_sha256: str
@@ -62,7 +62,7 @@ class PendingEvaluation:
 def pending(
     tasks: Sequence[Task], checkpoints: Sequence[tuple[int, str]], done: Collection[tuple[str, str, str]]
 ) -> list[PendingEvaluation]:
-    """Return the tasks still to run on `checkpoints` (step, manifest digest), without those in `done`."""
+    """Return each task and checkpoint (step, manifest digest) whose evaluation is not in `done`."""
     named = [(task, task.sha256) for task in tasks]
     return [
         PendingEvaluation(step, manifest, task)
@@ -79,18 +79,18 @@ class LocalRun:
 
     def __init__(self, directory: RunDirectory, database: Database) -> None:
         self._directory, self._database = directory, database
-        self.place = directory.path  # base of tasks' relative paths; folder of the evaluator's files
+        self.place = directory.path  # base of the tasks' relative paths; folder for the evaluator's files
         self.name = directory.config.run.name
 
     def waiting(self) -> list[PendingEvaluation]:
-        """Return the configured tasks that have no result yet, newest published checkpoint first."""
+        """Return the configured evaluations without a result, newest published checkpoint first."""
         done = {(row.manifest_sha256, row.result.task, row.result.task_sha256) for row in evaluations(self._database)}
         published = [(row.step, row.manifest_sha256) for row in published_checkpoints(self._database)]
         return pending(self._directory.config.evaluation.tasks, published, done)
 
     @contextmanager
     def checkpoint(self, waiting: PendingEvaluation) -> Iterator[Path]:
-        """Yield a folder of hard links to the checkpoint, safe from the keeper; raises `StorageError`."""
+        """Yield a folder of hard links to the checkpoint, which survive its deletion."""
         if waiting.manifest_sha256 not in {row.manifest_sha256 for row in published_checkpoints(self._database)}:
             raise StorageError(f"The checkpoint of step {waiting.step} is no longer kept.")
         stored = verify(self._directory.checkpoint_dir(waiting.step), files=())
@@ -102,7 +102,7 @@ class LocalRun:
             yield folder
 
     def report(self, report: EvaluationReport) -> None:
-        """Store a result; raises `StorageError` if its checkpoint has been removed or undone."""
+        """Store a result; raises `StorageError` if its checkpoint was deleted or rolled back."""
         row = EvaluationRow(report.step, report.manifest_sha256, OPERATOR, report.result, report.evaluated_at)
         if not record_evaluation(self._database, row):
             raise StorageError(f"The checkpoint of step {report.step} has been removed or undone meanwhile.")
@@ -141,16 +141,16 @@ class _Evaluations(_Read):
 
 
 class RemoteRun:
-    """A run on another machine, reached through its dashboard."""
+    """A run on another machine, accessed through its dashboard's HTTP API."""
 
     is_elsewhere = True
 
     def __init__(self, address: str, place: Path) -> None:
         self._address = address.rstrip("/")
-        self.place = place  # base of tasks' relative paths; folder of the evaluator's files
+        self.place = place  # base of the tasks' relative paths; folder for the evaluator's files
         self._outbox = place / "outbox"
         make_private_directory(self._outbox)
-        self._told: set[tuple[str, str, str]] = set()  # reports delivered, but perhaps not shown on the dashboard yet
+        self._told: set[tuple[str, str, str]] = set()  # delivered reports, which the dashboard may not show yet
         self.key = EvaluatorKey.load_or_create(place / "evaluator.key")
 
     @property
@@ -159,9 +159,9 @@ class RemoteRun:
         return str(self._ask("overview", _Overview).run.get("name", ""))
 
     def waiting(self) -> list[PendingEvaluation]:
-        """Return the run's tasks that have no result yet, newest published checkpoint first.
+        """Return the run's evaluations without a result, newest published checkpoint first.
 
-        Stored reports are sent first; a task with a stored report counts as done.
+        Stored reports are sent first; an evaluation with a stored report counts as done.
         """
         self.deliver()
         rows = self._ask("checkpoints", _Checkpoints).checkpoints
@@ -193,7 +193,7 @@ class RemoteRun:
         self.deliver()
 
     def deliver(self) -> None:
-        """Send the stored reports; delete delivered and rejected ones, and keep the rest if sending fails."""
+        """Send the stored reports, and delete each accepted or rejected report; stop on failure."""
         for path, report in self._undelivered().items():
             try:
                 self._post(path.read_bytes())
@@ -210,7 +210,7 @@ class RemoteRun:
         for path in sorted(self._outbox.glob("*.json")):
             try:
                 found[path] = SignedReport.model_validate_json(path.read_bytes()).opened()
-            except (ValidationError, RequestError):  # written by another version, so it would be rejected
+            except (ValidationError, RequestError):  # a report of another version, which the coordinator would reject
                 path.unlink()
         return found
 

@@ -37,7 +37,7 @@ class EvaluationRow:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The result as a point of its task's curve over steps, for scripts and the dashboard."""
+        """The result as a point on the task's curve over steps, for scripts and the dashboard."""
         result = self.result
         return {
             "step": self.step,
@@ -63,7 +63,7 @@ def evaluations(database: Database) -> list[EvaluationRow]:
 
 
 def curves(tasks: Sequence[Task], rows: Iterable[EvaluationRow]) -> list[dict[str, Any]]:
-    """Return each task's results as a curve, without results of older data or recipes."""
+    """Return a curve for each task, without results from older versions of its data or recipe."""
     rows = list(rows)
     found = []
     for task in tasks:
@@ -85,9 +85,9 @@ def curves(tasks: Sequence[Task], rows: Iterable[EvaluationRow]) -> list[dict[st
 
 
 def record_evaluation(database: Database, row: EvaluationRow) -> bool:
-    """Store a result, replacing an older one; return False if the checkpoint was removed or undone.
+    """Store a result; return False if the checkpoint was deleted or rolled back.
 
-    A result that is not newer than the stored one is ignored, because reports may arrive twice.
+    A newer result replaces the stored one; others are ignored, because reports may arrive twice.
     """
 
     def enter(session: Session) -> bool:
@@ -120,7 +120,7 @@ def published_checkpoints(database: Database) -> list[CheckpointRow]:
 
 
 def allow_evaluator(database: Database, name: str, key: str, now: float) -> None:
-    """Accept results signed with this key from now on; raises `ConfigError` if the name or key is invalid."""
+    """Allow results signed with this key; raises `ConfigError` if the name or key is invalid."""
     if not _NAME.fullmatch(name) or name == OPERATOR:
         raise ConfigError(
             f"An evaluator's name has small letters, digits and dashes, and is not {OPERATOR}: {name!r:.60}"
@@ -139,7 +139,7 @@ def allow_evaluator(database: Database, name: str, key: str, now: float) -> None
 
 
 def remove_evaluator(database: Database, name: str) -> None:
-    """Stop accepting results from an evaluator; raises `ConfigError` if it is unknown."""
+    """Stop accepting results from an evaluator; raises `ConfigError` if the name is unknown."""
 
     def enter(session: Session) -> None:
         if session.get(AllowedEvaluator, name) is None:
@@ -150,14 +150,14 @@ def remove_evaluator(database: Database, name: str) -> None:
 
 
 def allowed_evaluators(database: Database) -> list[tuple[str, str, float]]:
-    """Return the name, key (hexadecimal) and admission time of each evaluator, ordered by name."""
+    """Return each evaluator's name, hexadecimal key and Unix time of admission, ordered by name."""
     with database() as session:
         rows = session.scalars(select(AllowedEvaluator).order_by(AllowedEvaluator.name))
         return [(row.name, row.public_key.hex(), row.added_at) for row in rows]
 
 
 def evaluator_of(database: Database, public_key: bytes) -> str | None:
-    """Return the name of the evaluator that signs with this key, or None if the key is not allowed."""
+    """Return the name of the evaluator with this key, or None if the key is not allowed."""
     with database() as session:
         return session.scalar(select(AllowedEvaluator.name).where(AllowedEvaluator.public_key == public_key))
 
@@ -168,5 +168,5 @@ def _row(row: Evaluation) -> EvaluationRow:
 
 @lru_cache(maxsize=10_000)
 def _parsed(result: str) -> TaskResult:
-    """Parse a stored result. Results never change and are read every second, so they are cached."""
+    """Parse a stored result; results are cached because they are read every second."""
     return TaskResult.model_validate_json(result)

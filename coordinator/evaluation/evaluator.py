@@ -1,8 +1,8 @@
-"""The evaluator, which evaluates tasks on each published checkpoint, on any machine, outside the swarm.
+"""The evaluator, a process outside the swarm that runs tasks on each published checkpoint.
 
-It accesses the run by directory or by web address (`evaluated_runs`), and starts with the newest
+It runs on any machine with access to the run (`evaluated_runs`), and starts with the newest
 checkpoint that lacks a result. Each task runs in a separate process, so this module does not import
-torch. No other process waits for the evaluator; after a restart it resumes the pending tasks.
+torch. No other process waits for the evaluator; after a restart, it resumes the pending tasks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from coordinator.evaluation.tasks.running import run_apart
 logger = logging.getLogger(__name__)
 
 POLL_S = 5.0
-LOOK_S = 0.2  # interval between two checks of `should_stop`
+LOOK_S = 0.2  # interval between checks of `should_stop`
 
 
 @dataclass
@@ -35,10 +35,10 @@ class Evaluator:
     clock: Callable[[], float] = time.time
     threads: int = 0
     evaluate: Callable[[Plan, Callable[[], bool]], TaskResult | None] = run_apart
-    passed_over: set[tuple[str, str]] = field(default_factory=set)  # digests of (manifest, task) that failed
+    passed_over: set[tuple[str, str]] = field(default_factory=set)  # digests (manifest, task) of failed evaluations
 
     def run(self, *, once: bool = False) -> None:
-        """Run pending tasks until `should_stop()`; with `once`, return as soon as no task is pending."""
+        """Run pending tasks until `should_stop()` is true or, with `once`, until none remains."""
         while not self.should_stop():
             try:
                 done = self.evaluate_next()

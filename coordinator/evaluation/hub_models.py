@@ -1,6 +1,6 @@
-"""Lookup of models on the Hugging Face Hub, before `manyhands evaluate` computes anything.
+"""An existence check for models on the Hugging Face Hub, before `manyhands evaluate` loads them.
 
-Without this check, transformers would retry an unreachable hub for a minute and log each attempt.
+Without this check, transformers would retry an unreachable Hub for a minute and log each attempt.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ TIMEOUT_S = 10.0
 
 
 def require_model(name: str) -> None:
-    """Raise `ConfigError` if the hub has no model of this name, `UnreachableError` if it does not answer.
+    """Raise `ConfigError` if the Hub lacks the model, or `UnreachableError` if it does not respond.
 
-    Models in the hub's local cache are accepted. While `HF_HUB_OFFLINE` is set, any name is
-    accepted, because transformers itself looks it up in the cache.
+    Models in the local Hub cache are accepted. If `HF_HUB_OFFLINE` is set, every name is accepted,
+    because transformers then reads the model from the cache.
     """
     from huggingface_hub import HfApi, constants, try_to_load_from_cache  # slow to import
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError
@@ -31,7 +31,7 @@ def require_model(name: str) -> None:
                     f"There is no folder {name}, and the hub has no model of that name that this machine may read: "
                     "name a run, a checkpoint's folder, or a model of the hub."
                 ) from error
-            except HfHubHTTPError:  # the hub answers; loading the model will report the error
+            except HfHubHTTPError:  # the Hub responds; loading the model will report the error
                 return
     except UnreachableError as error:
         raise UnreachableError(

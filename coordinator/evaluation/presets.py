@@ -1,8 +1,8 @@
 """Presets for known benchmarks: the kind of task, the columns of its files, and the usual metric.
 
-Presets download nothing; `manyhands evaluate --preset` takes files or a folder of files.
+Presets do not download data; `manyhands evaluate --preset` reads files or a folder of files.
 
-The columns come from the benchmarks' own loading scripts: XNLI and PAWS-X in huggingface/datasets,
+The column names come from the benchmarks' loading scripts: XNLI and PAWS-X in huggingface/datasets,
 BLUB in csebuetnlp/banglabert, IndicXTREME in AI4Bharat/IndicBERT, EuroEval in EuroEval/EuroEval.
 """
 
@@ -21,14 +21,14 @@ ENDINGS = (".jsonl", ".json", ".csv", ".tsv", *CONLL_ENDINGS)
 
 @dataclass(frozen=True)
 class BenchmarkPreset:
-    """A benchmark's kind of task, metric and columns; a column that is not listed has its default name."""
+    """A benchmark's kind of task, metric and column names; unlisted columns have default names."""
 
     kind: str
     metric: str
     columns: Mapping[str, str] = field(default_factory=dict)
 
     def columns_in(self, paths: Iterable[str]) -> Mapping[str, str]:
-        """Return the names of the columns in these files; {} for CoNLL files, whose columns have no names."""
+        """Return the files' column names, or {} for CoNLL files, whose columns are unnamed."""
         is_conll = any(path.removesuffix(".gz").endswith(CONLL_ENDINGS) for path in paths)
         return {} if is_conll and self.kind == "ner" else self.columns
 
@@ -55,7 +55,7 @@ PRESETS: Mapping[str, BenchmarkPreset] = {
 
 
 def preset_of(name: str) -> BenchmarkPreset:
-    """Return the preset of this name; raises `ConfigError` if there is none."""
+    """Return the preset with this name; raises `ConfigError` if the name is unknown."""
     found = PRESETS.get(name)
     if found is None:
         raise ConfigError(f"`--preset` ({name!r:.60}) must be one of: {', '.join(PRESETS)}.")

@@ -1,7 +1,7 @@
-"""Signed evaluation reports, which an evaluator can send from any machine over any connection.
+"""Signed evaluation reports, which an evaluator can send over untrusted connections.
 
 A report is a statement (`auth.statements`) of the run, the checkpoint and the result, signed with
-the evaluator's own Ed25519 key. No secret is ever sent.
+the evaluator's Ed25519 key. A report contains no secrets.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from auth.files import write_private
 from auth.statements import Statement, is_signed_by, sign_body
 from coordinator.evaluation.tasks.results import Digest, TaskResult
 
-MAX_BODY_CHARS = 56 * 1024  # leaves room for key and signature in a request of 64 KiB
+MAX_BODY_CHARS = 56 * 1024  # leaves room for the key and signature in a 64 KiB request
 
 
 class EvaluationReport(Statement):
@@ -34,7 +34,7 @@ class EvaluationReport(Statement):
 
 
 class SignedReport(BaseModel):
-    """A report as it is sent: its canonical text, the evaluator's public key and the signature."""
+    """The wire format of a report: canonical text, the evaluator's public key and the signature."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -55,7 +55,7 @@ class EvaluatorKey:
 
     @classmethod
     def load_or_create(cls, path: Path) -> EvaluatorKey:
-        """Load the key from a file of mode 0600, or create it; raises `StorageError`."""
+        """Load the key, or create it with file mode 0600; raises `StorageError` if that fails."""
         if not path.exists():
             write_private(path, Ed25519PrivateKey.generate().private_bytes_raw(), replace=False)
         try:

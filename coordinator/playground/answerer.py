@@ -1,8 +1,8 @@
-"""The answerer, which fills blanks in visitors' sentences with the model's predictions.
+"""The answerer, a process that fills blanks in visitors' sentences with the model's predictions.
 
-The service must not import torch, and training must not wait for visitors. Therefore the answerer
-is an auxiliary process with low priority and one thread. It shares only the database with the
-service. It loads torch for the first question, and frees an idle model after `IDLE_S`.
+The service must not import torch, and training must not wait for visitors. The answerer is
+therefore a separate low-priority process with one thread, which shares only the database with the
+service. It imports torch for the first question, and frees an idle model after `IDLE_S`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Answerer:
     directory: RunDirectory
     database: Database
     clock: Callable[[], float] = time.time
-    filler: BlankFiller | None = None  # created for the first question, because it imports torch
+    filler: BlankFiller | None = None  # created for the first question, because BlankFiller imports torch
     asked_at: float = 0.0
     tidied_at: float = 0.0
 
@@ -74,7 +74,7 @@ class Answerer:
         return True
 
     def rest(self) -> None:
-        """Free the model if it is idle, and once a minute delete old questions."""
+        """Free an idle model, and delete old questions once a minute."""
         now = self.clock()
         if self.filler is not None and now - self.asked_at > IDLE_S:
             self.filler = None
@@ -93,7 +93,7 @@ class Answerer:
         record_answer(self.database, question.id, answer, self.clock())
 
     def _require_kept(self, question: QuestionRow) -> None:
-        """Raise `StorageError` if the question's checkpoint has been removed or withheld."""
+        """Raise `StorageError` if the question's checkpoint has been deleted or withheld."""
         wanted = select(Checkpoint.step).where(
             Checkpoint.step == question.step,
             Checkpoint.manifest_sha256 == question.manifest_sha256,
@@ -106,7 +106,7 @@ class Answerer:
 
 
 def open_answerer(run_dir: Path, clock: Callable[[], float] = time.time) -> Answerer:
-    """Open a run's answerer; raises `ConfigError` if there is no run."""
+    """Open a run's answerer; raises `ConfigError` if the run does not exist."""
     directory = RunDirectory.open(run_dir)
     return Answerer(directory, Database(open_engine(directory.database_url)), clock)
 

@@ -1,7 +1,7 @@
 """A checkpoint's predictions for a sentence: the most likely tokens at its blanks or after its end.
 
-The forward pass is the same as in training. The model is built once; if a question is about another
-checkpoint than the previous one, only the weights are loaded.
+The forward pass is the same as in training. The model is built once; only the weights are loaded if
+a question is about a different checkpoint.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class BlankFiller:
         self._loaded = ""  # manifest digest of the loaded checkpoint
 
     def fill(self, checkpoint: Path, manifest_sha256: str, text: str) -> Answer:
-        """Return each blank's candidates; raises `RequestError` if the text is too long, or `StorageError`."""
+        """Return candidates by blank; raises `RequestError` (text too long) or `StorageError`."""
         ids = self._encode(text)
         if self._loaded != manifest_sha256:
             self._loaded = ""  # if loading fails, weights of two checkpoints may be mixed
@@ -82,13 +82,13 @@ class BlankFiller:
         return tuple(Candidate(self._spelling(token), probability) for token, probability in pairs)
 
     def _spelling(self, token: int) -> str:
-        """Return a token as text, or its name in the vocabulary if it is an incomplete character or blank."""
+        """Decode a token, or return its vocabulary entry if the text is blank or incomplete."""
         text = self._tokenizer.decode([token], skip_special_tokens=False).strip()
         return text if text and "\ufffd" not in text else self._tokenizer.id_to_token(token) or ""
 
 
 def _plain_tokenizer(path: Path) -> Tokenizer:
-    """Read the tokenizer, and turn off truncation and padding. It encodes a mask in the text as one token."""
+    """Read the tokenizer, and disable truncation and padding."""
     tokenizer = read_tokenizer(path)
     tokenizer.no_truncation()
     tokenizer.no_padding()

@@ -1,10 +1,10 @@
-"""Visitors' questions to the model: rules for sentences, and the database's queue and cache of them.
+"""Visitors' questions to the model: validation, and the queue and answer cache in the database.
 
-Any replica of the service can store a question and read its state; a single process answers them in
-order. Answers are kept for a day, so asking the same sentence again costs nothing.
+Any replica of the service can store a question and read its state; a single process answers the
+questions in order. Answers are cached for a day.
 
 A blank is written `[MASK]`, `<mask>` or at least three underscores, regardless of the tokenizer's
-own mask token. For a causal model there are no blanks: it continues the sentence.
+mask token. Sentences for a causal model have no blanks: the model continues the sentence.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from coordinator.store.service_models import Question
 
 MAX_CHARACTERS = 300
 MAX_BLANKS = 4
-BLANK = "[MASK]"  # how a blank is written in stored sentences
+BLANK = "[MASK]"  # spelling of a blank in stored sentences
 _SPELLINGS = re.compile(r"\[mask\]|<mask>|_{3,}", re.IGNORECASE)
 MAX_WAITING = 32  # maximum queue length; concurrent replicas may exceed it by one each
 PATIENCE_S = 60.0  # unanswered questions are dropped after this time
@@ -35,7 +35,7 @@ MAX_KEPT = 10_000
 
 
 def clean_sentence(text: str, *, masked: bool) -> str:
-    """Normalize a sentence, so that equal ones share an answer; raises `RequestError` if it is invalid.
+    """Normalize a sentence, so that repeated questions match; raises `RequestError` if invalid.
 
     `masked` is True if the run's model fills blanks, and False if it continues sentences.
     """
@@ -72,7 +72,7 @@ Answer = tuple[tuple[Candidate, ...], ...]  # candidates of each blank, most lik
 
 @dataclass(frozen=True)
 class QuestionRow:
-    """A question, with its place in the queue or its answer."""
+    """A question, with its position in the queue or its answer."""
 
     id: str
     manifest_sha256: str
@@ -80,20 +80,20 @@ class QuestionRow:
     text: str
     asked_at: float  # Unix time in seconds
     answer: Answer
-    reason: str  # why there is no answer; "" if the question did not fail
+    reason: str  # reason for a failure; "" if the question has not failed
     answered_at: float | None
-    ahead: int = 0  # number of earlier questions that still wait
+    ahead: int = 0  # number of earlier questions that are still waiting
 
 
 def question_id(manifest_sha256: str, text: str) -> str:
-    """Return a hash of sentence and checkpoint; only those who know the sentence can find the answer by it."""
+    """Return a hash of checkpoint and sentence, so that answers cannot be enumerated."""
     return hashlib.sha256(f"manyhands-question-v1\n{manifest_sha256}\n{text}".encode()).hexdigest()
 
 
 def ask(database: Database, checkpoint: CheckpointRow, text: str, now: float) -> QuestionRow:
-    """Queue a question about a normalized sentence, or return the same question if it was asked before.
+    """Queue a question about a normalized sentence, or return the existing question.
 
-    A question that failed is queued again. Raises `QueueFullError`.
+    A failed question is queued again. Raises `QueueFullError`.
     """
 
     def enter(session: Session) -> QuestionRow:
@@ -118,7 +118,7 @@ def ask(database: Database, checkpoint: CheckpointRow, text: str, now: float) ->
 
 
 def find_question(database: Database, identity: str, now: float) -> QuestionRow | None:
-    """Return the question with this id, or None if it is unknown or waited in vain."""
+    """Return the question with this id, or None if the question is unknown or has expired."""
     with database() as session:
         row = session.get(Question, identity)
         return None if row is None or _is_forgotten(row, now) else _row(session, row, now)
@@ -143,7 +143,7 @@ def record_no_answer(database: Database, identity: str, reason: str, now: float)
 
 
 def forget_old_questions(database: Database, now: float) -> None:
-    """Delete questions that waited in vain, those older than a day, and all but the newest `MAX_KEPT`."""
+    """Delete expired questions, questions older than a day, and all but the newest `MAX_KEPT`."""
     with database.begin() as session:
         waited_in_vain = Question.answered_at.is_(None) & (Question.asked_at < now - PATIENCE_S)
         session.execute(delete(Question).where((Question.asked_at < now - KEPT_S) | waited_in_vain))

@@ -1,4 +1,4 @@
-"""Publishing checkpoints: destinations, model cards, export to ONNX, and releases with a demo.
+"""Publication of checkpoints: destinations, model cards, ONNX export, and releases with a demo.
 
-`coordinator.service.parts` starts `publisher`; the web reads `publications`, commands the rest.
+`coordinator.service.parts` starts `publisher`; the web server reads `publications`.
 """

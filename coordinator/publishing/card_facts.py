@@ -1,4 +1,4 @@
-"""The facts that a model card states, gathered from the run's database or from a checkpoint alone."""
+"""The facts for a model card, gathered from the run's database or from a checkpoint alone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from peer.config.run import RunConfig
 
 @dataclass(frozen=True)
 class CardFacts:
-    """The facts that a model card states."""
+    """The facts that a model card is rendered from."""
 
     config: RunConfig
     step: int
@@ -38,13 +38,13 @@ class CardFacts:
     license: str = ""  # licence in the Hub's spelling; "": unknown
     samples: int | None = None  # total over all steps up to this one; None: unknown
     losses: Sequence[Point] = ()  # (step, loss) for each step that has a training loss
-    hardware: Mapping[str, int] = field(default_factory=dict)  # hardware as devices report it -> number of devices
+    hardware: Mapping[str, int] = field(default_factory=dict)  # hardware reported by devices -> number of devices
     validations: Sequence[ValidationRow] = ()  # evaluations on held-out text up to this step
     contributors: Sequence[tuple[str, int]] = ()  # (public name, samples), except unnamed members
     unnamed: int = 0  # number of members who asked not to be named
     model_class: str = ""  # class name in transformers; "": unknown
     probe_loss: float | None = None  # None: unknown
-    choice: str = ""  # sentence on why this checkpoint was released
+    choice: str = ""  # sentence that states why this checkpoint was released
     evaluations: Sequence[EvaluationRow] = ()  # results of tasks on this checkpoint
     device_hours: float | None = None  # training time, summed over all devices
     year: int | None = None  # year in which the checkpoint was written
@@ -57,7 +57,7 @@ def facts_of_run(
 ) -> CardFacts:
     """Gather the facts of a run up to the checkpoint's step.
 
-    `choice` says why this checkpoint is released; `repository` is the model's Hub repository.
+    `choice` states why this checkpoint is released; `repository` is the model's Hub repository.
     """
     step = checkpoint.manifest.step
     ledger = LedgerReader(database)
@@ -82,7 +82,7 @@ def facts_of_run(
 
 
 def facts_of_checkpoint(checkpoint: StoredCheckpoint) -> CardFacts:
-    """Gather the facts that a checkpoint alone contains: no contributors, loss curve or licence."""
+    """Gather the facts in a checkpoint, without contributors, loss curve and licence."""
     return _facts(RunConfig.from_yaml(checkpoint.path / "run.yaml"), checkpoint)
 
 
@@ -100,7 +100,7 @@ def _facts(config: RunConfig, checkpoint: StoredCheckpoint) -> CardFacts:
 
 
 def model_class(checkpoint: StoredCheckpoint) -> str:
-    """Return the model's transformers class according to its configuration; "" if unknown."""
+    """Return the model's transformers class from config.json, or "" if unknown."""
     try:
         content = json.loads((checkpoint.path / "config.json").read_text(encoding="utf-8"))
         name = str(content["architectures"][0])
@@ -110,7 +110,7 @@ def model_class(checkpoint: StoredCheckpoint) -> str:
 
 
 def count_parameters(folder: Path) -> int | None:
-    """Return the number of weights, counting tied ones once, or None if the file cannot be read."""
+    """Return the number of weights (tied weights count once), or None if the file is unreadable."""
     try:
         with safe_open(folder / "model.safetensors", framework="numpy") as weights:
             return sum(int(prod(weights.get_slice(name).get_shape())) for name in weights.keys())  # noqa: SIM118
@@ -119,7 +119,7 @@ def count_parameters(folder: Path) -> int | None:
 
 
 def hub_repository(settings: Settings) -> str:
-    """Return the public Hub repository that gets this run's checkpoints, or "" if there is none."""
+    """Return the public Hub repository for this run's checkpoints, or "" if there is none."""
     for place in settings.publications:
         if place.is_hub and not place.private:
             return place.to.removeprefix(HUB)
@@ -127,7 +127,7 @@ def hub_repository(settings: Settings) -> str:
 
 
 def _hardware(database: Database) -> Mapping[str, int]:
-    """Return the number of devices with each hardware, as reported in the devices' newest sessions."""
+    """Count the devices by hardware, as reported in each device's newest session."""
     query = (
         select(DeviceSession.device_id, DeviceSession.hardware)
         .join(Device, Device.id == DeviceSession.device_id)

@@ -1,7 +1,7 @@
-"""README.md files for a model, its sentence embeddings and its task models, and the loss curve.
+"""Model cards (README.md) for a model, its sentence embeddings and its task models.
 
-Texts are in `templates`, facts come from `coordinator.publishing.card_facts`. The filter `plain`
-escapes text from members (names, hardware), so that it cannot become a heading, a link or a tag.
+The cards are rendered from `templates` and `coordinator.publishing.card_facts`. The filter `plain`
+escapes text from members (names, hardware), which could otherwise add headings, links or tags.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MARKS = re.compile(r"([\\`*_{}\[\]<>()#+\-.!|~&:@])")
 
 
 def card_files(facts: CardFacts) -> Mapping[str, str]:
-    """Return the model card and, if any step has a loss, the loss curve, by file name."""
+    """Return the model card and, if any step has a loss, the loss curve, keyed by file name."""
     files = {CARD: write_card(facts)}
     return files | ({CURVE: _curve(facts)} if facts.losses else {})
 
@@ -62,7 +62,7 @@ def write_card(facts: CardFacts) -> str:
 
 
 def embedding_card(facts: CardFacts, width: int, length: int, parameters: int | None) -> str:
-    """Return the README.md of an export as a sentence-transformers model without tuning.
+    """Return the README.md of an export as an untuned sentence-transformers model.
 
     `width` is the size of an embedding, `length` the maximum number of tokens in a text.
     """
@@ -71,7 +71,7 @@ def embedding_card(facts: CardFacts, width: int, length: int, parameters: int | 
 
 
 def task_card(facts: CardFacts, task: Task, result: TaskResult) -> str:
-    """Return the README.md of a task model; `facts` describe the model it was fine-tuned from."""
+    """Return the README.md of a fine-tuned task model; `facts` describe the base model."""
     run = facts.config.run.name
     base_model = facts.repository or run
     retrieves = task.kind == "retrieval"
@@ -122,7 +122,7 @@ def _templates() -> Environment:
 
 def _curve(facts: CardFacts) -> str:
     boundaries = {phase.from_step: f"phase {phase.number}" for phase in all_phases(facts.config)[1:]}
-    by_set = groupby(facts.validations, lambda row: row.set_sha256)  # losses on other samples differ
+    by_set = groupby(facts.validations, lambda row: row.set_sha256)  # losses on different samples are not comparable
     held_out = [[(float(row.step), row.loss) for row in group if row.loss is not None] for _, group in by_set]
     title = f"Loss of {facts.config.run.name} over {len(facts.losses)} global steps"
     return draw_curve(facts.losses, title, boundaries, held_out)
@@ -157,7 +157,7 @@ def _public_address(path: str, is_dataset: bool) -> str:
 
 
 def _shown_examples(examples: Examples | None) -> str:
-    """Return a file's name and digest, without its folder, which is private."""
+    """Return the name and digest of a file, without its folder, which is private."""
     if examples is None:
         return "nothing"
     name = examples.path if examples.path.startswith(HUB) else examples.path.partition("?")[0].rpartition("/")[2]
@@ -166,7 +166,7 @@ def _shown_examples(examples: Examples | None) -> str:
 
 
 def _phase_lines(config: RunConfig) -> Iterator[str]:
-    """Describe each phase, including its mask probability if not all phases have the same."""
+    """Describe each phase, with its mask probability if the phases differ."""
     phases = all_phases(config)
     rates = [config.in_phase(phase.from_step).objective.mask_probability for phase in phases]
     for phase, rate in zip(phases, rates, strict=True):

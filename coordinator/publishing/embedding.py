@@ -5,7 +5,7 @@
   config.json, model.safetensors, tokenizer files
   README.md                               model card
 
-`manyhands export --sentence-transformers` writes the folder, loads it again and compares an
+`manyhands export --sentence-transformers` writes the folder, reloads the model and verifies an
 embedding. Tasks of kind `retrieval` score and tune the same model
 (`coordinator.evaluation.tasks.retrieval`).
 """
@@ -46,7 +46,7 @@ def export_embedder(stored: StoredCheckpoint, out: Path, facts: CardFacts) -> in
     """Export a checkpoint as a sentence-transformers model, atomically; return the embedding size.
 
     Raises `ConfigError` for a causal model, an existing target or a missing package, and
-    `UnsoundWeightsError` if the loss or an embedding differs from the expected one.
+    `UnsoundWeightsError` if the loss or an embedding differs from its expected value.
     """
     require_bidirectional(facts.config)
     length = longest_sequence(facts.config)

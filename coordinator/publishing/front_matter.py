@@ -1,4 +1,4 @@
-"""The front matter of a README.md: metadata by which the Hugging Face Hub indexes a model."""
+"""The YAML front matter of a model card: the metadata that the Hugging Face Hub indexes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from coordinator.evaluation.tasks.results import TaskResult
 from coordinator.publishing.card_facts import CardFacts
 from peer.config.evaluation import HUB, Task
 
-# Objective -> the Hub's pipeline tag; the Hub has none for discriminators.
+# Objective -> pipeline tag on the Hub, which has no tag for discriminators.
 DETECTION = "replaced-token-detection"
 PIPELINES = {"mlm": "fill-mask", "mlm+sop": "fill-mask", "clm": "text-generation", "rtd": DETECTION}
 TASK_TYPES = {
@@ -56,7 +56,7 @@ def front_matter(
 
 
 def _model_index(name: str, results: Sequence[EvalResult]) -> list[dict[str, Any]]:
-    """Return results in the Hub's format, task by task: huggingface_hub would merge tasks on one dataset."""
+    """Convert results to the Hub's format; huggingface_hub would merge tasks on one dataset."""
     tasks = groupby(results, lambda result: result.dataset_name)
     indices = [eval_results_to_model_index(name, list(each))[0] for _, each in tasks]
     return [{"name": name, "results": [found for index in indices for found in index["results"]]}]
@@ -84,7 +84,7 @@ def model_results(facts: CardFacts) -> list[EvalResult]:
 
 
 def task_results(result: TaskResult, task: Task | None) -> list[EvalResult]:
-    """Return a task's mean scores; a dataset from the Hub is named as on the Hub, another like the task."""
+    """Return a task's mean scores, labelled with the Hub dataset or else with the task's name."""
     dataset: dict[str, str | None] = {"dataset_type": result.task}
     if task is not None and task.test.path.startswith(HUB) and is_dataset_name(task.test.path.removeprefix(HUB)):
         test = task.test

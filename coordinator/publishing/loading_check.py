@@ -1,7 +1,7 @@
-"""Print the probe losses that plain transformers computes: `python loading_check.py DIR`.
+"""A script that prints the probe losses of plain transformers: `python loading_check.py DIR`.
 
-The script runs in a fresh process and imports nothing from manyhands, because our code could hide
-that the weights load wrongly. `coordinator/publishing/soundness.py` compares the losses.
+The script runs in a fresh process and imports nothing from manyhands, whose code could hide loading
+errors. `coordinator/publishing/soundness.py` compares the losses.
 """
 
 import json
@@ -30,9 +30,9 @@ def load(folder: Path) -> transformers.PreTrainedModel:
 
 
 def probe_losses(model: transformers.PreTrainedModel, probe: dict[str, torch.Tensor]) -> dict[str, float]:
-    """Return the model's own loss, and the loss without sentence order.
+    """Return the model's loss, and the token loss, which excludes sentence order.
 
-    ALBERT with two heads computes no loss without labels for both; the token loss then stands in.
+    ALBERT with two heads has no loss without labels for both heads; the token loss replaces it.
     """
     with torch.no_grad():
         output = model(**probe)

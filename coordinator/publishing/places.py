@@ -1,12 +1,12 @@
 """Destinations for published checkpoints: a repository on the Hugging Face Hub, or a folder.
 
-Each checkpoint is one Hub commit, so a checkpoint is never partially visible. Models go to model
-repositories, the demo of a release to a Space. `create_commit` uploads large files first and then
-commits everything at once, whereas `upload_folder` with hf_xet would make several commits.
+Each checkpoint is one Hub commit, so a checkpoint is never partially visible. Models are pushed to
+model repositories, the demo of a release to a Space. `create_commit` uploads large files first and
+then commits everything at once, whereas `upload_folder` with hf_xet would make several commits.
 
 A folder may be on any file system that fsspec supports (s3://, file://, ...). Each checkpoint has
-its own subfolder, named by step and digest, and is never overwritten. The manifest is written last:
-a subfolder without one is incomplete. `latest.json` names the newest complete subfolder.
+its own subfolder, named by step and digest, and is never overwritten. The manifest is written last,
+so a subfolder without a manifest is incomplete. `latest.json` names the newest complete subfolder.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Place(ABC):
 
 
 def open_place(base: Path, settings: PlaceSettings) -> Place:
-    """Open a destination with its secret (`secret_file` is relative to `base`); raises `ConfigError`."""
+    """Open a destination, reading `secret_file` relative to `base`; raises `ConfigError`."""
     secret = read_secret(base, settings)
     return HubPlace(settings, secret) if settings.is_hub else FolderPlace(settings, secret)
 
@@ -82,7 +82,7 @@ class HubPlace(Place):
             [CommitOperationAdd(path.relative_to(folder).as_posix(), path) for path in files],
             commit_message=f"Step {checkpoint.manifest.step} of {checkpoint.manifest.run}",
             repo_type=self._kind,
-            # Fails on a concurrent commit; the next attempt is based on that commit.
+            # The call fails after a concurrent commit; the next attempt is based on that commit.
             parent_commit=api.repo_info(repository, repo_type=self._kind).sha,
         )
         return str(commit.commit_url)
@@ -94,14 +94,14 @@ class FolderPlace(Place):
     remedy = "check the address, `secret_file` and the network"
 
     def _bring(self, folder: Path, checkpoint: StoredCheckpoint) -> str:
-        import fsspec  # slow to import, like s3fs and others
+        import fsspec  # slow to import, like its backends
 
         options: dict[str, Any] = {"use_listings_cache": False, "skip_instance_cache": True}
         options |= {**self._settings.options, **self._secret.options}
         fs, root = fsspec.core.url_to_fs(self._settings.to, **options)
         name = published_name(checkpoint)
         there = f"{root.rstrip('/')}/{name}"
-        if fs.exists(f"{there}/{MANIFEST}"):  # it was uploaded before
+        if fs.exists(f"{there}/{MANIFEST}"):  # already uploaded
             manifest = fs.cat_file(f"{there}/{MANIFEST}")
         else:
             manifest = (folder / MANIFEST).read_bytes()
@@ -116,12 +116,12 @@ class FolderPlace(Place):
 
 
 def published_name(checkpoint: StoredCheckpoint) -> str:
-    """Return the checkpoint's subfolder; after a rewind, the same step has another name."""
+    """Return the checkpoint's subfolder name, which has a digest because rewinds repeat steps."""
     return f"{checkpoint_name(checkpoint.manifest.step)}-{checkpoint.manifest_sha256[:12]}"
 
 
 def _send_file(fs: Any, source: Path, target: str, entry: FileEntry) -> None:
-    """Upload a file unless it exists, and verify it by reading it back."""
+    """Upload a file unless it exists, and verify the digest by reading the file back."""
     if fs.exists(target) and fs.size(target) == entry.size_bytes and _sha256(fs, target) == entry.sha256:
         return
     fs.put_file(str(source), target)
@@ -140,9 +140,9 @@ def _sha256(fs: Any, path: str) -> str:
 
 
 def _write_whole(fs: Any, path: str, content: bytes) -> None:
-    """Write a small file atomically: by a rename on a local disk, by a single write elsewhere.
+    """Write a small file atomically: with a rename on a local disk, with a single write elsewhere.
 
-    fsspec's transactions may copy local files from another disk, which is not atomic.
+    fsspec's transactions may copy local files between disks, which is not atomic.
     """
     if not _is_local(fs):
         fs.pipe_file(path, content)

@@ -1,4 +1,4 @@
-"""Progress of publishing: written by the publisher, read by `coordinator status` and the API."""
+"""The upload progress, written by the publisher and read by `coordinator status` and the API."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LONGEST_PAUSE_S = 3600.0
 
 @dataclass(frozen=True)
 class PublicationRow:
-    """The progress of publishing a checkpoint at one destination."""
+    """The progress of publishing a checkpoint to one destination."""
 
     place: str
     manifest_sha256: str
@@ -31,22 +31,22 @@ class PublicationRow:
 
 
 def publications(database: Database) -> list[PublicationRow]:
-    """Return all publications, ordered by step and place."""
+    """Return all publications, ordered by step and destination."""
     with database() as session:
         found = session.scalars(select(Publication).order_by(Publication.step, Publication.place))
         return [_row(each) for each in found]
 
 
 def newest_at(database: Database, places: Collection[str]) -> list[PublicationRow]:
-    """Return the row that was updated last for each of these destinations that has one."""
+    """Return the most recently updated row for each of these destinations, if any."""
     rows = sorted(publications(database), key=lambda row: row.updated_at)
     return list({row.place: row for row in rows if row.place in places}.values())
 
 
 def pending_publication(database: Database, place: str) -> tuple[CheckpointRow, PublicationRow | None] | None:
-    """Return the newest publishable checkpoint and its attempts, or None if it is published or there is none.
+    """Return the newest publishable checkpoint and its progress, or None if nothing is pending.
 
-    Older unpublished checkpoints are skipped: an old checkpoint must not follow a newer one.
+    Older checkpoints are skipped, because they must not be published after a newer one.
     """
     with database() as session:
         newest = session.scalar(select(Checkpoint).where(Checkpoint.withheld == "").order_by(Checkpoint.step.desc()))
@@ -59,7 +59,7 @@ def pending_publication(database: Database, place: str) -> tuple[CheckpointRow, 
 
 
 def record_published(database: Database, place: str, checkpoint: CheckpointRow, location: str, now: float) -> None:
-    """Record that a checkpoint has been published completely."""
+    """Record that a checkpoint has been published."""
 
     def enter(session: Session) -> None:
         row = _get_or_add(session, place, checkpoint)
@@ -83,11 +83,11 @@ def is_due(row: PublicationRow | None, now: float) -> bool:
     """Return whether an attempt is due; the interval doubles after each failure, up to an hour."""
     if row is None or not row.attempts:
         return True
-    return now - row.updated_at >= pause_s(row.attempts) or now < row.updated_at  # or the clock was set back
+    return now - row.updated_at >= pause_s(row.attempts) or now < row.updated_at  # due if the clock was set back
 
 
 def pause_s(attempts: int) -> float:
-    """Return the seconds to wait after this number of failed attempts."""
+    """Return the delay in seconds after this number of failed attempts."""
     return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(attempts - 1, 20))
 
 

@@ -1,8 +1,8 @@
 """The publisher, which uploads checkpoints to the destinations in settings.yaml.
 
 It is a separate, low-priority process, so that neither the swarm nor the service waits for uploads.
-It imports neither torch nor hivemind; exported folders are loaded in a fresh process to test them.
-`run_publisher` is the main function.
+It imports neither torch nor hivemind: exported folders are tested in a fresh process.
+`run_publisher` is the entry point.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ POLL_S = 1.0
 
 @dataclass
 class Publisher:
-    """A loop that publishes each new checkpoint at all destinations."""
+    """A loop that publishes each new checkpoint to all destinations."""
 
     directory: RunDirectory
     database: Database
     clock: Callable[[], float] = time.time
-    sound: set[str] = field(default_factory=set)  # manifest digests of checkpoints that plain transformers loads
+    sound: set[str] = field(default_factory=set)  # manifest digests of checkpoints that passed the loading check
 
     def run(self, stop: threading.Event) -> None:
         """Publish checkpoints until `stop` is set, then once more for the keeper's last checkpoint."""
@@ -51,13 +51,13 @@ class Publisher:
         self.publish_pending()
 
     def publish_pending(self) -> bool:
-        """Publish the newest checkpoint to each destination where it is due; return whether any received it."""
+        """Publish the newest checkpoint to all due destinations; return whether any succeeded."""
         done = [self._publish_to(place) for place in self.directory.settings.publications]
         self._tidy()
         return any(done)
 
     def _publish_to(self, place: PlaceSettings) -> bool:
-        """Publish the newest checkpoint to one destination if due; return False if not due or failed."""
+        """Publish the newest checkpoint to one destination if due; return whether that worked."""
         pending = pending_publication(self.database, place.to)
         if pending is None or not is_due(pending[1], self.clock()):
             return False
@@ -75,10 +75,10 @@ class Publisher:
         return True
 
     def _stage(self, checkpoint: CheckpointRow) -> tuple[StoredCheckpoint, Path]:
-        """Return the checkpoint and its exported folder, which has passed the loading test.
+        """Return the checkpoint and its exported folder, which has passed the loading check.
 
-        The folder is kept until all destinations have it, even across restarts. It is exported
-        again if its card changes, for example because a member asked not to be named.
+        The folder is kept, even across restarts, until all destinations have received it. A changed
+        model card causes a new export, for example after a member asked not to be named.
         """
         stored = verify(self.directory.checkpoint_dir(checkpoint.step), files=())
         if stored.manifest_sha256 != checkpoint.manifest_sha256:

@@ -45,7 +45,7 @@ SHOWN = {
     "fill-mask": "Fill a mask",
     "token-classification": "Tag words",
     "text-classification": "Classify a text",
-    "text-generation": "Go on with a text",
+    "text-generation": "Continue a text",
 }
 
 
@@ -73,7 +73,7 @@ class Released:
 def make_release(
     run: OpenRun, out: Path, wanted: ReleaseOptions, clock: Callable[[], float], run_plan: RunPlan = run_apart
 ) -> Released:
-    """Choose a checkpoint; fine-tune, evaluate, export and test it. Write the folder `out` atomically."""
+    """Choose, fine-tune, evaluate and export a checkpoint; write the folder `out` atomically."""
     config = run.directory.config
     tasks = config.evaluation.tasks
     wanted_models = [_find(tasks, name) for name in wanted.task_models]
@@ -94,7 +94,7 @@ def make_release(
 
 
 def task_repository(repository: str, task: str) -> str:
-    """Return the Hub repository for the model of a task, or for the demo."""
+    """Return the Hub repository for a task model or for the demo."""
     return f"{repository}-{task}"
 
 
@@ -107,7 +107,7 @@ def _tune(
     clock: Callable[[], float],
     run_plan: RunPlan,
 ) -> dict[Task, TaskResult]:
-    """Fine-tune the models to release, run further tasks if wanted, and return the models' results."""
+    """Fine-tune the task models and return their results; run unevaluated tasks if requested."""
     known = {
         (row.result.task, row.result.task_sha256)
         for row in evaluations(run.database)
@@ -121,7 +121,7 @@ def _tune(
             continue
         save_to = str(folder / task.name) if is_model else ""
         result = run_plan(Plan(str(stored.path), task, folders, save_to=save_to))
-        assert result is not None  # None only if stopped, and nothing stops it here
+        assert result is not None  # None only if stopped, which cannot happen here
         if is_model and not result.converged:
             raise ConfigError(f"No seed of the task `{task.name}` has converged: there is no model to release for it.")
         manifest = stored.manifest
@@ -156,7 +156,7 @@ def choose(
         raise ConfigError("There is no checkpoint that may be published.")
     if rule == NEWEST:
         newest = max(kept, key=lambda row: row.step)
-        return newest, f"Released is the newest checkpoint, of step {newest.step}."
+        return newest, f"The released checkpoint, of step {newest.step}, is the newest."
     if rule.isdigit():
         return _of_step(kept, int(rule))
     if rule == HELD_OUT:
@@ -171,13 +171,13 @@ def choose(
 def _of_step(kept: Sequence[CheckpointRow], step: int) -> tuple[CheckpointRow, str]:
     for row in kept:
         if row.step == step:
-            return row, f"Released is the checkpoint of step {step}, by the operator's choice."
+            return row, f"The released checkpoint, of step {step}, was chosen by the operator."
     known = ", ".join(str(row.step) for row in kept)
     raise ConfigError(f"There is no checkpoint of step {step} that may be published; there are those of: {known}.")
 
 
 def _by_loss(kept: Sequence[CheckpointRow], validations: Sequence[ValidationRow]) -> tuple[CheckpointRow, str]:
-    """Choose the lowest loss on the newest held-out set; losses on other sets are not comparable."""
+    """Choose the checkpoint with the lowest loss on the newest held-out set."""
     newest = validations[-1].set_sha256 if validations else ""
     measured = {row.manifest_sha256: row.loss for row in validations if row.set_sha256 == newest}
     found = [(loss, row) for row in kept if (loss := measured.get(row.manifest_sha256)) is not None]
@@ -187,7 +187,7 @@ def _by_loss(kept: Sequence[CheckpointRow], validations: Sequence[ValidationRow]
         )
     loss, best = min(found, key=lambda pair: (pair[0], -pair[1].step))
     return best, (
-        f"Released is the checkpoint with the lowest loss on held-out text ({loss:.4f}, step {best.step}), "
+        f"The released checkpoint, of step {best.step}, has the lowest loss on held-out text ({loss:.4f}), "
         f"{_among(len(found), 'measured', len(kept))}."
     )
 
@@ -195,7 +195,7 @@ def _by_loss(kept: Sequence[CheckpointRow], validations: Sequence[ValidationRow]
 def _by_task(
     kept: Sequence[CheckpointRow], evaluations: Sequence[EvaluationRow], task: Task
 ) -> tuple[CheckpointRow, str]:
-    """Choose the checkpoint with the best mean development score; the sentence also states its test score."""
+    """Choose the checkpoint with the best mean development score; also state its test score."""
     results = {
         row.manifest_sha256: row.result
         for row in evaluations
@@ -224,7 +224,7 @@ def _among(scored: int, how: str, kept: int) -> str:
 
 
 def _write_demo(folder: Path, facts: CardFacts, tasks: Iterable[Task]) -> None:
-    """Write a demo for those models that it supports, loaded from the Hub or from adjacent folders."""
+    """Write a demo of the supported models, loaded from the Hub or from adjacent folders."""
     run_name, hub = facts.config.run.name, facts.repository
     models = {run_name: (hub or f"../{MODEL}", PIPELINES[facts.config.objective.name])}
     for task in tasks:

@@ -1,8 +1,8 @@
 """The check before publishing: plain transformers must reproduce the manifest's loss.
 
 The check runs in a fresh process without access to secrets; a folder that fails is not published.
-`manyhands export --onnx` adds `onnx/` with optimum and checks it in the same way. Optimum requires
-an older transformers, so it may be installed in a separate environment.
+`manyhands export --onnx` adds `onnx/` with optimum and checks the ONNX model in the same way.
+Optimum requires an older transformers and may therefore be installed in a separate environment.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TIMEOUT_S = 3600.0  # enough for a large model on one busy core
 PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "HF_HOME")
 SHOWN_CHARACTERS = 300
 LOADING_SCRIPT = Path(__file__).with_name("loading_check.py")
-TOLERANCE = 1e-3  # absolute, or relative to a loss above 1, because kernels round differently
+TOLERANCE = 1e-3  # absolute, or relative for losses above 1, because kernels round differently
 ONNX_DIR = "onnx"
 ONNX_SCRIPT = Path(__file__).with_name("onnx_check.py")
 ONNX_TASKS = {"mlm": "fill-mask", "mlm+sop": "fill-mask", "clm": "text-generation"}
@@ -34,7 +34,7 @@ ONNX_TASKS = {"mlm": "fill-mask", "mlm+sop": "fill-mask", "clm": "text-generatio
 
 @dataclass(frozen=True)
 class LoadingResult:
-    """The measurements of an exported model that plain transformers has loaded."""
+    """Measurements of an exported model, loaded by plain transformers."""
 
     loss: float  # probe loss, comparable with the manifest's
     token_loss: float  # probe loss without sentence order
@@ -61,7 +61,7 @@ def check_loads(folder: Path) -> LoadingResult:
 
 
 def difference(expected: float | None, found: LoadingResult) -> str:
-    """Return how a loaded model differs from the checkpoint, or "" if it does not."""
+    """Describe the difference between a loaded model and the checkpoint, or return "" if none."""
     if expected is None:
         return "it has no finite loss to compare with"
     if not is_same(expected, found.loss):
@@ -77,13 +77,13 @@ def is_same(expected: float, found: float) -> bool:
 
 
 class EndedBadlyError(Exception):
-    """A command failed or timed out; the message is the last line of its errors, or its exit code."""
+    """A failed or timed-out command; the message is the last line of stderr, or the exit code."""
 
 
 def run_apart(command: Sequence[str]) -> str:
     """Run a command without secrets in its environment, and return the last line of its output.
 
-    Raises `EndedBadlyError` if it fails or times out.
+    Raises `EndedBadlyError` if the command fails or times out.
     """
     environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
     environment |= {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
@@ -104,9 +104,9 @@ def _last_line(text: str) -> str:
 
 
 def find_exporter() -> Path:
-    """Return a Python interpreter that has optimum's exporter: this one or that of `optimum-cli`.
+    """Return a Python interpreter with optimum's exporter: this one or that of `optimum-cli`.
 
-    Raises `ConfigError` if there is none.
+    Raises `ConfigError` if optimum is not installed.
     """
     with suppress(ModuleNotFoundError):  # optimum is not installed
         if find_spec("optimum.exporters.onnx") is not None:
@@ -124,7 +124,7 @@ def find_exporter() -> Path:
 def export_onnx(folder: Path, objective: str, token_loss: float, python: Path) -> Path:
     """Write `folder`/onnx, and verify that ONNX Runtime computes `token_loss` for the probe.
 
-    Raises `StorageError` if the export fails, `UnsoundWeightsError` if the loss differs.
+    Raises `StorageError` if the export fails, and `UnsoundWeightsError` if the loss differs.
     """
     out = folder / ONNX_DIR
     exporter = ["-m", "optimum.exporters.onnx", "--model", str(folder), "--task", ONNX_TASKS[objective], str(out)]

@@ -1,4 +1,4 @@
-"""Data points of a run for its sinks, and the position up to which a sink has been written.
+"""Data points of a run for its sinks, and the position of the last write to each sink.
 
 Each global step and each evaluation is one point, written once, in a fixed order.
 """
@@ -17,13 +17,13 @@ from coordinator.store.engine import Database
 from coordinator.store.eras import current_era
 from coordinator.store.models import Era, Step
 
-MOST_AT_ONCE = 20  # maximum number of steps, and of evaluations, that are written (and can be lost) together
+MOST_AT_ONCE = 20  # maximum number of steps, and of evaluations, to write (or lose) at once
 EVALUATED = ("loss", "perplexity", "accuracy", "sop_accuracy", "detection_accuracy", "detection_f1")
 
 
 @dataclass(frozen=True)
 class Point:
-    """A global step or an evaluation, in the form that sinks write."""
+    """A data point for sinks: a global step or an evaluation."""
 
     step: int
     at: float  # Unix time in seconds
@@ -32,7 +32,7 @@ class Point:
 
 
 class SinkPosition(BaseModel):
-    """The position in a run up to which a sink has been written."""
+    """A sink's write position in a run's points."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 

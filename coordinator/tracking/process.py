@@ -1,9 +1,9 @@
 """The process that writes metrics to the sinks.
 
-It reads the run from the database. Each sink has its own thread, so a hanging sink neither delays
-the others nor prevents the process from ending. Failed writes are retried. A sink's new position is
-stored before its points are written. If the process is killed in between, those points are missing,
-but none is written twice. If a sink fails to flush, the same points are written again.
+The process reads the run from the database. Each sink has its own thread, so a hanging sink neither
+delays other sinks nor prevents the process from exiting. Failed writes are retried. A sink's new
+position is stored before the points are written. If the process is killed in between, these points
+are missing, but no point is written twice. After a failed flush, the points are written again.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ LONGEST_PAUSE_S = 300.0
 
 @dataclass
 class SinkWriter:
-    """A writer of a run's points to one sink, whose `run` is executed in a thread of its own."""
+    """A writer of a run's points to one sink, running in a separate thread."""
 
     name: str
     open: Callable[[], Sink]
     book: Path  # file that stores the sink's position
     database: Database
     clock: Callable[[], float] = time.time
-    failures: int = 0  # failures in a row
+    failures: int = 0  # number of consecutive failures
 
     def run(self, stop: threading.Event) -> None:
-        """Write points as they come until `stop` is set, then the remaining ones; retry after errors."""
+        """Write new points until `stop` is set, then the remaining points; retry after errors."""
         while True:
             try:
                 self.write_until(stop)
@@ -67,7 +67,7 @@ class SinkWriter:
                 before, is_last = position, stop.is_set()
                 position = self.write_some(sink, position, self.clock() - (0.0 if is_last else SETTLED_S))
                 if self.failures:
-                    logger.info("%s takes what is written again", self.name)
+                    logger.info("writes to %s succeed again", self.name)
                     self.failures = 0
                 if position == before:
                     if is_last:
@@ -98,7 +98,7 @@ class SinkWriter:
         return end
 
     def position(self) -> SinkPosition:
-        """Read the position to continue from; raises `StorageError` if its file cannot be read."""
+        """Read the sink's stored position; raises `StorageError` if the file cannot be read."""
         try:
             return SinkPosition.model_validate_json(self.book.read_bytes())
         except FileNotFoundError:
@@ -114,7 +114,7 @@ class SinkWriter:
 
 
 def pause_s(failures: int) -> float:
-    """Return the seconds to wait after this number of consecutive failures."""
+    """Return the delay in seconds after this number of consecutive failures."""
     return min(LONGEST_PAUSE_S, POLL_S * 2.0 ** min(failures, 10))
 
 
@@ -128,7 +128,7 @@ def writers(directory: RunDirectory, database: Database) -> list[SinkWriter]:
 
 
 def run_sinks(run_dir: Path) -> None:
-    """Write to all sinks until SIGTERM; end at most `LAST_S` later."""
+    """Write to all sinks until SIGTERM; exit at most `LAST_S` later."""
     directory = RunDirectory.open(run_dir)
     directory.sinks_dir.mkdir(mode=0o700, exist_ok=True)
     sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  # for good, because libraries print greetings
@@ -145,6 +145,6 @@ def run_sinks(run_dir: Path) -> None:
     for name, thread in running:
         thread.join(max(0.0, deadline - time.monotonic()))
         if thread.is_alive():
-            logger.warning("%s has not taken what was left within %g s; some of it may be missing there", name, LAST_S)
+            logger.warning("%s has not accepted the remaining points within %g s; some may be missing", name, LAST_S)
     logging.shutdown()
     os._exit(0)  # a normal exit would wait for the libraries' threads

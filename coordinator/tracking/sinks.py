@@ -1,7 +1,7 @@
 """The sinks: TensorBoard event files, and runs of W&B (resumed by id) or Trackio (by name).
 
-A tracker's own step is our row number; the global step is logged as a value of each row. A library
-is imported when its sink is opened: most runs have none, and Trackio reads its settings at import.
+A tracker's step is the row number; the global step is logged as a value of each row. A library is
+imported when a sink is opened: most runs have no sinks, and Trackio reads its settings at import.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ GLOBAL_STEP = "global_step"
 
 
 class Sink:
-    """An open run of a tracker, used by one thread; after an error it is reopened."""
+    """An open run of a tracker, used by one thread and reopened after an error."""
 
     _run: Any
 
@@ -29,10 +29,10 @@ class Sink:
         self._run.log(_values(point), step=row)
 
     def rewind(self, step: int) -> None:
-        """Handle a rewind of the run to `step`. By default nothing is removed; `train/era` tells rows apart."""
+        """Handle a rewind to `step`; by default, rows are kept and distinguished by `train/era`."""
 
     def flush(self) -> None:
-        """Make logged points visible to readers; tracker libraries do so by themselves."""
+        """Make logged points visible to readers; by default, trackers flush on their own."""
 
     def close(self) -> None:
         """Block until all points are sent or on disk."""
@@ -44,7 +44,7 @@ def _values(point: Point) -> dict[str, float]:
 
 
 class TensorBoardSink(Sink):
-    """A new event file in the folder, written with the class that SummaryWriter uses."""
+    """A new TensorBoard event file, written with the class that SummaryWriter uses."""
 
     def __init__(self, settings: TensorBoardSettings, directory: RunDirectory) -> None:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
@@ -60,7 +60,7 @@ class TensorBoardSink(Sink):
         self._writer.add_event(Event(wall_time=point.at, step=point.step, summary=Summary(value=values)))
 
     def rewind(self, step: int) -> None:
-        """Make TensorBoard discard the events already written of steps after `step`."""
+        """Make TensorBoard discard the events of steps after `step`."""
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
         self._writer.add_event(Event(step=step + 1, session_log=SessionLog(status=SessionLog.START)))
@@ -111,15 +111,15 @@ class WandbSink(Sink):
         self._run.define_metric("*", step_metric=GLOBAL_STEP)
 
     def write(self, row: int, point: Point) -> None:
-        """Log a point; without `commit` the library would keep it back until the next one."""
+        """Log a point; without `commit`, wandb would buffer the point until the next call."""
         self._run.log(_values(point), step=row, commit=True)
 
 
 class TrackioSink(Sink):
-    """A Trackio run that has the name of this run."""
+    """A Trackio run with the name of this run."""
 
     def __init__(self, settings: TrackioSettings, directory: RunDirectory) -> None:
-        os.environ["TRACKIO_DIR"] = str(directory.sinks_dir / "trackio")  # Trackio reads it when imported
+        os.environ["TRACKIO_DIR"] = str(directory.sinks_dir / "trackio")  # read by Trackio at import
         if settings.token_file is not None:
             token = read_secret(directory.path / settings.token_file, "sinks.trackio.token_file")
             os.environ["TRACKIO_WRITE_TOKEN" if settings.server_url else "HF_TOKEN"] = token

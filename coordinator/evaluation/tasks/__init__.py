@@ -1,4 +1,4 @@
-"""Downstream tasks: their data, fine-tuning and metrics. Each task runs in a separate process.
+"""Downstream tasks, which run in a separate process: their data, fine-tuning and metrics.
 
-`plan`, `results` and `running` may be imported anywhere; `worker` imports torch.
+`plan`, `results` and `running` do not import torch; `worker` does.
 """

@@ -1,4 +1,4 @@
-"""Tasks that classify texts or pairs of texts (topics, inference), or tag words (entities)."""
+"""Classification of texts or text pairs (topics, inference) and tagging of words (entities)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from peer.data.batching.samples import IGNORED
 
 
 class Classifying(Subject):
-    """A task to predict a label for each text or pair of texts."""
+    """A task that predicts a label for each text or text pair."""
 
     @cached_property
     def labels(self) -> list[str]:
@@ -24,7 +24,7 @@ class Classifying(Subject):
         return sorted({example.label for example in self.train})
 
     def encoded(self) -> list[Encoded]:
-        """Return the training examples as the model's inputs."""
+        """Return the training examples as model inputs."""
         return [{**self._encoded(example), "labels": self.labels.index(example.label)} for example in self.train]
 
     def model(self, seed: int) -> PreTrainedModel:
@@ -41,7 +41,7 @@ class Classifying(Subject):
         return [_commonest(example.label for example in self.train)] * len(examples)
 
     def report(self, examples: Sequence[Classified], answers: Sequence[str]) -> ScoreReport:
-        """Compute accuracy, macro F1 and Matthews correlation of predicted labels."""
+        """Compute accuracy, macro F1 and Matthews correlation of the predicted labels."""
         return ScoreReport(label_scores([example.label for example in examples], answers))
 
     def _encoded(self, example: Classified) -> Encoded:
@@ -50,7 +50,7 @@ class Classifying(Subject):
 
 
 class Tagging(Subject):
-    """A task to predict a tag for each word of a sentence."""
+    """A task that predicts a tag for each word of a sentence."""
 
     @cached_property
     def labels(self) -> list[str]:
@@ -70,7 +70,7 @@ class Tagging(Subject):
         return self.pretrained.model("AutoModelForTokenClassification", seed, self.labels)
 
     def answers(self, model: PreTrainedModel, sentences: Sequence[Tagged]) -> list[list[str]]:
-        """Return each word's tag; a word without tokens gets `O`, or the most frequent tag if no tag is `O`."""
+        """Tag each word; words without tokens get `O`, or the commonest tag if `O` is unused."""
         tags = self.trivial_answers(sentences)
         if NO_ENTITY in self.labels:
             tags = [[NO_ENTITY] * len(sentence.words) for sentence in sentences]
@@ -88,7 +88,7 @@ class Tagging(Subject):
         return [[commonest] * len(sentence.words) for sentence in sentences]
 
     def report(self, sentences: Sequence[Tagged], answers: Sequence[Sequence[str]]) -> ScoreReport:
-        """Score predicted tags: entities as a whole, but part-of-speech tags word by word."""
+        """Score the predicted tags: named entities as spans, part-of-speech tags word by word."""
         right = [sentence.tags for sentence in sentences]
         return entity_scores(right, answers) if self.task.kind == "ner" else ScoreReport(tag_scores(right, answers))
 

@@ -1,4 +1,4 @@
-"""Reading a task's examples from a file, the web or the Hugging Face Hub.
+"""Readers for a task's examples in a file, on the web or on the Hugging Face Hub.
 
 Files may be gzipped. A file from the web is downloaded once and must match the digest in the run
 file. `coordinator.evaluation.tasks.examples` parses the formats.
@@ -45,25 +45,25 @@ _HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
 
 @dataclass(frozen=True)
 class DataFolders:
-    """The folder that relative paths start from, and the folder for downloaded files."""
+    """The base folder of relative paths, and the cache folder of downloaded files."""
 
     base: Path
     cache: Path
-    confined: bool = False  # allow only paths within `base`: another machine sent the task
+    confined: bool = False  # reject paths outside `base`, because another machine sent the task
 
 
 def check_readable(tasks: Sequence[Task], place: DataFolders) -> None:
-    """Read all files of all tasks, to find errors early; raises `ConfigError`."""
+    """Read every file of every task; raises `ConfigError` if one is invalid."""
     for task in tasks:
         for split in ("test", "dev", "train"):
             read_split(task, split, place)
 
 
 def read_split(task: Task, split: str, place: DataFolders) -> list[Any] | None:
-    """Return the examples of the split `train`, `dev` or `test`, or None if the task does not have it.
+    """Return the examples of a split (`train`, `dev`, `test`), or None if the task lacks the split.
 
-    `dev` is used for early stopping and to select the best epoch. In retrieval tasks, `dev` and
-    `test` are lists of one `RetrievalSet`. Raises `ConfigError`.
+    `dev` is used for early stopping and for selecting the epoch. In retrieval tasks, `dev` and
+    `test` are lists of one `RetrievalSet`. Raises `ConfigError` if the data is invalid.
     """
     where: Examples | None = getattr(task, split)
     limit = task.recipe.max_train if split == "train" else task.recipe.max_test
@@ -74,7 +74,7 @@ def read_split(task: Task, split: str, place: DataFolders) -> list[Any] | None:
     if not where.path.startswith(HUB):
         return _parsed(task.kind, read_text(where, place), where.path, task.columns)[:limit]
     name = where.path.removeprefix(HUB)
-    if place.confined and (not _HUB_NAME.fullmatch(name) or Path(name).exists()):  # no local folder
+    if place.confined and (not _HUB_NAME.fullmatch(name) or Path(name).exists()):  # reject local folders
         raise ConfigError(
             f"{name!r:.80} is no dataset's name on the hub, and a task from elsewhere may name nothing else."
         )
@@ -84,7 +84,7 @@ def read_split(task: Task, split: str, place: DataFolders) -> list[Any] | None:
 
 
 def read_text(examples: Examples, place: DataFolders) -> str:
-    """Read and decompress a text file; web addresses are downloaded once into `place.cache`.
+    """Read and decompress a text file; files from the web are downloaded once into `place.cache`.
 
     Raises `ConfigError` if the file is missing, is not text or has a wrong digest.
     """
@@ -111,7 +111,7 @@ def read_text(examples: Examples, place: DataFolders) -> str:
 
 
 def _retrieval_set(task: Task, judgements: Examples, limit: int | None, place: DataFolders) -> RetrievalSet:
-    assert task.queries is not None  # `Task` ensures it
+    assert task.queries is not None  # validated by `Task`
     assert task.corpus is not None
     for each in (judgements, task.queries, task.corpus):
         if each.path.startswith(HUB):
@@ -121,7 +121,7 @@ def _retrieval_set(task: Task, judgements: Examples, limit: int | None, place: D
 
 
 def _parsed(kind: str, text: str, origin: str, columns: Columns) -> list[Any]:
-    """Parse a file: JSON Lines and tables by column, any other format with the parser for the kind of task."""
+    """Parse a file: JSON Lines and tables by column, other formats by the parser for `kind`."""
     if kind == "fill-mask":
         return read_texts(text, origin)
     if kind == "bias":
@@ -169,8 +169,8 @@ def _read(path: Path) -> bytes:
 
 
 def _fetched(examples: Examples, cache: Path) -> bytes:
-    """Read a file from the cache, where its name is its digest, or download it."""
-    assert examples.sha256 is not None  # `Examples` ensures it
+    """Read a web file from the cache, where file names are digests, or download the file."""
+    assert examples.sha256 is not None  # validated by `Examples`
     kept = cache / examples.sha256
     if kept.is_file():
         return _read(kept)

@@ -1,19 +1,19 @@
-"""Examples of each kind of task, and parsers: CoNLL, tables, SQuAD, texts, templates, Hub datasets.
+"""Example types and parsers: CoNLL, tables, SQuAD, plain text, templates and Hub datasets.
 
-The parsers validate all content; errors name the line, the row or the question.
+The parsers validate all content; error messages name the line, the row or the question.
 
-A CoNLL file has one word per line with its tags in further columns, and an empty line after each
+A CoNLL file has one word per line with its tags in other columns, and an empty line after each
 sentence. The parser accepts any line endings, a byte order mark, tabs or spaces between columns,
-empty columns, several empty lines, `-DOCSTART-` lines and comments. It warns about sentences of
-more than 1000 words. It skips lines with a tab but only a word or a tag, with a warning. Anything
-else is an error.
+empty columns, several empty lines, `-DOCSTART-` lines and comments. The parser warns about
+sentences of more than 1000 words. Lines with a tab but only a word or a tag are skipped with a
+warning. All other deviations are errors.
 
 In CoNLL-U each line begins with the number of its word. Ranges (`1-2`, a multiword token) and empty
 nodes (`1.1`) are not words, and every line that begins with `#` is a comment.
 
-`datasets` reads Hub datasets, but not files. It has no loader for SQuAD, and its CoNLL loader pads
-or truncates lines with a wrong number of columns. Its table loaders infer types: the labels `1` and
-`NA` would become a number and a null.
+`datasets` is used for Hub datasets, but not for files: it has no loader for SQuAD, its CoNLL loader
+pads or truncates lines with a wrong number of columns, and its table loaders infer types, so that
+the labels `1` and `NA` would become a number and a null.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ MAX_CELL_CHARS = 10_000_000
 WORDS, TAGS = "tokens", "ner_tags"
 ANSWER = ("text", "answer_start")  # keys of an answer in SQuAD's JSON
 Row = Mapping[str, Any]
-PlacedRow = tuple[str, Row]  # where the row is (for error messages), and the row
+PlacedRow = tuple[str, Row]  # position for error messages, and the row
 
 
 @dataclass(frozen=True)
 class Tagged:
-    """A sentence as words, with one tag for each word."""
+    """The words of a sentence, with one tag per word."""
 
     words: tuple[str, ...]
     tags: tuple[str, ...]
@@ -59,7 +59,7 @@ class Tagged:
 
 @dataclass(frozen=True)
 class Classified:
-    """A text or a pair of texts, with a label."""
+    """A labelled text or text pair."""
 
     text: str
     pair: str | None
@@ -68,7 +68,7 @@ class Classified:
 
 @dataclass(frozen=True)
 class QuestionExample:
-    """A question about a context, with its correct answers; () if the context does not answer it."""
+    """A question, its context and its correct answers, which are () if the context has none."""
 
     id: str
     question: str
@@ -87,7 +87,7 @@ class TextPair:
 
 @dataclass(frozen=True)
 class RetrievalSet:
-    """Queries and documents by id, and for each judged query the relevance grades of documents."""
+    """Queries and documents by id, and the documents' relevance grades for each judged query."""
 
     queries: Mapping[str, str]
     corpus: Mapping[str, str]
@@ -106,14 +106,14 @@ class Probe(BaseModel):
     top: int = Field(5, ge=1, le=20)  # number of most likely tokens to show
 
     def filled(self) -> list[str]:
-        """Return the template with each group filled in and the mask kept."""
+        """Return one sentence per group, with the group inserted and the mask kept."""
         return [self.template.replace(GROUP, group) for group in self.groups]
 
 
 def read_conll(text: str, origin: str, columns: Columns) -> list[Tagged]:
-    """Parse a CoNLL file into sentences; raises `ConfigError` naming the line.
+    """Parse a CoNLL file into sentences; raises `ConfigError` if a line is invalid.
 
-    By default words are in the first column and tags in the last one; in CoNLL-U, in FORM and UPOS.
+    By default, words are in the first column and tags in the last; in CoNLL-U, in FORM and UPOS.
     """
     word_column, tag_column = columns.text, columns.label
     if isinstance(word_column, str) or isinstance(tag_column, str):
@@ -155,9 +155,9 @@ def read_conll(text: str, origin: str, columns: Columns) -> list[Tagged]:
 
 
 def _plain_cells(line: str, *, has_tabs: bool) -> list[str] | None:
-    """Return a line's non-empty cells, [] if it ends a sentence, or None if it is a comment.
+    """Return a line's non-empty cells, [] after a sentence, or None for a comment.
 
-    Only the ends of cells are stripped: words may contain other Unicode separators.
+    Tab-separated cells are stripped but not split: words may contain Unicode separators.
     """
     is_comment = line.startswith("# ") and "\t" not in line and (has_tabs or " = " in line)
     if is_comment or line.startswith("# id "):  # sentence header in MultiCoNER
@@ -167,7 +167,7 @@ def _plain_cells(line: str, *, has_tabs: bool) -> list[str] | None:
 
 
 def _numbered_cells(line: str) -> list[str] | None:
-    """Return a CoNLL-U line's cells, [] if it ends a sentence, or None if it is a comment or not a word."""
+    """Return a CoNLL-U line's cells, [] after a sentence, or None for comments and non-words."""
     cells = [cell.strip() for cell in line.split("\t")]
     if line.startswith("#") or _NO_WORD.fullmatch(cells[0]):
         return None
@@ -186,7 +186,7 @@ def _check_columns(cells: list[str], expected: int, used: tuple[int, int], where
 
 
 def read_rows(text: str, origin: str) -> list[PlacedRow]:
-    """Read rows with their positions from JSON Lines (if the first character is `{`), CSV or TSV.
+    """Parse JSON Lines (if the first character is `{`), CSV or TSV into rows with positions.
 
     Raises `ConfigError` if a row is malformed or there are no rows.
     """
@@ -198,7 +198,7 @@ def read_rows(text: str, origin: str) -> list[PlacedRow]:
 
 
 def classified(rows: Iterable[PlacedRow], columns: Columns) -> list[Classified]:
-    """Convert rows to labelled texts; raises `ConfigError` naming a row without a text or label."""
+    """Convert rows to labelled texts; raises `ConfigError` if a row lacks a text or label."""
     text = "text" if columns.text is None else columns.text
     label = "label" if columns.label is None else columns.label
     return [
@@ -212,13 +212,13 @@ def classified(rows: Iterable[PlacedRow], columns: Columns) -> list[Classified]:
 
 
 def text_pairs(rows: Iterable[PlacedRow], columns: Columns) -> list[TextPair]:
-    """Convert rows to pairs (by default `query`, `positive`); raises `ConfigError` naming an incomplete row."""
+    """Convert rows to text pairs; raises `ConfigError` if a row lacks one of the two texts."""
     first, second = "query" if columns.text is None else columns.text, columns.pair or "positive"
     return [TextPair(_text(row, first, where, "text"), _text(row, second, where, "pair")) for where, row in rows]
 
 
 def tagged(rows: Iterable[PlacedRow], columns: Columns) -> list[Tagged]:
-    """Convert rows to tagged sentences; raises `ConfigError` naming a row whose tags do not match its words."""
+    """Convert rows to tagged sentences; raises `ConfigError` unless each word has a tag."""
     words_in, tags_in = str(columns.text or WORDS), str(columns.label or TAGS)
     found = []
     for where, row in rows:
@@ -236,7 +236,7 @@ def tagged(rows: Iterable[PlacedRow], columns: Columns) -> list[Tagged]:
 
 
 def questions(rows: Iterable[PlacedRow]) -> list[QuestionExample]:
-    """Convert rows with SQuAD's columns to questions; raises `ConfigError` naming an invalid row.
+    """Convert rows with SQuAD's columns to questions; raises `ConfigError` if a row is invalid.
 
     Empty answers are dropped: in IndicQA they mark questions without an answer.
     """
@@ -300,7 +300,7 @@ def read_texts(text: str, origin: str) -> list[str]:
 
 
 def read_probes(text: str, origin: str) -> list[Probe]:
-    """Parse a YAML or JSON list of probes; raises `ConfigError` naming the first invalid probe."""
+    """Parse a YAML or JSON list of probes; raises `ConfigError` if a probe is invalid."""
     try:
         probes = TypeAdapter(Annotated[list[Probe], Field(min_length=1, max_length=200)]).validate_python(
             yaml.safe_load(text)
@@ -316,7 +316,7 @@ def read_probes(text: str, origin: str) -> list[Probe]:
 
 
 def read_documents(text: str, origin: str) -> dict[str, str]:
-    """Read queries or documents from BEIR's JSON Lines; return each title (if any) and text by its `_id`."""
+    """Parse BEIR queries or documents; return the title (if any) and text of each `_id`."""
     found: dict[str, str] = {}
     for where, row in read_rows(text, origin):
         name, title = _text(row, "_id", where), str(row.get("title") or "").strip()
@@ -332,7 +332,7 @@ def read_judgements(
 ) -> RetrievalSet:
     """Build a retrieval set of at most `limit` queries from BEIR's judgements (query, document, grade).
 
-    Raises `ConfigError` naming a line with an unknown id or a score that is not an integer.
+    Raises `ConfigError` if an id is unknown or a score is not an integer.
     """
     judged: dict[str, dict[str, int]] = {}
     for where, row in read_rows(text, origin):
@@ -351,7 +351,7 @@ def read_judgements(
 
 
 def hub_rows(examples: Examples, split: str, limit: int | None) -> list[PlacedRow]:
-    """Return a Hub dataset's rows with class names instead of numbers; raises `ConfigError`."""
+    """Load a Hub dataset's rows with class names, not numbers; raises `ConfigError` on failure."""
     import datasets
 
     datasets.logging.set_verbosity(logging.CRITICAL)
@@ -359,7 +359,7 @@ def hub_rows(examples: Examples, split: str, limit: int | None) -> list[PlacedRo
     name, split = examples.path.removeprefix(HUB), examples.split or split
     try:
         found = datasets.load_dataset(name, examples.config_name, split=split, revision=examples.revision)
-    except Exception as error:  # `datasets` raises many kinds of errors
+    except Exception as error:  # `datasets` raises many types of exception
         reason = " ".join(str(error).split()).rstrip(".")
         raise ConfigError(
             f"The dataset {name} cannot be read ({reason:.200}): check its name, its `split` and the network."
@@ -406,7 +406,7 @@ def _table_rows(text: str, origin: str) -> Iterator[PlacedRow]:
 def _has_plain_quotes(text: str, tabs: int) -> bool:
     """Return whether quotation marks in a TSV file are ordinary characters, as in PAWS-X.
 
-    If so, each line has all its cells, and parsing the marks as quotes fails or merges rows.
+    In such a file, each line has all its cells, but a parser of quotes fails or merges rows.
     """
     lines = [line for line in text.replace("\r\n", "\n").split("\n") if line.strip()]
     if any(line.count("\t") != tabs for line in lines):
@@ -418,7 +418,7 @@ def _has_plain_quotes(text: str, tabs: int) -> bool:
 
 
 def _text(row: Row, column: Column, where: str, role: str = "") -> str:
-    """Return the text in a row's column; with `role`, the error names the option that selects the column."""
+    """Return the text in a column; `role` names the option to mention in the error message."""
     value = row.get(str(column))
     if not isinstance(value, str | int) or value == "":
         known = ", ".join(str(name) for name in list(row)[:10])
@@ -428,7 +428,7 @@ def _text(row: Row, column: Column, where: str, role: str = "") -> str:
 
 
 def _spelled(feature: Any, value: Any) -> Any:
-    """Return a value of a Hub dataset, or a list of values, with class numbers replaced by class names."""
+    """Replace class numbers with class names in a value, or list of values, of a Hub dataset."""
     names = getattr(getattr(feature, "feature", feature), "names", None)
     if isinstance(value, list):
         return [names[number] for number in value] if names else value

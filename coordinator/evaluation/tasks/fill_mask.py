@@ -3,9 +3,9 @@
 Pseudo-perplexity (Salazar et al. 2020, arXiv 1910.14659) masks one token at a time; it is the
 exponential of the mean negative log-likelihood. Only models with the same tokenizer are comparable.
 
-A bias probe compares the same sentence for several groups. The distance of two groups is the total
-variation distance of the distributions at the mask, half the sum of absolute differences. It ranges
-from 0 (identical) to 1 (disjoint). A probe's score is the largest distance between any two groups.
+A bias probe compares one sentence template across groups. The distance between two groups is the
+total variation distance between their distributions at the mask: half the sum of absolute
+differences, from 0 (identical) to 1 (disjoint). A probe's score is the largest pairwise distance.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from coordinator.evaluation.tasks.pretrained import Pretrained, frame_of, mask_i
 from coordinator.evaluation.tasks.results import Filling, ProbeResult
 from peer.config.evaluation import Task
 
-MOST_LIKELY = 700.0  # nats; beyond this, exp() overflows
+MOST_LIKELY = 700.0  # nats; exp() of a larger value overflows
 
 
 @dataclass(frozen=True)
 class MaskScores:
-    """The scores of a checkpoint without fine-tuning."""
+    """A checkpoint's scores without fine-tuning."""
 
     scores: Scores
     examples: int
@@ -40,7 +40,7 @@ class MaskScores:
 
 
 def fill_scores(pretrained: Pretrained, task: Task, texts: Sequence[str]) -> MaskScores:
-    """Return pseudo-perplexity and accuracy, masking one token at a time; long texts are truncated."""
+    """Compute pseudo-perplexity and accuracy, masking one token at a time; truncate long texts."""
     tokenizer = pretrained.tokenizer()
     mask, frame = mask_id(tokenizer), frame_of(tokenizer)
     room = frame.room(pretrained.length(task.recipe))
@@ -62,7 +62,7 @@ def fill_scores(pretrained: Pretrained, task: Task, texts: Sequence[str]) -> Mas
 
 
 def probe_scores(pretrained: Pretrained, task: Task, probes: Sequence[Probe]) -> MaskScores:
-    """Return the mean distance over all probes, and the most likely tokens of each probe."""
+    """Compute the mean distance over all probes, and the most likely tokens of each probe."""
     tokenizer = pretrained.tokenizer()
     mask, frame = mask_id(tokenizer), frame_of(tokenizer)
     room = frame.room(pretrained.length(task.recipe))
@@ -94,7 +94,7 @@ def probe_scores(pretrained: Pretrained, task: Task, probes: Sequence[Probe]) ->
 
 
 def logits_at(model: PreTrainedModel, input_ids: Tensor, places: Tensor) -> Tensor:
-    """Return the logits (batch, vocabulary) at one position in each text; all texts have the same length."""
+    """Return the logits (batch, vocabulary) at one position per text, for texts of equal length."""
     with torch.no_grad():
         logits: Tensor = model(input_ids=input_ids).logits
     return logits[torch.arange(len(places)), places].float()

@@ -1,12 +1,12 @@
 """Fine-tuning of a checkpoint on one task, once per seed.
 
-The optimizer is AdamW with linear warm-up and decay, run by accelerate. Training stops early if the
+Training uses accelerate, and AdamW with linear warm-up and decay. Training stops early if the
 development score has not improved for `patience` epochs; the weights of the best epoch are
-restored. Each kind of task implements a `Subject`, which provides data, model and scores.
+restored. Each kind of task implements `Subject`, which provides data, model and scores.
 
-transformers' Trainer is not used because it draws batches in another order, which would make new
-results incomparable with older ones. It would also need a subclass, a callback and a folder to stop
-at the first infinite loss and to restore the best epoch.
+transformers' Trainer is not used because its different batch order would make new results
+incomparable with older ones. Trainer would also need a subclass, a callback and a folder to stop at
+the first infinite loss and to restore the best epoch.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Finished = Callable[[float, Any], None]  # called with the development score and
 
 
 class Subject(ABC):
-    """A task on a checkpoint: it provides the examples and the model, and scores the model's answers."""
+    """Base class of tasks, which provide examples and a model, and score the model's answers."""
 
     def __init__(
         self, pretrained: Pretrained, task: Task, train: Sequence[Any], dev: Sequence[Any], test: Sequence[Any]
@@ -69,7 +69,7 @@ class Subject(ABC):
         """Score the answers to these examples."""
 
     def outputs(self, model: PreTrainedModel, examples: Sequence[Encoded], *names: str) -> Iterator[tuple[Tensor, ...]]:
-        """Yield each example's named outputs, padded to the longest of its batch, without dropout."""
+        """Yield the named model outputs for each example, padded by batch, with dropout off."""
         model.train(False)
         for start in range(0, len(examples), self.task.recipe.batch_size):
             batch = padded(examples[start : start + self.task.recipe.batch_size], self.pad)
@@ -78,14 +78,14 @@ class Subject(ABC):
             yield from zip(*(output[name].cpu() for name in names), strict=True)
 
     def dev_score(self, answers: Sequence[Any]) -> float:
-        """Return the main metric on the development set."""
+        """Return the main metric of the answers to the development set."""
         return self.report(self.dev, answers).scores[self.task.main_metric]
 
 
 def split(train: Sequence[Any], dev: Sequence[Any] | None) -> tuple[Sequence[Any], Sequence[Any]]:
     """Return the training and development examples.
 
-    If `dev` is None, every tenth training example is held out for it, the same for every seed.
+    If `dev` is None, every tenth training example is held out, identically for every seed.
     """
     if dev is not None:
         return train, dev
@@ -94,7 +94,7 @@ def split(train: Sequence[Any], dev: Sequence[Any] | None) -> tuple[Sequence[Any
 
 
 def run_trials(subject: Subject, finished: Finished) -> list[SeedResult]:
-    """Fine-tune once per seed, and return the results; `finished` is called for each model that converged."""
+    """Fine-tune once per seed and return the results; pass each converged model to `finished`."""
     encoded, trivial = subject.encoded(), subject.dev_score(subject.trivial_answers(subject.dev))
     return [_run_trial(subject, encoded, seed, trivial, finished) for seed in subject.task.recipe.seeds]
 
@@ -115,7 +115,7 @@ def _run_trial(subject: Subject, encoded: list[Encoded], seed: int, trivial: flo
 
 
 def failure(best: float | None, trivial: float) -> str:
-    """Return why fine-tuning failed, or "" if its best score exceeds that of the most frequent answer."""
+    """Return the reason for a failure, or "" if the best score exceeds the trivial score."""
     if best is None:
         return "its loss became infinite or no number"
     if best <= trivial:
@@ -126,7 +126,7 @@ def failure(best: float | None, trivial: float) -> str:
 def fine_tune(subject: Subject, encoded: list[Encoded], model: PreTrainedModel, seed: int) -> tuple[float | None, int]:
     """Train the model in place, and restore the weights of the epoch with the best development score.
 
-    Returns that score, or None if a loss was not finite, and the number of epochs begun.
+    Returns the best score (None if a loss was not finite) and the number of epochs started.
     """
     recipe = subject.task.recipe
     torch.manual_seed(seed)

@@ -1,4 +1,4 @@
-"""Metrics: seqeval's for entities, scikit-learn's for labels, SQuAD's for answers, trec_eval's for rankings."""
+"""Metrics for entities (seqeval), labels (scikit-learn), answers (SQuAD), rankings (trec_eval)."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class ScoreReport:
 
 
 def entity_scores(truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> ScoreReport:
-    """Return precision, recall and F1 of entities, in total and by class, and the accuracy of words.
+    """Compute precision, recall and F1 of entities, overall and by class, and word accuracy.
 
     `f1_without_misc` excludes true and predicted entities of class `MISC`, as EuroEval does
     (Nielsen 2023, arXiv 2304.00906).
     """
     right, found = [list(map(_prefixed, tags)) for tags in truth], [list(map(_prefixed, tags)) for tags in predicted]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it scores 0 where there are no entities, and warns
+        warnings.simplefilter("ignore")  # seqeval scores 0 and warns if there are no entities
         table = classification_report(right, found, output_dict=True)
         without_misc = entity_f1(_without_misc(right), _without_misc(found))
     classes = {
@@ -76,18 +76,18 @@ def _without_misc(sentences: list[list[str]]) -> list[list[str]]:
 
 
 def tag_scores(truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> Scores:
-    """Return accuracy and macro F1 over words."""
+    """Compute accuracy and macro F1 over words."""
     flat = [tag for tags in truth for tag in tags], [tag for tags in predicted for tag in tags]
     return _accuracy_and_f1(*flat)
 
 
 def label_scores(truth: Sequence[str], predicted: Sequence[str]) -> Scores:
-    """Return accuracy, macro F1 and Matthews correlation of predicted labels.
+    """Compute accuracy, macro F1 and Matthews correlation of the predicted labels.
 
-    The correlation (Gorodkin 2004) is 1 without errors and 0 for a constant answer.
+    The correlation (Gorodkin 2004) is 1 for perfect predictions and 0 for constant ones.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the correlation is 0 if the set has only one label
+        warnings.simplefilter("ignore")  # scikit-learn returns 0 and warns if there is only one label
         correlation = float(matthews_corrcoef(list(truth), list(predicted)))
     return _accuracy_and_f1(truth, predicted) | {"matthews_correlation": correlation}
 
@@ -100,9 +100,9 @@ def _accuracy_and_f1(truth: Sequence[str], predicted: Sequence[str]) -> Scores:
 
 
 def answer_scores(right: Sequence[str], given: str) -> Scores:
-    """Return exact match and F1 (0 to 1) of the answer `given`, each the best over the correct answers.
+    """Compute exact match and F1 (0 to 1) of an answer, each the maximum over the correct answers.
 
-    If there is no correct answer, the given one must be empty (SQuAD 2.0: Rajpurkar et al. 2018,
+    If there is no correct answer, only an empty answer scores 1 (SQuAD 2.0: Rajpurkar et al. 2018,
     arXiv 1806.03822).
     """
     answers = [normalized for answer in right if (normalized := normalized_answer(answer))] or [""]
@@ -114,14 +114,14 @@ def answer_scores(right: Sequence[str], given: str) -> Scores:
 
 
 def mean_scores(scores: Sequence[Scores]) -> Scores:
-    """Return the mean of each score over the examples."""
+    """Average each score over the examples."""
     return {name: sum(each[name] for each in scores) / len(scores) for name in scores[0]}
 
 
 def retrieval_scores(judged: Mapping[str, Mapping[str, int]], ranked: Mapping[str, Sequence[str]]) -> Scores:
-    """Score rankings like trec_eval: nDCG@10 (grades are gains), MRR@10 and recall@100.
+    """Compute nDCG@10 (with grades as gains), MRR@10 and recall@100, as trec_eval does.
 
-    Each query must have at least one relevant document, with a grade above 0.
+    Each query must have at least one document with a grade above 0.
     """
     rows = [_ranking_scores(grades, ranked[query]) for query, grades in judged.items()]
     return mean_scores(rows)

@@ -1,4 +1,4 @@
-"""Plans for the worker process: a task to evaluate, or a model to export. The module does not import torch."""
+"""Plans for the worker process (a task to run or a model to export), which do not need torch."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Plan:
     task: Task
     data: DataFolders
     random_start: bool = False  # evaluate random weights in the checkpoint's architecture
-    save_to: str = ""  # folder for the best fine-tuned model; "": do not save it
+    save_to: str = ""  # folder for the best fine-tuned model; "": save no model
     threads: int = 0  # CPU threads of the worker; 0: PyTorch's default
 
     @property
     def title(self) -> str:
-        """The name for this work in messages."""
+        """The name of the evaluation in log and error messages."""
         return f"evaluation of `{self.task.name}`"
 
 

@@ -2,8 +2,8 @@
 
 A checkpoint is a transformers folder or a Hub model's name. Only safetensors weights are loaded.
 
-For tagging, the first token of a word carries its tag, and long sentences are split into windows
-between words. With any tokenizer, every word of a test set is therefore scored.
+For tagging, the first token of each word carries the word's tag, and long sentences are split into
+windows at word boundaries. Every word of a test set is thus scored, with any tokenizer.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from peer.config.evaluation import Recipe
 from peer.data.batching.samples import IGNORED
 
 _MODEL: Any = transformers.AutoModel
-FRESH_SEED = 2**32 - 17  # minus the fine-tuning seed, it seeds random weights; no run has such a seed
+FRESH_SEED = 2**32 - 17  # random weights are seeded with FRESH_SEED - seed, to differ from seeds of runs
 PADDING = {"labels": IGNORED, "attention_mask": 0, "token_type_ids": 0}
 MOST_REASON_CHARS = 200
-ABILITIES = {  # head class of transformers -> ability of a model with such a head
+ABILITIES = {  # head class of transformers -> ability of a model with this head
     "AutoModelForMaskedLM": "fill masks",
     "AutoModelForTokenClassification": "tag words",
     "AutoModelForSequenceClassification": "label texts",
@@ -45,22 +45,22 @@ Tokenize = Callable[[str], Sequence[int]]
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A model to evaluate; with `random_start`, its tokenizer and architecture with random weights."""
+    """A model to evaluate; with `random_start`, random weights replace the trained ones."""
 
     source: str
     random_start: bool = False
 
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """Load the tokenizer; raises `ConfigError` if that fails."""
+        """Load the tokenizer; raises `ConfigError` if loading fails."""
         with _loading(self.source, "tokenizer"):
             found: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(self.source)
         return found
 
     def model(self, kind: str, seed: int, labels: Sequence[str] = (), **settings: Any) -> PreTrainedModel:
-        """Load the model in float32 with a head of the transformers class `kind`, for these labels if any.
+        """Load the model in float32 as the transformers class `kind`, with a head for `labels`.
 
-        The seed initializes missing weights, or all weights with `random_start`; the spread over
-        seeds thus includes the effect of initialization. Raises `ConfigError` if loading fails.
+        The seed initializes missing weights, or all weights with `random_start`, so the spread
+        over seeds includes the effect of initialization. Raises `ConfigError` if loading fails.
         """
         auto = getattr(transformers, kind)
         if labels:
@@ -81,9 +81,9 @@ class Pretrained:
             verify(path)
 
     def length(self, recipe: Recipe) -> int:
-        """Return the maximum number of tokens in an example, limited by the model's positions.
+        """Return the recipe's maximum number of tokens per example, capped at the model's limit.
 
-        Raises `ConfigError` if the recipe sets a length above the model's limit.
+        Raises `ConfigError` if a `max_length` other than the default exceeds the limit.
         """
         possible = self.positions()
         if possible is None or recipe.max_length <= possible:
@@ -96,7 +96,7 @@ class Pretrained:
         return possible
 
     def positions(self) -> int | None:
-        """Return the number of tokens that the model has positions for, or None if there is no limit.
+        """Return the maximum number of tokens that the model supports, or None if unlimited.
 
         RoBERTa and related models number positions from the padding index + 1, so they have fewer
         usable positions than configured. Raises `ConfigError` if the model cannot be loaded.
@@ -116,25 +116,25 @@ class Pretrained:
 def share_weights(folder: Path) -> None:
     """Give saved weights the file mode of config.json, which follows the umask.
 
-    This is needed because safetensors creates files that only their owner can read.
+    By default, safetensors creates files that only their owner can read.
     """
     for weights in folder.glob("*.safetensors"):
         shutil.copymode(folder / "config.json", weights)
 
 
 def be_quiet() -> None:
-    """Let transformers log errors only, because its warnings about newly initialized heads are expected."""
+    """Make transformers log only errors; warnings about newly initialized heads are expected."""
     transformers.logging.set_verbosity(logging.ERROR)
     transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 @contextmanager
 def _loading(source: str, what: str) -> Iterator[None]:
-    """Convert errors of transformers in the block to `ConfigError`; `what` is the part being loaded."""
+    """Convert exceptions of transformers to `ConfigError`; `what` names the part being loaded."""
     try:
         yield
-    except Exception as error:  # transformers raises many kinds of errors
-        if "Unrecognized configuration class" in str(error) and what in ABILITIES:  # transformers' text
+    except Exception as error:  # transformers raises many types of exception
+        if "Unrecognized configuration class" in str(error) and what in ABILITIES:  # text of a transformers error
             family = AutoConfig.from_pretrained(source).model_type
             raise ConfigError(
                 f"{source} is a model of the family {family}, which cannot {ABILITIES[what]} (transformers has no "
@@ -154,7 +154,7 @@ def tuning(model: PreTrainedModel) -> Iterator[None]:
         yield
     except ValueError as error:
         config = model.config
-        if config.model_type != "reformer" or "sequence length" not in str(error):  # part of both messages
+        if config.model_type != "reformer" or "sequence length" not in str(error):  # text of both errors
             raise
         if config.axial_pos_embds:
             raise ConfigError(
@@ -169,13 +169,13 @@ def tuning(model: PreTrainedModel) -> Iterator[None]:
 
 
 def pad_id(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Return the id of a token to pad with. Any id works, because the attention mask hides it."""
+    """Return a token id for padding; any id works, because the attention mask hides padding."""
     names = ("pad_token_id", "eos_token_id", "unk_token_id")
     return next((found for name in names if isinstance(found := getattr(tokenizer, name, None), int)), 0)
 
 
 def mask_id(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Return the id of the mask token; raises `ConfigError` if there is none (causal models)."""
+    """Return the mask token's id; raises `ConfigError` if there is none, as in causal models."""
     found = getattr(tokenizer, "mask_token_id", None)
     if not isinstance(found, int):
         raise ConfigError("The checkpoint's tokenizer has no mask: fill-mask and bias tasks are for masked models.")
@@ -209,7 +209,7 @@ def frame_of(tokenizer: PreTrainedTokenizerBase) -> Frame:
 
 
 def padded(examples: Sequence[Mapping[str, Any]], pad: int) -> dict[str, Tensor]:
-    """Collate lists to padded tensors (batch, longest), numbers to tensors (batch,); add `attention_mask`."""
+    """Pad lists to (batch, longest), stack numbers to (batch,), and add `attention_mask`."""
     columns = {name: [torch.tensor(each[name], dtype=torch.long) for each in examples] for name in examples[0]}
     columns["attention_mask"] = [torch.ones_like(ids) for ids in columns["input_ids"]]
     return {
@@ -223,12 +223,12 @@ class WordWindow:
     """A window of consecutive words in a sentence."""
 
     sentence: int
-    firsts: dict[int, int] = field(default_factory=dict)  # index of a word -> position of its first token in the window
+    firsts: dict[int, int] = field(default_factory=dict)  # word index -> position of its first token in the window
     tokens: list[int] = field(default_factory=list)  # token ids without special tokens
 
 
 def cut(sentences: Sequence[Sequence[str]], tokenize: Tokenize, room: int) -> Iterator[WordWindow]:
-    """Yield windows of at most `room` tokens; longer words are truncated, words without tokens skipped."""
+    """Yield windows of at most `room` tokens; truncate longer words, skip words without tokens."""
     tokens_of = cache(tokenize)
     for number, words in enumerate(sentences):
         window = WordWindow(number)

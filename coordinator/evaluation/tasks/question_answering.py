@@ -1,9 +1,9 @@
-"""Extractive question answering: find the span of a context that answers a question, if any.
+"""Extractive question answering: the span of a context that answers a question, if any.
 
 A long context is split into overlapping windows. The training target of a window without the answer
 is its `[CLS]` token. Prediction follows SQuAD 2.0 (Devlin et al. 2019, arXiv 1810.04805, sections
 4.2 and 4.3). The best span over all windows is the answer unless the lowest `[CLS]` score exceeds
-the span's score by a threshold. The threshold is tuned on the development set. If every training
+the span's score by more than a threshold, which is tuned on the development set. If every training
 and development question has an answer (SQuAD 1.1), the best span is always the answer.
 """
 
@@ -32,13 +32,13 @@ class ContextWindow:
 
     question: int
     encoded: Encoded
-    offsets: tuple[tuple[int, int] | None, ...]  # (start, end) of each token in the context, or None outside it
-    null: int  # position of `[CLS]`, else 0; its score stands for "no answer"
+    offsets: tuple[tuple[int, int] | None, ...]  # (start, end) of each token in the context; None for other tokens
+    null: int  # position of `[CLS]` (0 if absent), where "no answer" is scored
 
 
 @dataclass(frozen=True)
 class AnswerCandidate:
-    """The best span for a question over all windows, and the scores for and against it."""
+    """The best span for a question over all windows, and the scores of the span and "no answer"."""
 
     text: str = NO_ANSWER
     score: float = -math.inf  # score of the span
@@ -55,7 +55,7 @@ class AnswerCandidate:
 
 
 class Answering(Subject):
-    """A task to answer each question with a span of its context, or with "" if no span answers it."""
+    """A task that answers each question with a span of its context, or "" if there is no answer."""
 
     def encoded(self) -> list[Encoded]:
         """Return the training examples as model inputs, split into windows."""
@@ -87,7 +87,7 @@ class Answering(Subject):
         return ScoreReport(mean_scores(_scores(questions, answers)))
 
     def candidates(self, model: PreTrainedModel, questions: Sequence[QuestionExample]) -> list[AnswerCandidate]:
-        """Return the best span for each question, with its score and that of "no answer"."""
+        """Return the best span for each question, with the scores of the span and "no answer"."""
         windows = self._windows(questions)
         outputs = self.outputs(model, [window.encoded for window in windows], "start_logits", "end_logits")
         found = [AnswerCandidate()] * len(questions)
@@ -109,7 +109,7 @@ class Answering(Subject):
     def _cut(self, number: int, question: QuestionExample) -> Iterator[ContextWindow]:
         room = self.length - self.tokenizer.num_special_tokens_to_add(pair=True)
         asked = self.tokenizer(question.question, add_special_tokens=False, return_offsets_mapping=True)
-        ends = [end for _, end in asked["offset_mapping"][: room // 2]]  # question tokens fill at most half
+        ends = [end for _, end in asked["offset_mapping"][: room // 2]]  # the question fills at most half of the window
         found = self.tokenizer(
             question.question[: max(ends, default=0)],
             question.context,
@@ -140,9 +140,9 @@ def _scores(questions: Sequence[QuestionExample], answers: Sequence[str]) -> lis
 
 
 def best_threshold(doubts: Sequence[float], answered: Sequence[float], empty: Sequence[float]) -> float:
-    """Return the threshold that maximizes the sum of scores, or -inf if it is best never to answer.
+    """Return the threshold that maximizes the sum of scores, or -inf if never answering is best.
 
-    For each question, `answered` is its score if the answer is the span, and `empty` if it is "".
+    `answered` and `empty` are the questions' scores for answering with the span and with "".
     """
     gains: dict[float, float] = {}
     for doubt, with_span, without in zip(doubts, answered, empty, strict=True):
@@ -156,7 +156,7 @@ def best_threshold(doubts: Sequence[float], answered: Sequence[float], empty: Se
 
 
 def token_span(offsets: Sequence[tuple[int, int] | None], begin: int, end: int) -> tuple[int, int] | None:
-    """Return the first and last token of characters `begin` to `end`, or None if the window lacks some."""
+    """Return the first and last token of characters `begin` to `end`, or None if any is missing."""
     inside = [place for place, span in enumerate(offsets) if span is not None and span[0] < end and span[1] > begin]
     spans = [offsets[place] for place in inside]
     if not spans or spans[0] is None or spans[-1] is None or spans[0][0] > begin or spans[-1][1] < end:

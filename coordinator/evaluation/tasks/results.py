@@ -1,7 +1,7 @@
 """The result of a task on a checkpoint: scores of each seed, mean, spread and failed seeds.
 
 Seeds that did not converge are listed but excluded from the mean. The models also validate results
-from the network: numbers are finite, texts and lists have maximum lengths.
+from the network: numbers must be finite, and texts and lists have maximum lengths.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class _Frozen(BaseModel):
 
 
 class ClassScores(_Frozen):
-    """The scores of one class of entities."""
+    """The scores of one entity class."""
 
     precision: Annotated[float, Field(ge=0, le=1)]
     recall: Annotated[float, Field(ge=0, le=1)]
@@ -41,11 +41,11 @@ class SeedResult(_Frozen):
 
     seed: Annotated[int, Field(ge=0, lt=2**32)] | None = None  # None: no fine-tuning
     scores: Annotated[dict[Short, Score], Field(max_length=32)]  # test scores by metric
-    # Left out if empty, so that reports that earlier versions signed remain valid.
+    # Empty fields are omitted, so that reports signed by earlier versions remain valid.
     dev_score: Annotated[Score | None, Field(exclude_if=_is_empty)] = None  # in the main metric
     classes: Annotated[dict[Short, ClassScores], Field(max_length=100, exclude_if=_is_empty)] = {}
     epochs: Annotated[int, Field(ge=0, le=10**6)] = 0
-    failure: Short = ""  # why the seed did not converge; "": it converged
+    failure: Short = ""  # reason for not converging; "" if converged
 
 
 class Filling(_Frozen):
@@ -56,7 +56,7 @@ class Filling(_Frozen):
 
 
 class ProbeResult(_Frozen):
-    """The tokens most likely in one template for each group, and the largest distance of two groups."""
+    """One template's most likely tokens for each group, and the largest distance between groups."""
 
     template: Annotated[str, Field(max_length=1000)]
     groups: Annotated[tuple[Short, ...], Field(max_length=8, strict=False)]
@@ -74,7 +74,7 @@ class TaskResult(_Frozen):
     kind: Kind
     metric: Short
     higher_is_better: bool
-    task_sha256: Digest  # digest of data and recipe; comparable results have the same
+    task_sha256: Digest  # digest of data and recipe; only results with equal digests are comparable
     examples: Annotated[int, Field(ge=0, le=2**31)]  # number of scored examples
     seeds: Annotated[tuple[SeedResult, ...], Field(min_length=1, max_length=32, strict=False)]
     probes: Annotated[tuple[ProbeResult, ...], Field(max_length=200, strict=False)] = ()
@@ -91,7 +91,7 @@ class TaskResult(_Frozen):
         return tuple(seed for seed in self.seeds if seed.failure)
 
     def values(self, metric: str | None = None) -> list[float]:
-        """Return the converged seeds' scores in a metric (by default the main one), in seed order."""
+        """Return the converged seeds' scores for a metric (default: main metric), in seed order."""
         name = metric or self.metric
         return [seed.scores[name] for seed in self.converged if name in seed.scores]
 

@@ -1,9 +1,9 @@
 """Retrieval by sentence embeddings: contrastive tuning on pairs of texts, and ranking metrics.
 
 An embedding is the mean of the last hidden layer over the tokens of a text. With `train`, each seed
-tunes the checkpoint for all epochs with sentence-transformers' MultipleNegativesRankingLoss: among
-the second texts of a batch, the matching one must be nearest (Reimers and Gurevych 2019, arXiv
-1908.10084; Henderson et al. 2017, arXiv 1705.00652). Without `train` nothing is tuned.
+tunes the checkpoint for all epochs with sentence-transformers' MultipleNegativesRankingLoss, with
+the other second texts of a batch as negatives (Reimers and Gurevych 2019, arXiv 1908.10084;
+Henderson et al. 2017, arXiv 1705.00652). Without `train`, the checkpoint is not tuned.
 
 No other module imports sentence-transformers, an optional package (extra `embeddings`).
 """
@@ -51,7 +51,7 @@ def run_retrieval(
     test: RetrievalSet,
     finished: Finished,
 ) -> list[SeedResult]:
-    """Score the checkpoint, tuned once per seed if `train` is given; pass each finite model to `finished`."""
+    """Score the checkpoint, tuned once per seed if `train` is given; pass models to `finished`."""
     length = pretrained.length(task.recipe)
     if train is None:
         return [_judged(embedder(pretrained, length, 0), task, None, dev, test, finished)]
@@ -65,26 +65,26 @@ def run_retrieval(
 
 
 def embedder(pretrained: Pretrained, length: int, seed: int) -> SentenceTransformer:
-    """Load the checkpoint as a sentence-transformers model; raises `ConfigError` if that fails.
+    """Load the checkpoint as a sentence-transformers model; raises `ConfigError` if loading fails.
 
     Texts are truncated to `length` tokens.
     """
-    tqdm.set_lock(threading.RLock())  # tqdm's semaphore would make Python warn if the process is killed
+    tqdm.set_lock(threading.RLock())  # tqdm's default semaphore would make Python warn if the process is killed
     weights: Any = pretrained.model("AutoModel", seed)
     body: Any = Transformer(
         pretrained.source, max_seq_length=length, model_kwargs={"use_safetensors": True, "dtype": torch.float32}
     )
     body.auto_model.load_state_dict(weights.state_dict())
     weights.train(False)  # a Reformer in training mode accepts only one text length
-    width = len(_mean_of_last_layer(pretrained, weights, "a", length))  # a Reformer's is twice its `hidden_size`
+    width = len(_mean_of_last_layer(pretrained, weights, "a", length))  # for a Reformer, twice `hidden_size`
     return SentenceTransformer(modules=[body, Pooling(width, "mean")], device="cpu")
 
 
 def save_checked(pretrained: Pretrained, folder: Path, text: str, length: int) -> int:
-    """Save the checkpoint without tuning as a sentence-transformers model; return the embedding size.
+    """Save the untuned checkpoint as a sentence-transformers model; return the embedding size.
 
-    Raises `StorageError` if it cannot be written, and `UnsoundWeightsError` if the saved model's
-    embedding of `text` differs from that of plain transformers.
+    Raises `StorageError` if the model cannot be written, and `UnsoundWeightsError` if the saved
+    model and plain transformers compute different embeddings of `text`.
     """
     try:
         embedder(pretrained, length, 0).save_pretrained(str(folder), create_model_card=False)

@@ -1,4 +1,4 @@
-"""Running a plan in a separate process, so that the caller need not import torch."""
+"""Execution of a plan in a separate process, so that the caller need not import torch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EXTRAS = {  # module -> extra of manyhands that installs it
 def run_apart(plan: Plan | EmbedderPlan, should_stop: Callable[[], bool] = lambda: False) -> Any:
     """Run a plan in a new process; return the task's result or the embedding size, or None if stopped.
 
-    Raises the `ManyhandsError` that ended it, or `WorkerError` if it ended without a result.
+    Re-raises the process's `ManyhandsError`; raises `WorkerError` if no result is returned.
     """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
@@ -76,7 +76,7 @@ def _main(plan: Plan | EmbedderPlan, parent_pid: int, answer: Connection) -> Non
 
 
 def lacking(error: ModuleNotFoundError, title: str) -> ConfigError | None:
-    """Return an error that names the extra to install, or None if no extra contains the missing module."""
+    """Return an error that names the extra to install, or None if no extra provides the module."""
     package = (error.name or "").partition(".")[0]
     extra = EXTRAS.get(package)
     return None if extra is None else ConfigError(f"The {title} needs `{package}`: {how_to_add(extra)}.")

@@ -1,4 +1,4 @@
-"""The worker process, which runs one task on a checkpoint or exports the checkpoint. `running` starts it."""
+"""The worker process, started by `running`, which runs one task or exports one checkpoint."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def run_plan(plan: Plan, clock: Callable[[], float] = time.monotonic) -> TaskRes
     pretrained = Pretrained(plan.checkpoint, plan.random_start)
     pretrained.check()
     train, dev, test = (read_split(task, name, plan.data) for name in ("train", "dev", "test"))
-    assert test is not None  # `Task` ensures it
+    assert test is not None  # validated by `Task`
     keep = _Best(pretrained, plan.save_to)
     probes: tuple[ProbeResult, ...] = ()
     if task.kind == "retrieval":
@@ -57,7 +57,7 @@ def run_plan(plan: Plan, clock: Callable[[], float] = time.monotonic) -> TaskRes
 
 
 class _Best:
-    """A callback that saves the tuned model with the best development score; test scores have no influence."""
+    """A callback that saves the tuned model with the best development score (not test score)."""
 
     def __init__(self, pretrained: Pretrained, folder: str) -> None:
         self._pretrained, self._folder = pretrained, folder  # "": save nothing

@@ -1,1 +1,1 @@
-"""The demo of a released model, whose files are copied to the hub; manyhands does not import it."""
+"""The source files of a release's demo, which are copied into the release and never imported."""

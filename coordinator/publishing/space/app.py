@@ -1,7 +1,7 @@
-"""A web page to try released models, which fill masks, tag words, classify texts or continue them.
+"""A web demo of released models: filling masks, tagging words, and classifying or continuing texts.
 
-It needs only the packages in `requirements.txt`. `models.json` lists the models, which are loaded
-on first use. Run it with `uvicorn app:app`, or as a Docker Space.
+The demo needs only the packages in `requirements.txt`. `models.json` lists the models, which are
+loaded on first use. Run the demo with `uvicorn app:app`, or as a Docker Space.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_RESULTS = 5
 MASK = "[MASK]"
 OUTSIDE = "O"
 MARKS = ".,;:!?()\"'«»“”।…¿¡"
-# `\w` does not match the vowel signs inside words of some scripts.
+# `\w` does not match vowel signs, which occur inside words in some scripts.
 WORD = re.compile(rf"[^\s{re.escape(MARKS)}]+|[{re.escape(MARKS)}]")
 app = FastAPI(title="Try the model", docs_url=None, redoc_url=None)
 _ONE_AT_A_TIME = threading.Lock()
@@ -48,7 +48,7 @@ def load(name: str) -> Any:
 
 
 def answer(task: str, pipe: Any, text: str) -> list[dict[str, Any]]:
-    """Return the model's answer to a text: words or labels, with scores."""
+    """Return the model's predictions for a text: words or labels, with scores."""
     if task == "fill-mask":
         mask = pipe.tokenizer.mask_token
         if text.count(MASK) != 1:
@@ -64,9 +64,9 @@ def answer(task: str, pipe: Any, text: str) -> list[dict[str, Any]]:
 
 
 def tagged(model: Any, tokenizer: Any, text: str) -> list[dict[str, Any]]:
-    """Return the tagged words; as in training, a word has the tag of its first token.
+    """Return the tagged words; as in training, a word gets the tag of its first token.
 
-    A word tagged `I-` is joined to the previous word.
+    A word tagged `I-` is joined to the previous word if the labels are equal.
     """
     spans = [match.span() for match in WORD.finditer(text)]
     encoded = tokenizer(
@@ -97,7 +97,7 @@ def tagged(model: Any, tokenizer: Any, text: str) -> list[dict[str, Any]]:
 
 @app.get("/")
 def page() -> FileResponse:
-    """Serve the page."""
+    """Serve the demo page."""
     return FileResponse(HERE / "index.html", media_type="text/html")
 
 

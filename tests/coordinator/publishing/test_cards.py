@@ -219,8 +219,8 @@ def test_a_retrieval_models_card_tells_where_it_comes_from_and_what_it_is_not_fo
     card = retrieval_card()
     front = front_matter(card)
     assert (front["language"], front["license"], front["library_name"]) == ("bn", "apache-2.0", "sentence-transformers")
-    assert "Texts in other languages than `bn`" in card
-    assert "Of a text of more than 64 tokens only the first 64 count." in card
+    assert "languages other than `bn`" in card
+    assert "Texts of more than 64 tokens are truncated to the first 64 tokens." in card
     assert " / ".join(re.findall(r"^## (.*)$", card, re.MULTILINE)) == (
         "Use / Intended use and limits / Training data / Examples / Scores / Recipe / Bias / Compute and energy / "
         "Contributors / Licence / Citation"
@@ -243,7 +243,7 @@ def test_the_held_out_table_has_the_perplexity_of_the_loss_beside_it() -> None:
     assert "| token loss | perplexity | token accuracy | sentence-order loss | sentence-order accuracy |" in card
     assert f"| 2.0000 | {math.exp(2.0):.2f} | 0.1250 | 0.5000 | 0.7500 |" in card
     assert "chance gives a sentence-order accuracy of 0.5" in card
-    assert "have a loss of **2.5000** (the loss of the masked tokens and that of the sentences' order, added)" in card
+    assert "have a loss of **2.5000** (the sum of the masked-token loss and the sentence-order loss)" in card
     alone = replace(full_facts(), validations=[validation_row(5, 2.0, sop_loss=None, sop_accuracy=None)])
     assert "sentence-order accuracy" not in write_card(alone)
 
@@ -254,7 +254,7 @@ def test_a_visitor_finds_what_the_model_is_for() -> None:
     assert "with 1,234,567 parameters for the language `bn`" in card
     assert 'model = AutoModelForMaskedLM.from_pretrained("us/ours")' in card
     assert 'folder = Path(snapshot_download("us/ours"))' in card
-    assert "It takes at most 512 tokens, and was trained on sequences of up to 128" in card
+    assert "The model takes at most 512 tokens, and was trained on sequences of up to 128" in card
     assert "- text: `blogs.txt`, weight 1; licence: CC\\-BY\\-4\\.0" in card
     assert "licence: PSF-2.0" in card
     assert "No bias probes were run" in card

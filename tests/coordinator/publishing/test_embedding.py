@@ -69,7 +69,7 @@ def test_embeddings_are_the_mean_of_plain_transformers_last_layer(
             hidden = model(**tokenizer(text, truncation=True, max_length=32, return_tensors="pt")).last_hidden_state
             torch.testing.assert_close(embedding, hidden[0].mean(dim=0), rtol=1e-4, atol=1e-5)
     card = (tmp_path / "out" / "README.md").read_text()
-    assert "**It was not tuned for sentences.**" in card
+    assert "**The model was not tuned for sentences.**" in card
     (code,) = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
     ran: dict[str, object] = {}
     exec(code.replace("DIR", str(tmp_path / "out")), ran)  # noqa: S102  # as a visitor runs it
@@ -153,6 +153,6 @@ def test_the_hub_reads_the_card() -> None:
     assert (found.base_model, found.license) == ("us/ours", "apache-2.0")
     assert "model-index" not in yaml.safe_load(card.split("---\n")[1])
     assert "maps a text to 128 numbers" in card
-    assert "more than 64 tokens only the first 64 count" in card
+    assert "more than 64 tokens are truncated to the first 64 tokens" in card
     assert "licence: PSF-2.0" in card
     assert "- alice: 64 samples" in card

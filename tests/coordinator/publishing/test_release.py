@@ -89,7 +89,7 @@ def alone(script: str, folder: Path) -> str:
 def test_the_card_tells_what_there_is_to_know(released: Path) -> None:
     """Why this checkpoint, hyperparameters, tasks with spread, probes, licence, citation."""
     card = (released / "model" / "README.md").read_text(encoding="utf-8")
-    assert "Released is the newest checkpoint, of step 5" in card
+    assert "The released checkpoint, of step 5, is the newest" in card
     for heading in ("Check", "Training data", "Training", "Compute and energy", "Downstream tasks", "Bias", "Licence"):
         assert f"\n## {heading}\n" in card
     assert "| learning rate |" in card

@@ -34,7 +34,7 @@ def test_the_lowest_loss_on_held_out_text_wins() -> None:
     row, why = choose("held-out-loss", kept(1, 2, 3, 4, 5, withheld=4), rows, [], TASKS)
     assert row.step == 3
     assert why == (
-        "Released is the checkpoint with the lowest loss on held-out text (2.0000, step 3), of 2 measured, of 4 "
+        "The released checkpoint, of step 3, has the lowest loss on held-out text (2.0000), of 2 measured, of 4 "
         "that are kept and may be published."
     )
 

@@ -284,7 +284,7 @@ def test_a_sink_that_hangs_holds_up_no_other(run: FakeRun) -> None:
         "process.LAST_S = 1.0; process.SINKS = {**process.SINKS, 'trackio': lambda *_: time.sleep(3600)}",
         waits_for="tensorboard",
     )
-    assert "trackio has not taken what was left" in said
+    assert "trackio has not accepted the remaining points" in said
     read = EventAccumulator(str(run.directory.sinks_dir / "tensorboard")).Reload()
     assert [event.step for event in read.Scalars("train/loss")] == [1, 2, 3]
 
