@@ -1,4 +1,4 @@
-"""The shared dashboard's pages: templates, styles, ES modules and texts, served without a build step."""
+"""The dashboard's pages: templates, styles, ES modules and texts, served without a build step."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-WEB = Path(__file__).parent / "web"  # public views, with templates in *.html
+WEB = Path(__file__).parent / "web"  # public pages: templates (*.html), styles, modules and texts
 ADMIN = Path(__file__).parent / "admin"  # templates of the administrators' pages
-GUIDE = Path(__file__).parent / "guide"  # documentation site built by `make docs`
-NOTEBOOK = Path(__file__).parent / "join.ipynb"  # volunteers' notebook without a run's values
-SKILL = Path(__file__).parent / "SKILL.md"  # instructions for coding agents; ${names} stand for a run's values
+GUIDE = Path(__file__).parent / "guide"  # the guide's site, built by `make docs`
+NOTEBOOK = Path(__file__).parent / "join.ipynb"  # volunteers' notebook, a template for each run's values
+SKILL = Path(__file__).parent / "SKILL.md"  # instructions for coding agents, a template for each run's values
 DEFAULT_LANGUAGE = "en"
 CONTENT_TYPES = {
     ".css": "text/css; charset=utf-8",
@@ -23,19 +23,19 @@ CONTENT_TYPES = {
 
 
 def page_files() -> dict[str, Path]:
-    """Return all files that pages load, by path below `WEB`."""
+    """Return all files that the pages load, by path below `WEB`."""
     found = (file for file in sorted(WEB.rglob("*")) if file.suffix in CONTENT_TYPES)
     return {file.relative_to(WEB).as_posix(): file for file in found}
 
 
 def content_type(name: str) -> str:
-    """Return the media type of a page's file."""
+    """Return the media type for a file name."""
     return CONTENT_TYPES[Path(name).suffix]
 
 
 @cache
 def page_version() -> str:
-    """Return a hash of all page files; URLs contain it, so browsers can cache files forever."""
+    """Return a hash of all page files; with the hash in URLs, browsers can cache files forever."""
     digest = hashlib.sha256()
     for name, file in page_files().items():
         digest.update(name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
@@ -44,7 +44,7 @@ def page_version() -> str:
 
 @cache
 def catalogs() -> dict[str, dict[str, Any]]:
-    """Return the texts by language (BCP 47), with its name and direction; the default language first."""
+    """Return each language's texts, name and direction by BCP 47 tag; the default comes first."""
     names = sorted((WEB / "i18n").glob("*.json"), key=lambda file: (file.stem != DEFAULT_LANGUAGE, file.stem))
     return {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in names}
 

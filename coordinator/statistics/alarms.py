@@ -1,9 +1,9 @@
 """Alarms about a run's training, derived from its steps and evaluations.
 
-Each alarm has the step at which the problem began, from which a checkpoint to return to is derived.
+Each alarm has the step at which the problem began, which determines the checkpoint to return to.
 Only steps of the current phase are compared, because the loss depends on sequence length and batch
-size. `alarms_of` is a pure function. The keeper stores active alarms, one row per kind, for the
-services to show; the audit log keeps all alarms.
+size. `alarms_of` is a pure function. The keeper stores the active alarms, one row per kind; the
+audit log keeps all alarms.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from coordinator.store.engine import Database
 from coordinator.store.notify import Topic, tell
 
 ModelKind = Literal["loss_not_finite", "loss_diverges", "update_norm", "no_better_than_unigram"]
-DeviceKind = Literal["swarm_split", "devices_starting"]  # raised by `coordinator.keeper.alarm_watch`
+DeviceKind = Literal["swarm_split", "devices_starting"]  # alarms raised by `coordinator.keeper.alarm_watch`
 SPLIT: DeviceKind = "swarm_split"
 STARTING: DeviceKind = "devices_starting"
 MODEL_KINDS: tuple[ModelKind, ...] = get_args(ModelKind)
-UPDATE_RISE = 10.0  # norm that raises an alarm, as a multiple of the median; warm-up stays far below
-UPDATES_KNOWN = 20  # minimum number of earlier steps for a median
+UPDATE_RISE = 10.0  # update norm that raises an alarm, as a multiple of the median; warm-up stays far below
+UPDATES_KNOWN = 20  # minimum number of earlier steps for a median norm
 UPDATES_COMPARED = 100
-HELD_STEPS = 20  # number of steps for which an alarm about one step remains active
-LEAST_PATIENCE = 200  # steps before a model must beat a unigram model; a longer warm-up counts instead
+HELD_STEPS = 20  # number of steps for which an alarm about one update remains active
+LEAST_PATIENCE = 200  # steps before a model must beat a unigram model, unless the warm-up is longer
 ACTOR = "run:keeper"
 
 
 @dataclass(frozen=True)
 class Alarm:
-    """A problem with a run."""
+    """An alarm about a run."""
 
     kind: ModelKind | DeviceKind
     step: int  # step at which the problem began
@@ -49,15 +49,15 @@ class Alarm:
 class Vitals:
     """The measurements of the current phase from which alarms are derived."""
 
-    losses: Sequence[tuple[int, float | None]]  # (step, loss), in order; None if not finite
-    updates: Sequence[tuple[int, float]] = ()  # (step, norm of its parameter update), in order
+    losses: Sequence[tuple[int, float | None]]  # (step, loss) in order; the loss is None if not finite
+    updates: Sequence[tuple[int, float]] = ()  # (step, norm of the parameter update) in order
     began: int = 0  # first step of the phase
     held_out: tuple[int, float | None] | None = None  # (step, loss per token) of the newest evaluation
     unigram: float | None = None  # loss of a unigram model on the same tokens
 
 
 def alarms_of(vitals: Vitals, *, warmup_steps: int) -> list[Alarm]:
-    """Return the currently active alarms."""
+    """Return the alarms that these measurements raise."""
     found = (
         _not_finite(vitals),
         _diverges(vitals),
@@ -68,7 +68,7 @@ def alarms_of(vitals: Vitals, *, warmup_steps: int) -> list[Alarm]:
 
 
 def _not_finite(vitals: Vitals) -> Alarm | None:
-    """Return an alarm if the newest loss is not finite; it began with the first of the unbroken series."""
+    """Return an alarm if the newest loss is not finite, with the first step concerned."""
     began = None
     for step, loss in reversed(vitals.losses):
         if loss is not None and math.isfinite(loss):
@@ -78,7 +78,7 @@ def _not_finite(vitals: Vitals) -> Alarm | None:
 
 
 def _diverges(vitals: Vitals) -> Alarm | None:
-    """Return an alarm if the loss has risen; it began at the last step near the minimum."""
+    """Return an alarm if the loss has risen, with the first step of the rise."""
     rise = rise_of([(step, loss) for step, loss in vitals.losses if loss is not None and math.isfinite(loss)])
     if rise is None:
         return None
@@ -89,33 +89,33 @@ def _diverges(vitals: Vitals) -> Alarm | None:
 def _leaps(vitals: Vitals) -> Alarm | None:
     """Return an alarm if a recent step moved the parameters much further than the steps before it.
 
-    It began with the first such step; the detail describes the newest one.
+    The alarm's step is the first such step; the detail describes the newest one.
     """
     updates = vitals.updates
     began, detail = None, ""
     for index in range(max(UPDATES_KNOWN, len(updates) - HELD_STEPS), len(updates)):
         step, norm = updates[index]
         usual = median(norm for _, norm in updates[max(0, index - UPDATES_COMPARED) : index])
-        if not norm <= UPDATE_RISE * usual:  # true for NaN
+        if not norm <= UPDATE_RISE * usual:  # also true if the norm is NaN
             began = step if began is None else began
-            detail = f"step {step} moved the parameters by {norm:.3g}, usual is {usual:.3g}"
+            detail = f"step {step} moved the parameters by {norm:.3g}, the median is {usual:.3g}"
     return None if began is None else Alarm("update_norm", began, detail)
 
 
 def _learns_nothing(vitals: Vitals, patience_steps: int) -> Alarm | None:
-    """Return an alarm if the newest evaluated checkpoint is no better than token frequencies."""
+    """Return an alarm if the newest evaluated checkpoint is no better than a unigram model."""
     if vitals.held_out is None or vitals.unigram is None:
         return None
     step, loss = vitals.held_out
     if step < vitals.began + patience_steps or loss is None or loss < vitals.unigram:
         return None
-    detail = f"the loss on held-out text is {loss:.4g}, that of guessing by frequency alone {vitals.unigram:.4g}"
+    detail = f"the loss on held-out text is {loss:.4g}, a unigram model has {vitals.unigram:.4g}"
     return Alarm("no_better_than_unigram", step, detail)
 
 
 @dataclass(frozen=True)
 class AlarmRow:
-    """An active alarm."""
+    """An active alarm, as stored in the database."""
 
     kind: str
     step: int
@@ -133,7 +133,7 @@ def raised_alarms(database: Database) -> list[AlarmRow]:
 def write_alarms(session: Session, kinds_looked_at: Collection[str], found: Sequence[Alarm], now: float) -> list[Alarm]:
     """Replace the stored alarms of these kinds; return the new ones, which the audit log records.
 
-    Another leap of the parameters is a new alarm, but its row keeps the first step.
+    Another large parameter update is a new alarm, but the stored row keeps the first step.
     """
     rows = session.scalars(select(RaisedAlarm).where(RaisedAlarm.kind.in_(kinds_looked_at)))
     there = {row.kind: row for row in rows}

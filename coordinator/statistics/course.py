@@ -1,7 +1,7 @@
-"""Pure functions that detect a rise of a loss, relative to its minimum and its noise.
+"""Pure functions that detect a rise in the loss, relative to its minimum and its noise.
 
 The loss is smoothed by running medians, which ignore a few outliers. A narrow median detects a jump
-after three steps, a wide one a slow rise under strong noise. Alarms and the verdict use these.
+after three steps, a wide median a slow rise in strong noise. Users are `alarms` and `verdict`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from statistics import median
 SMOOTHED = 5  # width of the narrowest median, in steps
 WIDTHS = (SMOOTHED, 21, 81)  # widths of the medians in steps, all odd
 LEAST_RISE = 1 / 20  # smallest significant rise, as a fraction of the minimum
-LEAST_ERRORS = 10.0  # the same in standard errors; high because the minimum of many values is low by chance
-FIRST_RISE = 1 / 2  # smallest significant rise, as a fraction of the minimum, until the noise is known
+LEAST_ERRORS = 10.0  # smallest significant rise, in standard errors; high, because a minimum is low by chance
+FIRST_RISE = 1 / 2  # smallest significant rise while the noise is unknown, as a fraction of the minimum
 NEAR_ERRORS = 3.0  # a loss within this many standard errors counts as near the minimum
 SCATTER_KNOWN = 20  # minimum number of differences for an estimate of the noise
 DEVIATION = 0.6745 * math.sqrt(1.5)  # median of |a - (b + c) / 2| for standard normal a, b, c
@@ -26,21 +26,21 @@ DEVIATION = 0.6745 * math.sqrt(1.5)  # median of |a - (b + c) / 2| for standard 
 class Rise:
     """A significant rise of the loss above its minimum."""
 
-    began: int  # first step after which the loss did not return near its minimum
+    began: int  # first step after the last loss near the minimum
     now: float
     best: float
     best_step: int
 
 
 def rise_of(losses: Sequence[tuple[int, float]], least: float = LEAST_RISE) -> Rise | None:
-    """Return the loss's rise above its minimum, or None if it is insignificant or below `least` of the minimum.
+    """Return the rise of the loss above its minimum; None if noise or below `least` * minimum.
 
-    If medians of several widths show a rise, the narrowest is used, because it dates the rise best.
+    If medians of several widths show a rise, the narrowest width locates the first step best.
     """
     values = [loss for _, loss in losses]
     narrow = medians_of(values, SMOOTHED)
     if not narrow or narrow[-1] <= min(narrow):
-        return None  # the newest loss is the minimum; wide medians still lag
+        return None  # no rise: the newest loss is the minimum, but wide medians lag
     scatter = scatter_of(narrow)
     for width in WIDTHS:
         middle_steps = [step for step, _ in losses[width // 2 :]]
@@ -51,7 +51,7 @@ def rise_of(losses: Sequence[tuple[int, float]], least: float = LEAST_RISE) -> R
 
 
 def medians_of(values: Sequence[float], width: int) -> list[float]:
-    """Return the medians of all windows of this odd width, or an empty list if there are fewer values."""
+    """Return the medians of all windows of an odd width; an empty list for too few values."""
     if len(values) < width:
         return []
     window = sorted(values[:width])
@@ -64,10 +64,10 @@ def medians_of(values: Sequence[float], width: int) -> list[float]:
 
 
 def scatter_of(medians: Sequence[float]) -> float | None:
-    """Estimate the standard error of medians of five steps, or None if there are too few.
+    """Estimate the standard error of five-step medians; return None for too few medians.
 
-    Each median is compared with the mean of its two non-overlapping neighbours, which cancels a
-    trend.
+    Each median is compared with the mean of its two non-overlapping neighbours, so that a trend
+    cancels out.
     """
     triples = zip(medians, medians[SMOOTHED:], medians[2 * SMOOTHED :], strict=False)
     differences = [abs(here - (before + after) / 2) for before, here, after in triples]
@@ -75,7 +75,7 @@ def scatter_of(medians: Sequence[float]) -> float | None:
 
 
 def _rise(steps: Sequence[int], course: Sequence[float], error: float | None, least: float) -> Rise | None:
-    """Return the present rise, or None; a rise begins above the threshold and ends below half of it."""
+    """Return any current rise; a rise begins above a limit and ends below half this limit."""
     if not course:
         return None
     best = min(course)

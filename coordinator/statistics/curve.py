@@ -1,4 +1,4 @@
-"""The loss curve as an SVG image, shown to readers without JavaScript and until the charts have loaded.
+"""The loss curve as an SVG image, shown without JavaScript and until the charts have loaded.
 
 In a page the image uses the page's style (`dashboards/web/style.css`), including dark mode; a
 standalone image has its own style. Long curves are downsampled with largest-triangle-three-buckets
@@ -20,16 +20,16 @@ from types import MappingProxyType
 from coordinator.statistics.milestones import Milestone, MilestoneKind
 from dashboards import english
 
-Told = tuple[int, str]  # step and text of a milestone
+Told = tuple[int, str]  # (step, text) of a milestone
 Point = tuple[float, float]
 WIDTH, HEIGHT = 720, 280
 LEFT, RIGHT, TOP, BOTTOM = 52, 12, 14, 34
 MAX_POINTS = 400
 TICKS = 5
-LONG = 200  # minimum number of steps for smoothing and for leaving out the first drop
-SMOOTHING = ((10_000, 500), (2_000, 100), (LONG, 20))  # (minimum number of steps, steps to average)
-FIRST_DROP = 0.03  # fraction of steps in which the loss drops from log(vocabulary size)
-OUTLIERS = 0.005  # fraction of losses at either end to exclude from the range
+LONG = 200  # minimum number of steps for smoothing and for omitting the initial drop
+SMOOTHING = ((10_000, 500), (2_000, 100), (LONG, 20))  # (minimum number of steps in the curve, smoothing window)
+FIRST_DROP = 0.03  # fraction of steps that the initial drop from log(vocabulary size) takes
+OUTLIERS = 0.005  # fraction of the highest and the lowest losses to exclude from the range
 
 STYLE = (
     "text{font:12px system-ui,sans-serif;fill:#6b7280}.grid{stroke:#9ca3af;stroke-opacity:.3}"
@@ -38,17 +38,17 @@ STYLE = (
     ".milestone,.milestone-name{fill:#17744a}"
 )
 
-STYLE_SHA256 = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()  # used in the CSP
+STYLE_SHA256 = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()  # hash for the CSP
 STAR = "M0-7L2-2.2H7L3 1L4.4 6L0 3L-4.4 6L-3 1L-7-2.2H-2Z"
-CLIP = (  # hides the beginning of the curve and outliers
+CLIP = (  # clip path that hides the initial drop and outliers
     f'<clipPath id="curve-area"><rect x="{LEFT}" y="{TOP}" width="{WIDTH - LEFT - RIGHT}" '
     f'height="{HEIGHT - TOP - BOTTOM}"/></clipPath><g clip-path="url(#curve-area)">'
 )
-APART = 14  # minimum distance of milestone marks, in pixels
+APART = 14  # minimum distance between milestone marks, in pixels
 NO_PHASES: Mapping[int, str] = MappingProxyType({})
 
 
-Texts = Callable[..., str]  # formats the page text of a key, such as `curve.step`
+Texts = Callable[..., str]  # function that returns the text for a key, such as `curve.step`
 _WORDS = {
     MilestoneKind.FIRST_STEP: "history.first-step",
     MilestoneKind.SAMPLES: "history.milestone_samples",
@@ -71,10 +71,10 @@ def draw_curve(
     alone: bool = True,
     milestones: Sequence[Told] = (),
 ) -> str:
-    """Draw the loss over steps as SVG; `boundaries` maps a phase's last step to the next phase's name.
+    """Draw the loss over steps as SVG; a long curve is drawn faintly behind its moving average.
 
-    `held_out` has one validation curve per set of samples. `milestones`, ordered by step, are drawn
-    as stars above the axis. A long curve is drawn faintly behind its moving average.
+    `boundaries` maps a phase's last step to the next phase's name. `held_out` has one validation
+    curve per set of samples. `milestones`, ordered by step, are drawn as stars above the axis.
     """
     drawn = decimate(points, MAX_POINTS)
     smooth = decimate(_smoothed(points), MAX_POINTS)
@@ -110,7 +110,7 @@ class _Area:
 
     @classmethod
     def around(cls, points: Sequence[Point], shown: tuple[float, float] | None) -> _Area:
-        """Return the area of all points; `shown` restricts the range of losses."""
+        """Return the plot area for all points; `shown` overrides the range of losses."""
         steps = [x for x, _ in points]
         return cls(min(steps), max(*steps, min(steps) + 1), *(shown or _range([y for _, y in points])))
 
@@ -135,7 +135,7 @@ def _axes(area: _Area, texts: Texts) -> Iterator[str]:
 def _phases(area: _Area, boundaries: Mapping[int, str]) -> Iterator[str]:
     for step, name in boundaries.items():
         if area.low_x <= step < area.high_x:
-            x = area.x(step + 0.5)  # halfway between two steps
+            x = area.x(step + 0.5)  # a line halfway between two steps
             yield f'<line class="phase" x1="{x}" x2="{x}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
             yield f'<text x="{x}" y="{TOP}" dx="4" dy="10">{escape(name)}</text>'
 
@@ -162,18 +162,18 @@ def _line(area: _Area, points: Sequence[Point], name: str, *, dots: bool) -> Ite
 
 
 def smoothing_of(steps: int) -> int:
-    """Return the default number of steps to average over in a curve of this length, or 0 if it is short."""
+    """Return the default smoothing window for a number of steps, or 0 for a short curve."""
     return next((window for least, window in SMOOTHING if steps >= least), 0)
 
 
 def moving_average(values: Sequence[float], steps: int) -> list[float]:
-    """Return the exponential moving average with weight 2 / (steps + 1), starting at the first value."""
+    """Compute the exponential moving average with weight 2 / (steps + 1), from the first value."""
     weight = 2 / (steps + 1)
     return list(accumulate(values, lambda average, value: average + weight * (value - average)))
 
 
 def usual_range(points: Sequence[Point], held_out: Sequence[Point] = ()) -> tuple[float, float] | None:
-    """Return the range of losses after the first drop, without outliers, or None for a short curve."""
+    """Return the range of losses without the initial drop and outliers, or None for few steps."""
     if len(points) < LONG:
         return None
     begin = points[int(FIRST_DROP * len(points))][0]
@@ -183,7 +183,7 @@ def usual_range(points: Sequence[Point], held_out: Sequence[Point] = ()) -> tupl
 
 
 def _smoothed(points: Sequence[Point]) -> list[Point]:
-    """Return the moving average of a long curve as points, or an empty list for a short curve."""
+    """Return the moving average of a long curve as points; an empty list for a short curve."""
     window = smoothing_of(len(points))
     if not window:
         return []
@@ -222,10 +222,10 @@ def decimate(points: Sequence[Point], most: int) -> list[Point]:
 
 
 def kept_places(xs: Sequence[float], ys: Sequence[float], most: int) -> list[int]:
-    """Return the indices of `most` points that preserve the shape; all if there are fewer or `most` < 3.
+    """Return the indices of `most` points that preserve the shape; all if fewer or `most` < 3.
 
-    Besides both ends, each bucket of neighbours keeps the point with the largest triangle between
-    the point kept before it and the mean of the next bucket.
+    Besides both ends, each bucket of neighbours keeps the point that forms the largest triangle
+    with the previously kept point and the mean of the next bucket.
     """
     count = len(xs)
     if count <= most or most < 3:

@@ -1,7 +1,7 @@
 """Statistics for a member's page: samples per day, lost samples by cause, and contributed steps.
 
-Contributed steps are merged into ranges (`step_ranges`), few enough to draw. A certificate states
-the member's contribution, signed with the authority's key.
+Contributed steps are merged into ranges (`step_ranges`), to limit the number of marks on a chart. A
+certificate states the member's contribution and is signed with the authority's key.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from coordinator.statistics.people import Given, midnight, people
 from coordinator.store.engine import Database
 from coordinator.store.models import KEEPER_ROLE, DailyShare, Device, LostSamples, Report
 
-Range = tuple[int, int]  # first and last step, both contributed
-UNCONFIRMED = "unconfirmed"  # cause of samples that were claimed but not confirmed by receipts
-RETURNED = "returned"  # cause of samples in steps that a rewind undid
+Range = tuple[int, int]  # first and last step of a range, inclusive
+UNCONFIRMED = "unconfirmed"  # cause of a loss: receipts do not confirm the claimed samples
+RETURNED = "returned"  # cause of a loss: a rewind undid the step
 MOST_DAYS = 3660
 MOST_RANGES = 400
 
@@ -32,19 +32,19 @@ class DayFacts:
     """A member's contributions on one UTC day, over all devices."""
 
     samples: int = 0  # confirmed samples
-    pending_samples: int = 0  # samples not yet confirmed
+    pending_samples: int = 0  # samples without any receipt so far
     elapsed_s: float = 0.0
-    lost: Counter[str] = field(default_factory=Counter)  # cause (`LostCause` or one of the two above) -> samples
+    lost: Counter[str] = field(default_factory=Counter)  # lost samples by cause, see `LossFacts`
 
 
 @dataclass(frozen=True)
 class LossFacts:
-    """The samples lost for one cause, over all days."""
+    """The samples lost to one cause: a `LostCause`, `UNCONFIRMED` or `RETURNED`."""
 
     cause: str
     samples: int
-    times: int | None  # how often samples were lost, or None if not recorded for this cause
-    last_day: float  # Unix time at which the last such day began
+    times: int | None  # number of losses, or None if not recorded for this cause
+    last_day: float  # start of the last day with such a loss (Unix time)
     last_step: int | None
 
 
@@ -52,14 +52,14 @@ class LossFacts:
 class StepsFacts:
     """A member's steps with confirmed samples, for marks on the loss curve."""
 
-    count: int  # number of such steps
+    count: int  # number of steps with confirmed samples
     first: int | None
     last: int | None
     ranges: tuple[Range, ...]
 
 
 def days_of(database: Database, number: int) -> Mapping[int, DayFacts]:
-    """Read a member's newest `MOST_DAYS` days in order; an unknown member has none."""
+    """Read a member's latest `MOST_DAYS` active days, in order; empty for an unknown member."""
     mine = (Device.member_id == number) & (Device.role != KEEPER_ROLE)
     shares = select(DailyShare).join(Device, Device.id == DailyShare.device_id).where(mine)
     lost = select(LostSamples).join(Device, Device.id == LostSamples.device_id).where(mine)
@@ -114,7 +114,7 @@ def steps_of(database: Database, number: int) -> StepsFacts:
 def step_ranges(steps: Iterable[int], most: int) -> list[Range]:
     """Merge steps into at most `most` ranges, closing the narrowest gaps if necessary."""
     ranges: list[Range] = []
-    for step in steps:  # ascending, possibly with duplicates
+    for step in steps:  # steps are ascending, possibly with duplicates
         if ranges and step <= ranges[-1][1] + 1:
             ranges[-1] = (ranges[-1][0], max(step, ranges[-1][1]))
         else:
@@ -125,7 +125,7 @@ def step_ranges(steps: Iterable[int], most: int) -> list[Range]:
 def _joined(ranges: list[Range], most: int) -> list[Range]:
     if len(ranges) <= most:
         return ranges
-    gaps = sorted(range(1, len(ranges)), key=lambda place: ranges[place - 1][1] - ranges[place][0])  # widest first
+    gaps = sorted(range(1, len(ranges)), key=lambda place: ranges[place - 1][1] - ranges[place][0])  # widest gap first
     begins = sorted([0, *gaps[: most - 1]])
     return [
         (ranges[begin][0], ranges[end - 1][1]) for begin, end in zip(begins, [*begins[1:], len(ranges)], strict=True)
@@ -133,11 +133,11 @@ def _joined(ranges: list[Range], most: int) -> list[Range]:
 
 
 def certify(database: Database, authority: AuthorityKey, run: str, number: int, now: float) -> SignedCertificate:
-    """Sign a member's certificate. Raises `RequestError` if the member is unknown or has not contributed."""
+    """Sign a member's certificate. Raises `RequestError` for a member without a contribution."""
     found = people(database, now, number=number)
     given = found[0].given() if found else Given()
     if not given.days:
-        raise RequestError(f"Member {number} has nothing yet that could be certified.")
+        raise RequestError(f"Member {number} has no contribution to certify yet.")
     certificate = Certificate(
         run=run,
         member=found[0].name,

@@ -1,9 +1,9 @@
-"""Pure functions that derive milestones for a run's community from the run's history.
+"""Pure functions that derive a run's milestones from its steps and evaluations.
 
-Milestones are the first global step, powers of ten of samples, and two kinds of records. One is the
-number of devices in a step (5, 10, 20, 50, ...), the other the validation loss (4.5, 4.0, ...). A
-milestone reached again after a rewind has the same key and is announced once. If a step passes
-several thresholds of a kind, only the last one is a milestone.
+Milestones are the first global step, powers of ten in samples, and records in the number of devices
+per step (5, 10, 20, 50, ...) and in the validation loss (4.5, 4.0, ...). A milestone reached again
+after a rewind has the same key and is announced only once. If a step passes several thresholds of a
+kind, only the last one is a milestone.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Milestone:
 
     @property
     def key(self) -> str:
-        """An identifier that does not change when the milestone is derived again."""
+        """The milestone's identifier, which is the same each time that the milestone is reached."""
         return f"{self.kind.value}:{self.value:.15g}"
 
 
@@ -57,7 +57,7 @@ def _of_steps(steps: Sequence[StepRow]) -> Iterator[Milestone]:
     next_samples = LEAST_SAMPLES
     if steps:
         yield Milestone(MilestoneKind.FIRST_STEP, 1.0, steps[0].step, steps[0].completed_at)
-    for row in steps:  # must be fast: runs have many steps, and every page needs milestones
+    for row in steps:  # a hot loop: runs have many steps, and every page needs milestones
         samples += row.samples
         if samples >= next_samples:
             yield Milestone(MilestoneKind.SAMPLES, float(power_of_ten(samples)), row.step, row.completed_at)
@@ -69,7 +69,7 @@ def _of_steps(steps: Sequence[StepRow]) -> Iterator[Milestone]:
 
 
 def _of_losses(validations: Iterable[ValidationRow]) -> Iterator[Milestone]:
-    """Yield record losses; the first evaluation only sets the level to beat."""
+    """Yield the records in validation loss; the first evaluation only sets the level to beat."""
     mark: float | None = None
     for row in sorted(validations, key=lambda row: row.step):
         if row.loss is None:

@@ -1,6 +1,6 @@
 """Data for the history page about each global step: devices, averaging groups, lost samples, loss.
 
-A chunk of steps is read at a time from the ledger and the sessions, with members' public names.
+Steps are read in chunks from the ledger and the sessions, with members' public names.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from coordinator.members.names import display_names
 from coordinator.store.engine import Database
 from coordinator.store.models import KEEPER_ROLE, Device, DeviceSession, Era, Member, Refusal, Report, Step
 
-CHUNK_STEPS = 100  # steps read at a time, and stored in one file of an archive
+CHUNK_STEPS = 100  # steps per chunk; an archive has one file per chunk
 SHARED_REFUSALS = ("join", "report", "suspicion")  # kinds of refusals shown on the page
 
 
@@ -27,10 +27,10 @@ SHARED_REFUSALS = ("join", "report", "suspicion")  # kinds of refusals shown on 
 class Share:
     """A device's contribution to a step."""
 
-    device: int  # index in `Chunk.devices`
-    samples: int  # confirmed samples
-    group_size: int  # devices that averaged together, including the keeper
-    group_samples: int | None  # samples averaged by the group, or None if the device does not know
+    device: int  # the device's index in `Chunk.devices`
+    samples: int  # confirmed samples, or claimed samples before the first receipt
+    group_size: int  # number of devices that averaged together, including the keeper
+    group_samples: int | None  # number of samples averaged by the group, or None if unknown
     averaging_s: float
     lost_samples: int
     lost_reason: str
@@ -48,7 +48,7 @@ class Group:
 
 @dataclass(frozen=True)
 class LostShare:
-    """A device's lost samples and the reason."""
+    """The samples that a device lost, and the reason."""
 
     device: int
     samples: int
@@ -57,7 +57,7 @@ class LostShare:
 
 @dataclass(frozen=True)
 class Moment:
-    """A global step as the history page shows it."""
+    """A global step, as shown on the history page."""
 
     step: int
     era: int
@@ -65,18 +65,18 @@ class Moment:
     loss: float | None
     samples: int
     target_batch_size: int
-    shares: tuple[tuple[int, int], ...]  # (device, samples), most samples first
-    groups: tuple[Group, ...]  # largest first
+    shares: tuple[tuple[int, int], ...]  # (device, samples) pairs, most samples first
+    groups: tuple[Group, ...]  # averaging groups, largest first
     lost: tuple[LostShare, ...]
-    refused: dict[str, int]  # refusals since the previous step, by kind
-    online: tuple[int, ...]  # devices connected, or active while the coordinator was down
-    undone: int  # devices that had contributed to this step before a rewind undid it
+    refused: dict[str, int]  # number of refusals since the previous step, by kind
+    online: tuple[int, ...]  # devices with an open session or a contribution
+    undone: int  # number of contributions to this step that a rewind undid
     returned: bool  # True if the run was rewound to the checkpoint of this step
 
 
 @dataclass(frozen=True)
 class MomentDevice:
-    """A device's owner, and the hardware that the device reported."""
+    """A device, its owner, and the hardware that the device reported."""
 
     number: int
     member: str
@@ -102,11 +102,11 @@ def chunk_of(step: int) -> int:
 def groups_of(shares: Iterable[Share]) -> tuple[Group, ...]:
     """Group devices that averaged together, according to their own reports; a pure function.
 
-    Groups of equal size are told apart by their samples. A device that does not know the group's
+    Groups of equal size are distinguished by their samples. A device that does not know the group's
     samples is assigned to the first group of its size.
     """
     found: dict[tuple[int, int | None], list[Share]] = defaultdict(list)
-    for share in sorted(shares, key=lambda each: each.group_samples is None):  # None last
+    for share in sorted(shares, key=lambda each: each.group_samples is None):  # shares with unknown samples last
         key = (share.group_size, share.group_samples)
         if share.group_samples is None:
             key = next((other for other in found if other[0] == share.group_size), key)
@@ -131,7 +131,7 @@ def read_chunk(database: Database, number: int) -> Chunk:
             select(Step.completed_at).where(Step.step < first).order_by(Step.step.desc()).limit(1)
         )
         before = began_at if began_at is not None else steps[0].completed_at
-        times = list(accumulate([before, *(row.completed_at for row in steps)], max))  # clocks differ slightly
+        times = list(accumulate([before, *(row.completed_at for row in steps)], max))  # ascending despite clock skew
         book = _DeviceBook(session)
         shares, undone = _shares(session, first, last, book)
         online = _online(session, times[1:], book)
@@ -167,7 +167,7 @@ def _lost(shares: Sequence[Share]) -> tuple[LostShare, ...]:
 
 
 class _DeviceBook:
-    """An index of the devices of a chunk in order of appearance, without the keeper."""
+    """An index of a chunk's devices in order of appearance, without the keeper."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -192,7 +192,7 @@ class _DeviceBook:
 
 
 def _shares(session: Session, first: int, last: int, book: _DeviceBook) -> tuple[dict[int, list[Share]], Counter[int]]:
-    """Read each step's contributions, and the number of devices whose contribution to it was undone."""
+    """Read each step's contributions, and the number of undone contributions to each step."""
     query = (
         select(
             Report.step,
@@ -220,7 +220,7 @@ def _shares(session: Session, first: int, last: int, book: _DeviceBook) -> tuple
 
 
 def _online(session: Session, times: Sequence[float], book: _DeviceBook) -> list[set[int]]:
-    """Return the devices with a session at each of these ascending times."""
+    """Return the devices that had a session at each of these ascending times."""
     until = func.coalesce(DeviceSession.ended_at, DeviceSession.last_seen_at)
     stays = select(DeviceSession.device_id, DeviceSession.started_at, until).where(
         DeviceSession.started_at <= times[-1], DeviceSession.last_seen_at >= times[0]
@@ -236,7 +236,7 @@ def _online(session: Session, times: Sequence[float], book: _DeviceBook) -> list
 
 
 def _refused(session: Session, times: Sequence[float]) -> list[dict[str, int]]:
-    """Return the number of refusals between successive times, by kind."""
+    """Count the refusals between successive times, by kind."""
     query = select(Refusal.at, Refusal.kind).where(
         Refusal.at > times[0], Refusal.at <= times[-1], Refusal.kind.in_(SHARED_REFUSALS)
     )

@@ -1,8 +1,8 @@
 """Members, their devices and daily contributions: leaderboard, sessions and streaks.
 
 Members are identified publicly by number and public name (`coordinator.members.names`). A stay is a
-session of a device. A device's hardware class, derived from the description in its newest session,
-lets the leaderboard compare similar hardware. Days are UTC days since 1970-01-01.
+session of a device. Hardware classes, derived from the hardware that devices report, allow
+leaderboards of similar devices. Days are UTC days, counted from 1970-01-01.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class LeaderboardPeriod(str, Enum):
 
 @dataclass(frozen=True)
 class Given:
-    """The contribution of a device or person over a range of days."""
+    """The contribution of a device or a member over a range of days."""
 
-    samples: int = 0  # confirmed by receipts
+    samples: int = 0  # samples confirmed by receipts
     pending_samples: int = 0
-    elapsed_s: float = 0.0  # training time
+    elapsed_s: float = 0.0  # training time of the devices
     averaged_bytes: int = 0
     days: frozenset[int] = frozenset()  # days with confirmed samples or averaged bytes
 
@@ -62,24 +62,24 @@ class Given:
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """A device of a member."""
+    """A member's device, with its contribution."""
 
     number: int
     kind: HardwareClass
     joined_at: float  # Unix time in seconds
     given: Given
     online: bool
-    state: str  # current activity; only if online
-    samples_per_second: float  # current speed; only if online
+    state: str  # current activity; "" if offline
+    samples_per_second: float  # current speed; 0 if offline
     last_seen_at: float | None
 
 
 @dataclass(frozen=True)
 class Person:
-    """A member with their devices."""
+    """A member, with the member's devices."""
 
     number: int
-    name: str  # public name
+    name: str  # the member's public name
     devices: tuple[DeviceFacts, ...]
 
     def given(self, kind: HardwareClass | None = None) -> Given:
@@ -88,7 +88,7 @@ class Person:
 
     @property
     def hardware(self) -> HardwareClass:
-        """The class of the device that contributed most; the newest if several contributed equally."""
+        """The class of the device with the largest contribution; of equal devices, the newest."""
         return max(self.devices, key=lambda each: (each.given.samples, each.given.averaged_bytes, each.number)).kind
 
     @property
@@ -98,7 +98,7 @@ class Person:
 
     @property
     def last_seen_at(self) -> float | None:
-        """The latest time at which any of the devices was seen."""
+        """The time at which a device was last seen (Unix time)."""
         return max((each.last_seen_at for each in self.devices if each.last_seen_at is not None), default=None)
 
 
@@ -106,7 +106,7 @@ class Person:
 class LeaderboardRow:
     """A row of the leaderboard."""
 
-    rank: int  # starts at 1; equal contributions share a rank
+    rank: int  # rank, starting at 1; equal contributions share a rank
     person: Person
     given: Given
 
@@ -114,7 +114,7 @@ class LeaderboardRow:
 def people(
     database: Database, now: float, window: LeaderboardPeriod = LeaderboardPeriod.ALL, number: int | None = None
 ) -> list[Person]:
-    """Return members with devices (or only member `number`), ordered by number, without the keeper."""
+    """Return all members with devices, or only member `number`, in order, without the keeper."""
     shown, hardware = display_names(database), newest_hardware(database)
     condition = Device.role != KEEPER_ROLE
     if number is not None:
@@ -203,18 +203,18 @@ def class_of(hardware: str) -> HardwareClass:
 class StayRow:
     """A session of a device; times are Unix times in seconds."""
 
-    member: int  # number of the member
-    device: int  # number of the device
+    member: int  # the member's number
+    device: int  # the device's number
     kind: HardwareClass
     began_at: float
-    ended_at: float  # end of the session, or the time last seen
+    ended_at: float  # end of the session; if it is open, time of the last message
     online: bool
 
 
 def stays(
     database: Database, since: float, until: float, now: float, number: int | None = None, most: int = MOST_STAYS
 ) -> list[StayRow]:
-    """Return the newest `most` sessions between `since` and `until`, without the keeper's, ordered by start."""
+    """Return a period's newest `most` sessions, ordered by start, without the keeper's sessions."""
     query = (
         select(DeviceSession, Device.member_id, Device.number)
         .join(Device, Device.id == DeviceSession.device_id)
@@ -230,7 +230,7 @@ def stays(
 
 
 def newest_hardware(database: Database) -> dict[str, str]:
-    """Return the hardware reported in the newest session, by device id."""
+    """Return the hardware reported in each device's newest session, by device id."""
     newest = (
         select(DeviceSession.device_id, func.max(DeviceSession.last_seen_at).label("at"))
         .group_by(DeviceSession.device_id)
@@ -251,18 +251,18 @@ def _row(stay: DeviceSession, member_number: int, device_number: int, now: float
 
 @dataclass(frozen=True)
 class Streaks:
-    """The numbers of consecutive days on which a member contributed."""
+    """A member's streaks: numbers of consecutive days with a contribution."""
 
-    current: int  # streak up to today, or up to yesterday if there is no contribution today yet
+    current: int  # streak up to today, or up to yesterday if there is no contribution today
     longest: int
-    active_days: int  # all days with a contribution
+    active_days: int  # number of days with a contribution
 
 
 def streaks(days: Iterable[int], today: int) -> Streaks:
-    """Compute the streaks of these days, given in any order."""
+    """Compute the streaks in these active days, which may be in any order."""
     given = sorted(set(days))
     longest = length = 0
-    lengths: dict[int, int] = {}  # day -> length of the streak that ends on this day
+    lengths: dict[int, int] = {}  # length of the streak that ends on each day
     for day in given:
         length = length + 1 if day - 1 in lengths else 1
         lengths[day] = length

@@ -1,8 +1,8 @@
 """The checkpoint to return to after an alarm about the model.
 
-It is derived anew each time, so it is always a checkpoint that still exists. While the alarm is
-active, the keeper does not delete it. The keeper's log, `coordinator status`, the dashboard and the
-administrators' page show it.
+The return point is always computed from the current checkpoints. While the alarm is active, the
+keeper does not delete this checkpoint. The keeper's log, `coordinator status`, the dashboard and
+the administrators' page show the return point.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from coordinator.store.engine import Database
 
 @dataclass(frozen=True)
 class ReturnPoint:
-    """The best checkpoint to return to, if any is sound."""
+    """The best checkpoint to return to, if a sound checkpoint exists."""
 
-    step: int | None  # None: no sound checkpoint; the run can only start over
-    is_before: bool  # True if it precedes the alarm; otherwise it is the oldest sound one
+    step: int | None  # the checkpoint's step; None: the run can only start over
+    is_before: bool  # True if the checkpoint precedes the alarm, False for the oldest sound one
 
     def advice(self, directory: Path) -> str:
         """Return a sentence naming the checkpoint and the command to return to it."""
         if self.step is None:
-            return "No sound checkpoint is kept: only the run's beginning is left."
+            return "There is no sound checkpoint: the run can only start over."
         command = f"manyhands coordinator rewind {shlex.quote(str(directory))} {self.step}"
         if self.is_before:
             return f"Return to step {self.step}: {command}"
-        return f"No sound checkpoint from before is kept; the oldest one is of step {self.step}: {command}"
+        return f"No sound checkpoint precedes the alarm; the oldest sound one is of step {self.step}: {command}"
 
 
 def return_point(began: int, kept: Iterable[CheckpointRow], evaluated: Iterable[ValidationRow]) -> ReturnPoint:
-    """Return the newest sound checkpoint before step `began`; if there is none, the oldest sound one.
+    """Return the newest sound checkpoint before step `began`, or else the oldest sound checkpoint.
 
     A checkpoint is not sound if it is withheld or its validation loss is not finite.
     """
@@ -47,11 +47,11 @@ def return_point(began: int, kept: Iterable[CheckpointRow], evaluated: Iterable[
 
 
 def read_return_point(database: Database, began: int) -> ReturnPoint:
-    """Return the checkpoint to return to after an alarm that began at this step."""
+    """Return the checkpoint to return to after an alarm that began at step `began`."""
     return return_point(began, checkpoints(database), validations(database))
 
 
 def steps_to_spare(database: Database) -> set[int]:
-    """Return the steps of checkpoints that active alarms need, which must not be deleted."""
+    """Return the steps of all checkpoints that are return points of active alarms."""
     points = [read_return_point(database, row.step) for row in raised_alarms(database) if row.kind in MODEL_KINDS]
     return {point.step for point in points if point.step is not None}

@@ -2,8 +2,8 @@
 
 Each page of rows is read in its own short transaction, so no reader blocks the database. Tables are
 written as CSV or Parquet, with members' public names and without the keeper's device. Pages of
-receipts contain claims, confirmed samples and the receipts that confirm them; signed bytes are
-rebuilt from stored values. Devices have pseudonyms, never their libp2p identities.
+receipts contain claims, confirmed samples and the receipts that confirm them; the signed bytes are
+reconstructed from stored values. Devices have pseudonyms instead of libp2p identities.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MEMBER = "member"  # name of the column with public names
 _LOSS = case((Step.loss_samples > 0, Step.loss_sum / func.nullif(Step.loss_samples, 0)), else_=None)
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # first characters of spreadsheet formulas
 MAX_STEPS = 200  # maximum number of steps on a page of receipts
-MOST_NUMBERS = 20_000  # maximum number of device references per page; a single step may exceed it
+MOST_NUMBERS = 20_000  # maximum number of device references per page, except for a single step
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A table: its columns, the unique column that orders its rows, and its joins."""
+    """A table: its columns, the unique column that determines the order of rows, and its joins."""
 
     columns: tuple[Column, ...]
     order: ColumnElement[Any]
@@ -63,11 +63,11 @@ TABLES: Mapping[TableName, Table] = {
     "steps": Table(
         (
             Column("step", "whole", Step.step, "number of the global step, from 1"),
-            Column("era", "whole", Step.era, "how often the run had returned to a checkpoint"),
-            Column("samples", "whole", Step.samples, "averaged in"),
-            Column("target_batch_size", "whole", Step.target_batch_size, "samples that the step needed"),
-            Column("loss", "number", _LOSS, "mean over samples"),
-            Column("devices", "whole", Step.devices, "that reported it"),
+            Column("era", "whole", Step.era, "number of earlier returns to a checkpoint"),
+            Column("samples", "whole", Step.samples, "samples averaged in the step"),
+            Column("target_batch_size", "whole", Step.target_batch_size, "samples of a full batch"),
+            Column("loss", "number", _LOSS, "mean loss over samples"),
+            Column("devices", "whole", Step.devices, "devices that reported the step"),
             Column("completed_at", "number", Step.completed_at, "Unix seconds"),
         ),
         Step.step.expression,
@@ -76,22 +76,22 @@ TABLES: Mapping[TableName, Table] = {
     "contributions": Table(
         (
             Column("step", "whole", Report.step, "number of the global step"),
-            Column("era", "whole", Report.era, "of the device, when it reported"),
+            Column("era", "whole", Report.era, "era of the device when it reported"),
             Column(MEMBER, "text", Member.name, "the member's public name"),
             Column("device", "whole", Device.number, "number of the member's machine in the run"),
-            Column("samples", "whole", Report.samples, "as the device claims"),
-            Column("counted", "whole", Report.counted, "as receipts confirm; empty while none does"),
-            Column("loss", "number", Report.loss, "of these samples"),
+            Column("samples", "whole", Report.samples, "samples claimed by the device"),
+            Column("counted", "whole", Report.counted, "samples confirmed by receipts; empty without receipts"),
+            Column("loss", "number", Report.loss, "mean loss over the samples"),
             Column("group_size", "whole", Report.group_size, "peers that averaged together"),
-            Column("averaging_s", "number", Report.averaging_s, "seconds that averaging took"),
-            Column("samples_per_second", "number", Report.samples_per_second, "the device's speed"),
-            Column("lost_samples", "whole", Report.lost_samples, "trained, and never averaged in"),
-            Column("lost_reason", "text", Report.lost_reason, "why, in the device's words"),
-            Column("data_wait_s", "number", Report.data_wait_s, "seconds that it waited for data"),
-            Column("elapsed_s", "number", Report.elapsed_s, "seconds that it trained"),
-            Column("averaged_bytes", "whole", Report.averaged_bytes, "of others' gradients that it averaged"),
+            Column("averaging_s", "number", Report.averaging_s, "duration of averaging in seconds"),
+            Column("samples_per_second", "number", Report.samples_per_second, "speed of the device"),
+            Column("lost_samples", "whole", Report.lost_samples, "samples trained but never averaged"),
+            Column("lost_reason", "text", Report.lost_reason, "reason reported by the device"),
+            Column("data_wait_s", "number", Report.data_wait_s, "seconds spent waiting for data"),
+            Column("elapsed_s", "number", Report.elapsed_s, "training time in seconds"),
+            Column("averaged_bytes", "whole", Report.averaged_bytes, "gradient bytes averaged for other devices"),
             Column("completed_at", "number", Report.completed_at, "Unix seconds, by the device's clock"),
-            Column("undone", "yes or no", Report.superseded, "by a return to a checkpoint"),
+            Column("undone", "yes or no", Report.superseded, "undone by a return to a checkpoint"),
         ),
         Report.id.expression,
         lambda query: _of_device(query.join(Device, Device.id == Report.device_id)),
@@ -100,29 +100,29 @@ TABLES: Mapping[TableName, Table] = {
         (
             Column(MEMBER, "text", Member.name, "the member's public name"),
             Column("device", "whole", Device.number, "number of the member's machine in the run"),
-            Column("hardware", "text", DeviceSession.hardware, "in the device's words"),
-            Column("software_version", "text", DeviceSession.software_version, "of manyhands"),
+            Column("hardware", "text", DeviceSession.hardware, "description by the device"),
+            Column("software_version", "text", DeviceSession.software_version, "version of manyhands"),
             Column("started_at", "number", DeviceSession.started_at, "Unix seconds"),
             Column("last_seen_at", "number", DeviceSession.last_seen_at, "Unix seconds"),
-            Column("ended_at", "number", DeviceSession.ended_at, "Unix seconds; empty while it is open"),
+            Column("ended_at", "number", DeviceSession.ended_at, "Unix seconds; empty for an open session"),
         ),
         DeviceSession.id.expression,
         lambda query: _of_device(query.join(Device, Device.id == DeviceSession.device_id)),
     ),
     "validations": Table(
         (
-            Column("step", "whole", Validation.step, "of the checkpoint"),
-            Column("era", "whole", Validation.era, "of the checkpoint"),
-            Column("set_sha256", "text", Validation.set_sha256, "which samples: only losses on the same compare"),
-            Column("sequence_length", "whole", Validation.sequence_length, "tokens"),
-            Column("samples", "whole", Validation.samples, "that were evaluated"),
-            Column("mlm_loss", "number", Validation.mlm_loss, "of the tokens; empty where it was not finite"),
-            Column("sop_loss", "number", Validation.sop_loss, "of the sentence order; empty without one"),
-            Column("accuracy", "number", Validation.accuracy, "share of the tokens that are right"),
-            Column("sop_accuracy", "number", Validation.sop_accuracy, "share of the orders that are right"),
-            Column("detection_loss", "number", Validation.detection_loss, "of replaced tokens, with its weight"),
-            Column("detection_accuracy", "number", Validation.detection_accuracy, "share of the tokens told right"),
-            Column("detection_f1", "number", Validation.detection_f1, "F1 of the replaced tokens"),
+            Column("step", "whole", Validation.step, "global step of the checkpoint"),
+            Column("era", "whole", Validation.era, "era of the checkpoint"),
+            Column("set_sha256", "text", Validation.set_sha256, "digest of the samples; compare losses only if equal"),
+            Column("sequence_length", "whole", Validation.sequence_length, "tokens per sample"),
+            Column("samples", "whole", Validation.samples, "number of evaluated samples"),
+            Column("mlm_loss", "number", Validation.mlm_loss, "loss of the tokens; empty if not finite"),
+            Column("sop_loss", "number", Validation.sop_loss, "loss of the sentence order; empty if unused"),
+            Column("accuracy", "number", Validation.accuracy, "share of tokens predicted correctly"),
+            Column("sop_accuracy", "number", Validation.sop_accuracy, "share of orders recognized correctly"),
+            Column("detection_loss", "number", Validation.detection_loss, "loss of replaced tokens, weighted"),
+            Column("detection_accuracy", "number", Validation.detection_accuracy, "token classification accuracy"),
+            Column("detection_f1", "number", Validation.detection_f1, "F1 score for replaced tokens"),
             Column("evaluated_at", "number", Validation.evaluated_at, "Unix seconds"),
         ),
         Validation.step.expression,
@@ -132,7 +132,7 @@ TABLES: Mapping[TableName, Table] = {
 
 
 def read_table(database: Database, name: TableName) -> Iterator[list[tuple[Any, ...]]]:
-    """Yield the table's rows in pages, each read in its own transaction."""
+    """Yield a table's rows in pages, each read in its own transaction."""
     table = TABLES[name]
     query = table.joined(select(table.order, *(column.value.label(column.name) for column in table.columns)))
     query = query.order_by(table.order).limit(ROWS_AT_ONCE)
@@ -156,9 +156,9 @@ def _publicly(table: Table, rows: list[tuple[Any, ...]], shown: Mapping[str, str
 
 
 def csv_lines(database: Database, name: TableName) -> Iterator[bytes]:
-    """Yield the table as CSV (RFC 4180, UTF-8), with a header line.
+    """Yield a table as CSV (RFC 4180, UTF-8), with a header line.
 
-    Text that a spreadsheet would evaluate gets an apostrophe, because members choose their names.
+    Text that looks like a formula is prefixed with an apostrophe, because members choose names.
     """
     yield _csv([[column.name for column in TABLES[name].columns]])
     for page in read_table(database, name):
@@ -178,8 +178,8 @@ def _plain(value: Any) -> Any:
 
 
 def write_parquet(database: Database, name: TableName, file: IO[bytes]) -> None:
-    """Write the table as Parquet, with each column's meaning in the metadata of its field."""
-    import pyarrow  # large import, rarely needed
+    """Write a table as Parquet, with each column's meaning in the field's metadata."""
+    import pyarrow  # imported on first use, because the package is large
     from pyarrow import parquet
 
     types: dict[Kind, Any] = {
@@ -204,8 +204,8 @@ class _Step:
     """A step's stored claims and receipts; devices are identified by number."""
 
     step: int
-    claims: Sequence[Row[int, int, int | None]]  # device, samples, confirmed samples
-    receipts: Sequence[tuple[int, int, dict[int, int], bytes]]  # signer, era, samples by device, signature
+    claims: Sequence[Row[int, int, int | None]]  # (device, samples, confirmed samples)
+    receipts: Sequence[tuple[int, int, dict[int, int], bytes]]  # (signer, era, samples by device, signature)
     withheld: bool
 
     @property
@@ -229,7 +229,7 @@ class _Step:
 
 
 def receipts_page(database: Database, run: str, after: int, limit: int) -> dict[str, Any]:
-    """Read a page of steps with claims after step `after`; `next` is its last step, or None at the end."""
+    """Read a page of steps with claims after step `after`; `next` is the next page's `after`."""
     shown = display_names(database)
     found, numbers = list[_Step](), list[int]()
     claimed = select(Report.step).where(Report.step > after, Report.superseded.is_(False), Report.samples > 0)
@@ -245,7 +245,7 @@ def receipts_page(database: Database, run: str, after: int, limit: int) -> dict[
             numbers += content.numbers
         devices = session.execute(known.where(Device.number.in_(set(numbers)))).all()
         era = current_era(session)
-    names = {number: pseudonym or str(number) for number, pseudonym, *_ in devices}  # a device may lack a pseudonym
+    names = {number: pseudonym or str(number) for number, pseudonym, *_ in devices}  # some devices lack a pseudonym
     return {
         "run": run,
         "era": era,
@@ -277,5 +277,5 @@ def _read_step(session: Session, step: int) -> _Step:
         for signer, era, text, signature in stored
         if signature is not None
     ]
-    withheld = len(signed) < len(stored)  # the remaining receipts alone would confirm other numbers
+    withheld = len(signed) < len(stored)  # incomplete receipts would confirm different numbers of samples
     return _Step(step, session.execute(claims).all(), [] if withheld else signed, withheld)

@@ -23,16 +23,16 @@ _ROW = 1
 
 @dataclass(frozen=True)
 class RoundHealth:
-    """The batch share, averaging time and lost samples over steps whose reports have arrived."""
+    """The batch share, averaging time and lost samples of fully reported steps."""
 
     steps: int = 0
-    batch_share: float | None = None  # averaged samples over target batch size; None before the first step
+    batch_share: float | None = None  # ratio of averaged samples to target batch sizes; None without steps
     averaging_s: float | None = None  # mean averaging time over all reports
-    lost_samples: Mapping[str, int] = field(default_factory=dict)  # reported reason -> number of samples
+    lost_samples: Mapping[str, int] = field(default_factory=dict)  # number of lost samples by reported reason
 
 
 def read_health(session: Session, settled: Sequence[StepRow]) -> RoundHealth:
-    """Compute the health of averaging over these steps."""
+    """Compute the averaging statistics of fully reported steps."""
     if not settled:
         return RoundHealth()
     within = Report.step.between(settled[0].step, settled[-1].step) & Report.superseded.is_(False)
@@ -47,18 +47,18 @@ def read_health(session: Session, settled: Sequence[StepRow]) -> RoundHealth:
 
 @dataclass(frozen=True)
 class Figures:
-    """The keeper's counts and token, recent suspicions, and quarantined devices."""
+    """The keeper's counters and token expiration, recent suspicions, and quarantined devices."""
 
-    rounds: RoundTally | None = None  # None: the keeper has not reported yet
+    rounds: RoundTally | None = None  # averaging rounds; None before the keeper's first report
     census: Census = ()
-    missing_auxiliaries: int | None = None  # number of peers that would shorten rounds; None before the first round
+    missing_auxiliaries: int | None = None  # auxiliary peers that would shorten rounds; None before round 1
     keeper_token_until: float | None = None  # Unix time at which the keeper's token expires
-    quarantined: int = 0  # number of devices
+    quarantined: int = 0  # number of quarantined devices
     suspicions: Mapping[str, int] = field(default_factory=dict)  # number of recent suspicions by kind
 
 
 def read_figures(database: Database, since: float) -> Figures:
-    """Read the figures; `suspicions` has those reported after `since` (Unix time)."""
+    """Read the figures; only suspicions reported after `since` (Unix time) are counted."""
     words = select(StoredSuspicion.kind, func.count()).where(StoredSuspicion.at > since).group_by(StoredSuspicion.kind)
     cut_off = select(func.count()).where(Device.quarantined_at.is_not(None), Device.revoked_at.is_(None))
     with database() as session:
@@ -75,7 +75,7 @@ def read_figures(database: Database, since: float) -> Figures:
 
 
 def write_figures(database: Database, rounds: RoundTally, census: Census, missing_auxiliaries: int | None) -> None:
-    """Replace the stored counts of the keeper."""
+    """Replace the keeper's stored counters."""
     with database.begin() as session:
         session.merge(
             SwarmFigures(

@@ -1,4 +1,4 @@
-"""The verdict on a run for the top of the overview: whether it is healthy, and if not, why.
+"""The verdict on a run, for the top of the overview: the run's state and the reason.
 
 `verdict_of` is a pure function; the API serves its result, too.
 """
@@ -28,16 +28,16 @@ MOST_LOSSES = 500  # maximum number of losses to examine; longer histories are r
 
 @dataclass(frozen=True)
 class LossChange:
-    """The relative change of the loss, over `over_s` seconds or from its minimum."""
+    """The relative change of the loss over `over_s` seconds."""
 
-    share: float  # relative change, such as -0.03
+    share: float  # relative change, such as -0.03 for 3% lower
     over_s: float
-    best_step: int | None = None  # step of the minimum, if the loss has risen from it
+    best_step: int | None = None  # step of the minimum, if the loss has risen since then
 
 
 @dataclass(frozen=True)
 class Departures:
-    """The number of devices that left, out of those connected within the last `within_s` seconds."""
+    """The number of devices that left, out of `of` devices seen in the last `within_s` seconds."""
 
     devices: int
     of: int
@@ -49,11 +49,11 @@ class RunVerdict:
     """The state of a run, the reason, and supporting figures."""
 
     state: State
-    reason: str  # "steady", a kind of trouble, or the kind of an active alarm
+    reason: str  # "steady", a kind of problem, or the kind of an active alarm
     since: float | None = None  # Unix time at which the reason began, if known
     step_interval_s: float | None = None
     loss_change: LossChange | None = None  # change over a day or since the phase began; None: too few steps
-    left: Departures | None = None  # set if most devices have left recently
+    left: Departures | None = None  # set if more than half of the devices have left
 
 
 @dataclass(frozen=True)
@@ -61,19 +61,19 @@ class RunSituation:
     """The facts from which a verdict is derived."""
 
     now: float  # Unix time in seconds
-    keeper: KeeperView | None  # None: the keeper has not reported yet
-    steps: Sequence[StepRow]  # ascending
+    keeper: KeeperView | None  # the keeper's last report; None before the first
+    steps: Sequence[StepRow]  # global steps in ascending order
     phase_from_step: int
     total_steps: int
     recent_devices: int = 0  # devices connected now or recently
     online_devices: int = 0
-    alarms: Sequence[AlarmRow] = ()  # oldest first
+    alarms: Sequence[AlarmRow] = ()  # active alarms, oldest first
     paused: bool = False
     store_answers: bool = True
 
 
 def verdict_of(run: RunSituation) -> RunVerdict:
-    """Return the verdict on a run: its most fundamental trouble, or `healthy`."""
+    """Return the verdict on a run; of several problems, it states the most fundamental one."""
     interval_s = usual_interval_s(run.steps)
     state, reason, since = _decide(run, interval_s)
     left = departures(run) if reason == "left" else None
@@ -111,7 +111,7 @@ def _decide_on_training(run: RunSituation, interval_s: float | None, last_at: fl
 
 
 def departures(run: RunSituation) -> Departures | None:
-    """Return the departures if more than one and more than half of the recent devices left, else None.
+    """Return the departures if most of the recent devices (at least two) have left, else None.
 
     The larger of the coordinator's and the keeper's device counts is used, because a restart of
     either process resets its count.
@@ -122,15 +122,15 @@ def departures(run: RunSituation) -> Departures | None:
 
 
 def usual_interval_s(steps: Sequence[StepRow]) -> float | None:
-    """Return the median interval between the newest steps, or None if there are fewer than two."""
+    """Return the median interval between the newest steps, or None for fewer than two steps."""
     intervals = [after.completed_at - before.completed_at for before, after in pairwise(steps[-INTERVAL_STEPS - 1 :])]
     return max(0.0, median(intervals)) if intervals else None
 
 
 def loss_change(steps: Sequence[StepRow], phase_from_step: int, now: float) -> LossChange | None:
-    """Return the change of the newest losses from the minimum if they have risen, else from a day ago.
+    """Return the change of the loss from its minimum if it has risen, else from a day ago.
 
-    Only steps of the last day and the current phase are compared; with too few, the result is None.
+    Only steps of the last day and the current phase are compared; too few steps result in None.
     """
     begin = max(
         bisect_left(steps, now - DAY_S, key=lambda row: row.completed_at),
@@ -150,7 +150,7 @@ def loss_change(steps: Sequence[StepRow], phase_from_step: int, now: float) -> L
 
 
 def _thinned(steps: Sequence[StepRow]) -> list[tuple[int, float]]:
-    """Reduce the losses to about `MOST_LOSSES` medians of consecutive steps, each with its last step."""
+    """Reduce the losses to about `MOST_LOSSES` block medians, each with the block's last step."""
     known = [(row.step, row.loss) for row in steps if row.loss is not None]
     width = 1 + len(known) // MOST_LOSSES
     blocks = [known[end - width : end] for end in range(len(known), width - 1, -width)]

@@ -1,4 +1,4 @@
-"""The base class of all tables."""
+"""The base class of all ORM models."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from sqlalchemy.orm import DeclarativeBase
 
 
 class Base(DeclarativeBase):
-    """The declarative base of all tables; a test compares its metadata with the migrations."""
+    """The declarative base of all models; a test compares the metadata with the migrations."""

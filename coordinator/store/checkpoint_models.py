@@ -1,4 +1,4 @@
-"""Tables for checkpoints: evaluations, publications, unnamed members, alarms and their inputs."""
+"""Tables about checkpoints: evaluations, publications, opt-outs, alarms and the alarms' inputs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Evaluation(Base):
 
     __tablename__ = "evaluations"
 
-    manifest_sha256: Mapped[str] = mapped_column(String(64), primary_key=True)  # identifies the checkpoint
+    manifest_sha256: Mapped[str] = mapped_column(String(64), primary_key=True)  # digest that identifies the checkpoint
     task: Mapped[str] = mapped_column(String(40), primary_key=True)
     step: Mapped[int] = mapped_column(Integer)
     evaluator: Mapped[str] = mapped_column(String(40))  # name of the evaluator that reported the result
@@ -23,24 +23,24 @@ class Evaluation(Base):
 
 
 class AllowedEvaluator(Base):
-    """A remote evaluator whose results are accepted if they are signed with its key."""
+    """A remote evaluator whose signed results are accepted."""
 
     __tablename__ = "evaluators"
 
     name: Mapped[str] = mapped_column(String(40), primary_key=True)
-    public_key: Mapped[bytes] = mapped_column(LargeBinary(32), unique=True)  # Ed25519, raw
+    public_key: Mapped[bytes] = mapped_column(LargeBinary(32), unique=True)  # raw Ed25519 public key
     added_at: Mapped[float] = mapped_column(Float)
 
 
 class Publication(Base):
-    """The publication of one checkpoint at one place; see `coordinator.publishing.publications`."""
+    """The publication of a checkpoint to a destination; see `coordinator.publishing`."""
 
     __tablename__ = "publications"
 
-    place: Mapped[str] = mapped_column(String(500), primary_key=True)  # address of the place in settings.yaml
-    manifest_sha256: Mapped[str] = mapped_column(String(64), primary_key=True)  # identifies the checkpoint
+    place: Mapped[str] = mapped_column(String(500), primary_key=True)  # the destination's address in settings.yaml
+    manifest_sha256: Mapped[str] = mapped_column(String(64), primary_key=True)  # digest that identifies the checkpoint
     step: Mapped[int] = mapped_column(Integer)
-    location: Mapped[str] = mapped_column(Text, default="")  # address of the checkpoint there; "" until it is published
+    location: Mapped[str] = mapped_column(Text, default="")  # URL of the published checkpoint; "" before
     attempts: Mapped[int] = mapped_column(Integer, default=0)  # number of failed attempts
     error: Mapped[str] = mapped_column(Text, default="")  # error message of the last attempt
     published_at: Mapped[float | None] = mapped_column(Float)
@@ -48,7 +48,7 @@ class Publication(Base):
 
 
 class UnnamedMember(Base):
-    """A member who asked to be left out of the model card."""
+    """A member who has opted out of being named in model cards."""
 
     __tablename__ = "unnamed_members"
 
@@ -65,12 +65,12 @@ class UpdateNorm(Base):
 
 
 class UnigramBaseline(Base):
-    """The loss of a unigram model, which uses only token frequencies, on a validation set."""
+    """The loss on a validation set of a unigram model, which uses only token frequencies."""
 
     __tablename__ = "unigram_baselines"
 
     set_sha256: Mapped[str] = mapped_column(String(64), primary_key=True)
-    loss: Mapped[float] = mapped_column(Float)  # nats per predicted token
+    loss: Mapped[float] = mapped_column(Float)  # loss in nats per predicted token
 
 
 class RaisedAlarm(Base):
@@ -79,6 +79,6 @@ class RaisedAlarm(Base):
     __tablename__ = "alarms"
 
     kind: Mapped[str] = mapped_column(String(32), primary_key=True)
-    step: Mapped[int] = mapped_column(Integer)  # step at which the alarm began
+    step: Mapped[int] = mapped_column(Integer)  # step at which the problem began
     detail: Mapped[str] = mapped_column(Text)
     raised_at: Mapped[float] = mapped_column(Float)

@@ -1,6 +1,6 @@
-"""The database engine: SQLite by default, or PostgreSQL; the service, keeper and commands all write.
+"""The database engine, for SQLite (default) or PostgreSQL; several processes write concurrently.
 
-SQLAlchemy is used synchronously; the service calls it in threads.
+SQLAlchemy is used synchronously; the service runs database queries in threads.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _PATIENCE = {
     "tcp_user_timeout": 30_000,
 }
 
-# Database messages about files, and the errors to raise for them.
+# Database messages about files and disks, with the errors to raise.
 _TROUBLE: tuple[tuple[re.Pattern[str], type[StorageError], str], ...] = tuple(
     (re.compile(words), family, sentence)
     for words, family, sentence in (
@@ -71,7 +71,7 @@ _TROUBLE: tuple[tuple[re.Pattern[str], type[StorageError], str], ...] = tuple(
         (
             "database is locked",
             StorageError,
-            "The run's database is in use by another process ({}): try again when that has ended.",
+            "The run's database is in use by another process ({}): try again when that process has ended.",
         ),
     )
 )
@@ -104,7 +104,7 @@ class Database(sessionmaker[Session]):
 
         On SQLite the write lock is acquired at the start. A transaction that reads first would fail
         instead of waiting for the lock, because its snapshot may be outdated. Threads of a process
-        first queue on a mutex; otherwise newcomers could get the lock while SQLite waits to retry.
+        first queue on a mutex, because SQLite's retries could starve a waiting thread.
         """
         with self._in_turn(), super().begin() as session:
             session.connection(execution_options={_WRITES: True})
@@ -112,7 +112,7 @@ class Database(sessionmaker[Session]):
 
     @contextmanager
     def _in_turn(self) -> Iterator[None]:
-        """Hold the process-wide write mutex for the block; wait for at most SQLite's busy timeout."""
+        """Hold the process-wide write mutex for the block; wait at most SQLite's busy timeout."""
         has_turn = self._turn is not None and self._turn.acquire(timeout=BUSY_TIMEOUT_S)
         try:
             yield
@@ -155,14 +155,14 @@ def open_engine(url: str, *, create: bool = False) -> Engine:
                 _create_private(engine)
             return engine
         return create_engine(parsed, pool_pre_ping=True, connect_args=patience(parsed))
-    except (ArgumentError, ImportError) as error:  # the URL is not repeated, because it may contain a password
+    except (ArgumentError, ImportError) as error:  # the message omits the URL, which may contain a password
         raise ConfigError(f"`database_url` cannot be used: {' '.join(str(error).split())[:200]}.") from error
 
 
 def patience(url: URL) -> dict[str, int]:
-    """Return connection timeouts for PostgreSQL, except those that the URL sets.
+    """Return the default timeouts of PostgreSQL connections, except where the URL sets a timeout.
 
-    With these, a dead server is detected in half a minute instead of the system's two hours.
+    A dead server is thus detected in half a minute instead of two hours, the system's default.
     """
     return {name: value for name, value in _PATIENCE.items() if name not in url.query}
 
@@ -191,15 +191,15 @@ def _refuse_to_create(engine: Engine) -> None:
 
 
 def _create_private(engine: Engine) -> None:
-    """Create the database file with mode 0600 before SQLite does; its companion files inherit the mode.
+    """Create the database file with mode 0600 before SQLite opens it; WAL files inherit the mode.
 
     An existing file is not opened: closing it would release all locks of this process on the file
-    (SQLite, "How To Corrupt An SQLite Database File", 2.2), and others could delete its WAL.
+    (SQLite, "How To Corrupt An SQLite Database File", 2.2), so another process may delete the WAL.
     """
 
     @event.listens_for(engine, "do_connect")
     def _on_do_connect(_dialect: Any, _record: Any, arguments: list[Any], _options: dict[str, Any]) -> None:
-        with suppress(OSError):  # SQLite itself reports the reason
+        with suppress(OSError):  # SQLite reports the error on opening
             os.close(os.open(arguments[0], os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
 
@@ -208,16 +208,16 @@ def migrate(engine: Engine) -> None:
 
     Raises `StorageError` if the database is newer than this version or cannot be changed.
     """
-    from alembic.util import CommandError  # takes 10 MB, which most processes do not need
+    from alembic.util import CommandError  # imported on use: Alembic takes 10 MB
 
     try:
         with engine.connect().execution_options(**{_WRITES: True}) as connection, connection.begin():
             one_at_a_time(connection, Lock.MIGRATION)
             upgrade(connection)
     except CommandError as error:
-        raise StorageError(f"The database is of a newer version of manyhands: update this one ({error}).") from error
-    except ProgrammingError as error:  # usually a missing privilege
-        raise StorageError(f"The database's tables cannot be made: {own_words(error)}.") from error
+        raise StorageError(f"The database has tables of a newer manyhands: update this version ({error}).") from error
+    except ProgrammingError as error:  # usually a missing database privilege
+        raise StorageError(f"The database's tables cannot be created: {own_words(error)}.") from error
     except DBAPIError as error:
         raise trouble(error) or StorageError(f"The database cannot be opened: {own_words(error)}.") from error
 

@@ -1,7 +1,7 @@
 """Eras, which determine whether a report is still valid after the swarm returned to a checkpoint.
 
 Each return to a checkpoint starts an era. Steps of earlier eras remain valid up to the checkpoint's
-step. Later steps of those eras are undone, even if their reports arrive after the return.
+step. Later steps of earlier eras are undone, even if their reports arrive after the return.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Tables of the ledger: receipts, daily sums and losses per device, and steering commands.
+"""Tables of the ledger: receipts, daily sums, lost samples, and steering commands.
 
-The dashboard reads the daily sums where it would otherwise have to add up all reports.
+The dashboard reads the daily sums, which is faster than adding up all reports.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def day_of(at: float) -> int:
 
 
 class Receipt(Base):
-    """A device's signed receipt for a global step; `coordinator.ledger.receipts` keeps only a few."""
+    """A device's signed receipt for a global step; `coordinator.ledger.receipts` stores a few."""
 
     __tablename__ = "receipts"
     __table_args__ = (
@@ -31,24 +31,24 @@ class Receipt(Base):
     device_id: Mapped[str] = mapped_column(ForeignKey("devices.id"))  # device that signed the receipt
     era: Mapped[int] = mapped_column(Integer)
     step: Mapped[int] = mapped_column(Integer)
-    samples: Mapped[str] = mapped_column(Text)  # JSON, device number -> samples; the signed text is rebuilt from it
-    # Null for receipts with libp2p identities, which are valid but not published.
+    samples: Mapped[str] = mapped_column(Text)  # JSON: samples by device number, to reconstruct the signed text
+    # Null for receipts that contain libp2p identities; these receipts are valid but not published.
     signature: Mapped[bytes | None] = mapped_column(LargeBinary(512))
     received_at: Mapped[float] = mapped_column(Float)
 
 
 class DailyShare(Base):
-    """The sums over one device's reports of one UTC day, maintained by `coordinator.ledger.ledger`."""
+    """The sums over a device's reports of one UTC day; see `coordinator.ledger.ledger`."""
 
     __tablename__ = "daily_shares"
     __table_args__ = (Index("ix_daily_shares_day", "day"),)
 
     device_id: Mapped[str] = mapped_column(ForeignKey("devices.id"), primary_key=True)
-    day: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)  # days since 1970-01-01
+    day: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)  # UTC days since 1970-01-01
     reports: Mapped[int] = mapped_column(Integer, default=0)
-    claimed: Mapped[int] = mapped_column(BigInteger, default=0)  # number of samples in reports
+    claimed: Mapped[int] = mapped_column(BigInteger, default=0)  # number of samples claimed in reports
     counted: Mapped[int] = mapped_column(BigInteger, default=0)  # part of `claimed` confirmed by receipts
-    pending: Mapped[int] = mapped_column(BigInteger, default=0)  # part of `claimed` without any receipt yet
+    pending: Mapped[int] = mapped_column(BigInteger, default=0)  # part of `claimed` without any receipt so far
     undone: Mapped[int] = mapped_column(BigInteger, default=0)  # samples of undone steps, not included in `claimed`
     elapsed_s: Mapped[float] = mapped_column(Float, default=0.0)
     data_wait_s: Mapped[float] = mapped_column(Float, default=0.0)
@@ -56,7 +56,7 @@ class DailyShare(Base):
 
 
 class LostSamples(Base):
-    """A device's samples lost for one cause on one UTC day; see `coordinator.ledger.ledger`."""
+    """A device's lost samples by cause and UTC day; see `coordinator.ledger.ledger`."""
 
     __tablename__ = "lost_samples"
 
@@ -69,7 +69,7 @@ class LostSamples(Base):
 
 
 class LossMark(Base):
-    """The sequence number of a device's last message about lost samples; lower ones are duplicates."""
+    """The sequence number of a device's last report of lost samples, to detect duplicates."""
 
     __tablename__ = "loss_marks"
 
@@ -87,7 +87,7 @@ class SteeringAct(Base):
     actor: Mapped[str] = mapped_column(String(100))
     act: Mapped[str] = mapped_column(String(16))  # value of coordinator.ledger.steering.Act
     step: Mapped[int | None] = mapped_column(BigInteger)  # first step of a change, or last step of the run
-    learning_rate_scale: Mapped[float | None] = mapped_column(Float)  # null: unchanged
+    learning_rate_scale: Mapped[float | None] = mapped_column(Float)  # new value; null: unchanged
     target_batch_size: Mapped[int | None] = mapped_column(BigInteger)
     checkpoint_every: Mapped[int | None] = mapped_column(Integer)
     compression: Mapped[str | None] = mapped_column(String(32))

@@ -1,7 +1,7 @@
 """Concurrency control: locks for work that only one process may do at a time, and atomic sums.
 
 The locks are PostgreSQL advisory locks, held until the end of the transaction. SQLite has a single
-writer and needs none. A sum is an upsert: one statement adds to a row or inserts it.
+writer and needs no locks. Sums use upserts: one statement adds to a row or inserts the row.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _LARGEST_KEY = 2**31 - 1
 
 
 class Lock(IntEnum):
-    """Namespaces of lock keys. The numbers must not change, because versions may run side by side."""
+    """Namespaces of lock keys, with fixed numbers, because versions may run side by side."""
 
     COUNTING = 0x6D68  # sums of a step; the number is "mh" in ASCII
     DEVICE_NUMBERS = 0x6D69
     REVOCATIONS = 0x6D6A  # serial numbers of the revocation list
     MIGRATION = 0x6D6B
     LOGIN_TRIES = 0x6D6C
-    ERA = 0x6D6D  # exclusive to start an era, shared to work within one
+    ERA = 0x6D6D  # exclusive to start an era, shared to work within an era
 
 
 def is_postgresql(bound: Session | Connection) -> bool:

@@ -106,15 +106,15 @@ class Device(Base):
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     member_id: Mapped[int] = mapped_column(ForeignKey("members.id"), index=True)
-    number: Mapped[int] = mapped_column(Integer, unique=True)  # order of joining, starting at 0
+    number: Mapped[int] = mapped_column(Integer, unique=True)  # sequence number by order of joining, from 0
     peer_id: Mapped[str] = mapped_column(String(64), unique=True)
     public_key: Mapped[bytes] = mapped_column(LargeBinary)
     role: Mapped[str] = mapped_column(String(16))
     created_at: Mapped[float] = mapped_column(Float)
     revoked_at: Mapped[float | None] = mapped_column(Float)
-    quarantined_at: Mapped[float | None] = mapped_column(Float)  # null if not in quarantine
+    quarantined_at: Mapped[float | None] = mapped_column(Float)  # start of the quarantine, or null
     token_until: Mapped[float | None] = mapped_column(Float)  # expiration of the newest token issued to the device
-    receipt_key: Mapped[str | None] = mapped_column(String(64), unique=True, index=True)  # null until registered
+    receipt_key: Mapped[str | None] = mapped_column(String(64), unique=True, index=True)  # key for receipts, or null
     member: Mapped[Member] = relationship(back_populates="devices")
 
 
@@ -150,11 +150,11 @@ class Report(Base):
     id: Mapped[int] = mapped_column(primary_key=True)
     device_id: Mapped[str] = mapped_column(ForeignKey("devices.id"))
     session_id: Mapped[str | None] = mapped_column(ForeignKey("sessions.id"))
-    seq: Mapped[int] = mapped_column(BigInteger)  # starts at the Unix time in ms at which the outbox was created
+    seq: Mapped[int] = mapped_column(BigInteger)  # sequence number, starting at the outbox's creation time in ms
     era: Mapped[int] = mapped_column(Integer)
     step: Mapped[int] = mapped_column(Integer)
     samples: Mapped[int] = mapped_column(Integer)  # number of samples claimed by the device
-    counted: Mapped[int | None] = mapped_column(Integer)  # confirmed by receipts; null before the first receipt
+    counted: Mapped[int | None] = mapped_column(Integer)  # samples confirmed by receipts; null without receipts
     loss: Mapped[float | None] = mapped_column(Float)
     mlm_loss: Mapped[float | None] = mapped_column(Float)
     sop_loss: Mapped[float | None] = mapped_column(Float)
@@ -169,7 +169,7 @@ class Report(Base):
     averaged_bytes: Mapped[int] = mapped_column(BigInteger, default=0)
     completed_at: Mapped[float] = mapped_column(Float)
     received_at: Mapped[float] = mapped_column(Float)
-    superseded: Mapped[bool] = mapped_column(Boolean, default=False)  # step undone by a return to a checkpoint
+    superseded: Mapped[bool] = mapped_column(Boolean, default=False)  # True if a rewind undid the step
 
 
 class Step(Base):
@@ -220,7 +220,7 @@ class Administrator(Base):
 
     id: Mapped[int] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(String(64), unique=True)
-    password_hash: Mapped[str] = mapped_column(Text)  # argon2id, encoded string
+    password_hash: Mapped[str] = mapped_column(Text)  # encoded argon2id hash
     created_at: Mapped[float] = mapped_column(Float)
 
 
@@ -248,8 +248,8 @@ class Revocation(Base):
     peer_id: Mapped[str] = mapped_column(String(64))
     at: Mapped[float] = mapped_column(Float)
     reason: Mapped[str] = mapped_column(Text, default="")
-    change: Mapped[str] = mapped_column(String(16), server_default="revoked")  # see coordinator.members.revocations
-    actor: Mapped[str] = mapped_column(String(100), server_default="")  # administrator or rule behind the change
+    change: Mapped[str] = mapped_column(String(16), server_default="revoked")  # value of revocations.Change
+    actor: Mapped[str] = mapped_column(String(100), server_default="")  # administrator or rule that made the change
 
 
 class Checkpoint(Base):
@@ -261,26 +261,26 @@ class Checkpoint(Base):
     size_bytes: Mapped[int] = mapped_column(BigInteger)
     manifest_sha256: Mapped[str] = mapped_column(String(64))
     created_at: Mapped[float] = mapped_column(Float)
-    withheld: Mapped[str] = mapped_column(Text, default="")  # reason not to publish it, or "" if there is none
+    withheld: Mapped[str] = mapped_column(Text, default="")  # reason for not publishing the checkpoint, or ""
 
 
 class Validation(Base):
-    """Losses and accuracies of a checkpoint on held-out samples; null for losses that are not finite."""
+    """A checkpoint's losses and accuracies on held-out samples; non-finite losses are null."""
 
     __tablename__ = "validations"
 
     step: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     era: Mapped[int] = mapped_column(Integer)
-    manifest_sha256: Mapped[str] = mapped_column(String(64))  # identifies the checkpoint
+    manifest_sha256: Mapped[str] = mapped_column(String(64))  # digest that identifies the checkpoint
     set_sha256: Mapped[str] = mapped_column(String(64))  # digest of the samples; equal if losses are comparable
     sequence_length: Mapped[int] = mapped_column(Integer)
     samples: Mapped[int] = mapped_column(Integer)
     predicted_tokens: Mapped[int] = mapped_column(Integer)
     mlm_loss: Mapped[float | None] = mapped_column(Float)
-    sop_loss: Mapped[float | None] = mapped_column(Float)  # null, like `sop_accuracy`, without sentence order
+    sop_loss: Mapped[float | None] = mapped_column(Float)  # null, like `sop_accuracy`, without sentence order loss
     accuracy: Mapped[float] = mapped_column(Float)
     sop_accuracy: Mapped[float | None] = mapped_column(Float)
-    # Includes the objective's weight; like the next two columns, null if no tokens are replaced.
+    # Weighted as in the objective; null, like the next two columns, without replaced tokens.
     detection_loss: Mapped[float | None] = mapped_column(Float)
     detection_accuracy: Mapped[float | None] = mapped_column(Float)
     detection_f1: Mapped[float | None] = mapped_column(Float)
@@ -328,7 +328,7 @@ class Account(Base):
     member_id: Mapped[int] = mapped_column(ForeignKey("members.id"), index=True)
     issuer: Mapped[str] = mapped_column(Text)
     subject: Mapped[str] = mapped_column(String(255))
-    label: Mapped[str] = mapped_column(String(320))  # account at the last login, such as hf:alice
+    label: Mapped[str] = mapped_column(String(320))  # account name at the last login, such as hf:alice
     role: Mapped[str] = mapped_column(String(16))  # role granted by the allowlist at the last login
     member: Mapped[Member] = relationship()
 
@@ -342,7 +342,7 @@ class AllowedEntry(Base):
     entry: Mapped[str] = mapped_column(String(320), unique=True)  # normalised: hf:alice, hf-sub:1, hf-org:neuropark
     role: Mapped[str] = mapped_column(String(16))
     created_at: Mapped[float] = mapped_column(Float)
-    member_id: Mapped[int | None] = mapped_column(ForeignKey("members.id"))  # null for organisations
+    member_id: Mapped[int | None] = mapped_column(ForeignKey("members.id"))  # null for an organisation's entry
     account_id: Mapped[int | None] = mapped_column(ForeignKey("accounts.id"))  # first account that matched the entry
 
 
@@ -356,23 +356,23 @@ class DeviceLogin(Base):
 
 
 class Naming(Base):
-    """A member's choice to show or hide their name; the name of a member without a row is shown."""
+    """The visibility of a member's name; the name of a member without a row is public."""
 
     __tablename__ = "namings"
 
     member_id: Mapped[int] = mapped_column(ForeignKey("members.id"), primary_key=True, autoincrement=False)
-    anonymous: Mapped[bool] = mapped_column(Boolean, default=False)  # set by the member
-    hidden_at: Mapped[float | None] = mapped_column(Float)  # set by the operator; null if not hidden
+    anonymous: Mapped[bool] = mapped_column(Boolean, default=False)  # True if the member hides the name
+    hidden_at: Mapped[float | None] = mapped_column(Float)  # time at which the operator hid the name, or null
 
 
 class StoredSuspicion(Base):
-    """One device's suspicion of another; see `coordinator.members.quarantine`."""
+    """A device's report against another device; see `coordinator.members.quarantine`."""
 
     __tablename__ = "suspicions"
 
     id: Mapped[int] = mapped_column(primary_key=True)
     at: Mapped[float] = mapped_column(Float, index=True)
-    device_id: Mapped[str] = mapped_column(ForeignKey("devices.id"), index=True)  # suspected device
+    device_id: Mapped[str] = mapped_column(ForeignKey("devices.id"), index=True)  # the suspected device
     witness_id: Mapped[str] = mapped_column(ForeignKey("devices.id"), index=True)
     kind: Mapped[str] = mapped_column(String(16))  # value of peer.reporting.suspicions.SuspicionKind
     step: Mapped[int] = mapped_column(BigInteger)

@@ -1,8 +1,8 @@
 """Notifications to all processes of a run about database changes, sent with PostgreSQL's NOTIFY.
 
 A notification contains only a topic and is delivered on commit. Processes also poll every second,
-in case they miss one; on SQLite, polling is the only mechanism. Frequent writes, such as device
-states, send no notifications, because each one wakes all replicas.
+in case a notification is lost; on SQLite, polling is the only mechanism. Frequent writes, such as
+device states, send no notifications, because every notification wakes all replicas.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ CHANNEL = "manyhands"
 class Topic(str, Enum):
     """The topic of a notification."""
 
-    REVOCATIONS = "revocations"  # changes to the revocation list
+    REVOCATIONS = "revocations"  # the revocation list has changed
     SESSIONS = "sessions"  # a device has opened a session
-    PROGRESS = "progress"  # dashboard data: steps, keeper's view, checkpoints, validations
+    PROGRESS = "progress"  # dashboard data has changed: steps, keeper's view, checkpoints, validations, alarms
 
 
 def tell(session: Session, topic: Topic) -> None:

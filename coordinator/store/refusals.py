@@ -1,4 +1,4 @@
-"""Refused requests and their reasons, limited to the newest so a flood of requests cannot fill the disk."""
+"""The log of refused requests, limited to the newest, so that a flood cannot fill the disk."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def add_refusal(session: Session, kind: Kind, code: str, reason: str, device_id:
 
 
 def newest_refusals(database: Database, limit: int, offset: int = 0, search: str = "") -> list[RefusalRow]:
-    """Return up to `limit` refusals from `offset`, newest first, that contain `search` in any column."""
+    """Return up to `limit` refusals from `offset`, newest first; `search` matches any column."""
     columns = (Member.name, Refusal.device_id, Refusal.kind, Refusal.code, Refusal.reason)
     query = (
         select(Refusal, Member.name)

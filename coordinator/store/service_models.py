@@ -1,4 +1,4 @@
-"""Tables of the service: database owner, questions, notices, replica state, and the keeper's counters.
+"""Tables of the service: database owner, questions, notices, replica state, keeper's counters.
 
 Nonces, relay offers and login attempts are short-lived rows shared by the service's replicas.
 """
@@ -12,38 +12,38 @@ from coordinator.store.base import Base
 
 
 class DatabaseOwner(Base):
-    """The run that owns this database: its name, certificate and key; see `coordinator.run.database_owner`."""
+    """The run that owns this database; see `coordinator.run.database_owner`."""
 
     __tablename__ = "database_owner"
 
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     run: Mapped[str] = mapped_column(String(64))
-    certificate_sha256: Mapped[str] = mapped_column(String(64))  # fingerprint as in the join link
-    authority_key: Mapped[str] = mapped_column(String(64))  # public key, hexadecimal
+    certificate_sha256: Mapped[str] = mapped_column(String(64))  # the certificate's fingerprint, as in the join link
+    authority_key: Mapped[str] = mapped_column(String(64))  # the authority's public key, hexadecimal
 
 
 class Question(Base):
-    """A visitor's sentence for a checkpoint, and the answer; see `coordinator.playground.questions`."""
+    """A visitor's question to a checkpoint, and the answer; see `coordinator.playground`."""
 
     __tablename__ = "questions"
 
-    id: Mapped[str] = mapped_column(String(64), primary_key=True)  # SHA-256 of checkpoint and sentence
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)  # SHA-256 of the checkpoint and the sentence
     manifest_sha256: Mapped[str] = mapped_column(String(64))
     step: Mapped[int] = mapped_column(BigInteger)
     text: Mapped[str] = mapped_column(Text)
     asked_at: Mapped[float] = mapped_column(Float, index=True)
-    answer: Mapped[str] = mapped_column(Text, default="")  # JSON; "" while pending and if failed
-    reason: Mapped[str] = mapped_column(Text, default="")  # reason for failure
+    answer: Mapped[str] = mapped_column(Text, default="")  # answer as JSON; "" while pending, and after a failure
+    reason: Mapped[str] = mapped_column(Text, default="")  # reason for the failure, or ""
     answered_at: Mapped[float | None] = mapped_column(Float)
 
 
 class MilestoneNotice(Base):
-    """The notice of one milestone to one webhook; see `coordinator.announcements.herald`."""
+    """The delivery of a milestone's notice to a webhook; see `coordinator.announcements`."""
 
     __tablename__ = "notices"
 
-    milestone: Mapped[str] = mapped_column(String(64), primary_key=True)  # for example samples:1000000
-    webhook: Mapped[str] = mapped_column(String(64), primary_key=True)  # for example discord:1a2b3c4d
+    milestone: Mapped[str] = mapped_column(String(64), primary_key=True)  # milestone's key, such as samples:1000000
+    webhook: Mapped[str] = mapped_column(String(64), primary_key=True)  # webhook's id, such as discord:1a2b3c4d
     attempts: Mapped[int] = mapped_column(Integer, default=0)
     begun_at: Mapped[float | None] = mapped_column(Float)  # start of an attempt whose outcome is unknown
     next_at: Mapped[float] = mapped_column(Float, default=0.0)  # earliest time of the next attempt
@@ -61,7 +61,7 @@ class SpentNonce(Base):
 
 
 class RelayOffer(Base):
-    """The address at which an online device relays for others; see `coordinator.control.relays`."""
+    """The relay address of an online device; see `coordinator.control.relays`."""
 
     __tablename__ = "relay_offers"
 
@@ -80,7 +80,7 @@ class LoginTry(Base):
 
 
 class SwarmFigures(Base):
-    """The keeper's counters since its start, in one row; see `coordinator.statistics.swarm_health`."""
+    """The keeper's counters since its start; see `coordinator.statistics.swarm_health`."""
 
     __tablename__ = "swarm_figures"
 
@@ -89,4 +89,4 @@ class SwarmFigures(Base):
     rounds_by_duration: Mapped[str] = mapped_column(Text)  # JSON list: successful rounds per bucket of `BOUNDS_S`
     rounds_seconds: Mapped[float] = mapped_column(Float)  # total duration of successful rounds
     census: Mapped[str] = mapped_column(Text)  # JSON list of [role, reachable, peers]
-    missing_auxiliaries: Mapped[int | None] = mapped_column(Integer)  # null before the first round
+    missing_auxiliaries: Mapped[int | None] = mapped_column(Integer)  # number of peers needed; null before round 1

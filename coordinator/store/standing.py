@@ -10,7 +10,7 @@ from coordinator.store.models import Device, Member, Revocation
 
 
 def revocation_of(session: Session, member: Member, device: Device | None) -> RevokedError | None:
-    """Return the error for a removed or quarantined member or device, else None."""
+    """Return the error for a removed member or a removed or quarantined device, else None."""
     if member.revoked_at is not None:
         return RevokedError(
             f"{member.name} was removed from this run by its operator{_because(member.revoked_reason)}."
@@ -20,7 +20,7 @@ def revocation_of(session: Session, member: Member, device: Device | None) -> Re
     because = _because(newest_reason(session, device.id))
     if device.revoked_at is None:
         return QuarantinedError(
-            f"This device of {member.name} is in quarantine{because}: ask the run's operator to lift that, then run "
+            f"This device of {member.name} is in quarantine{because}: ask the run's operator to lift it, then run "
             "the same command again."
         )
     return RevokedError(
@@ -30,7 +30,7 @@ def revocation_of(session: Session, member: Member, device: Device | None) -> Re
 
 
 def require_active(session: Session, member: Member, device: Device | None = None) -> None:
-    """Raise `RevokedError` for a removed member or device, `QuarantinedError` for a quarantined device."""
+    """Raise `RevokedError` or `QuarantinedError` unless the member and the device are active."""
     error = revocation_of(session, member, device)
     if error is not None:
         raise error
@@ -41,6 +41,6 @@ def _because(reason: str) -> str:
 
 
 def newest_reason(session: Session, device_id: str) -> str:
-    """Return the reason in a device's latest revocation entry, or an empty string if none was given."""
+    """Return the reason in a device's latest revocation entry, or "" if no reason was given."""
     changes = select(Revocation.reason).where(Revocation.device_id == device_id)
     return session.scalar(changes.order_by(Revocation.id.desc()).limit(1)) or ""

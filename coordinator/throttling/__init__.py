@@ -1,4 +1,4 @@
 """Limits on the rate and cost of requests, and work shared between requests.
 
-Control plane, web server, members and ledger import these modules, which know nothing of a run.
+Control plane, web server, members and ledger import these modules, which do not depend on a run.
 """

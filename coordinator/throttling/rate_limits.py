@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from auth.errors import RequestError
 
-CAPACITY = 4096  # number of callers to remember; the least recently seen is dropped
+CAPACITY = 4096  # maximum number of callers; the least recently seen caller is evicted
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
@@ -24,7 +24,7 @@ class Pace:
         self._level, self._at = burst, now
 
     def take(self, now: float) -> float:
-        """Count an event; return by how many seconds it is too early, or 0.0 if it is within the limit."""
+        """Count an event; return the delay in seconds that the limit requires, or 0.0."""
         self._refill(now)
         self._level -= 1.0
         return max(0.0, -self._level / self._per_second)
@@ -43,60 +43,60 @@ class Pace:
 
 
 def host_address(host: str) -> Address:
-    """Parse a peer's address, turning IPv4-mapped IPv6 into IPv4; raises `ValueError` if it is no address."""
+    """Parse a peer's address; IPv4-mapped IPv6 becomes IPv4. Raises `ValueError` if invalid."""
     address = ipaddress.ip_address(host.partition("%")[0])
     return getattr(address, "ipv4_mapped", None) or address
 
 
 def network_of(address: Address) -> str:
-    """Return the key under which a caller is limited: an IPv4 address or an IPv6 /64 network."""
+    """Return the rate-limit key of an address: the IPv4 address or the IPv6 /64 network."""
     return str(address if address.version == 4 else ipaddress.ip_network((address, 64), strict=False))
 
 
 def http_caller(client: object) -> str:
-    """Return the key under which an HTTP caller is limited; `client` is an ASGI scope's: (address, port)."""
+    """Return the rate-limit key of an HTTP client, which is (address, port) as in an ASGI scope."""
     host = str(client[0]) if isinstance(client, tuple | list) and client else ""
     try:
         return network_of(host_address(host))
-    except ValueError:  # a proxy's name for the client, or a Unix socket
+    except ValueError:  # not an IP address: a proxy's name for the client, or a Unix socket
         return host[:64]
 
 
 class CallerPlaces:
-    """A limit on concurrent calls or connections, in total and for each caller, within one event loop."""
+    """A limit on concurrent calls or connections, in total and per caller, for one event loop."""
 
     def __init__(self, total: int, per_caller: int) -> None:
         self._total, self._per_caller = total, per_caller
         self._taken: Counter[str] = Counter()
 
     def enter(self, caller: str, *, counted: bool = True) -> bool:
-        """Reserve a place until `leave`; return False if none is free (or, if `counted`, for this caller)."""
+        """Reserve a slot; return False if none is free. `counted` enables the limit per caller."""
         if self._taken.total() >= self._total or (counted and self._taken[caller] >= self._per_caller):
             return False
         self._taken[caller] += 1
         return True
 
     def leave(self, caller: str) -> None:
-        """Release one of the caller's places."""
+        """Release one of the caller's slots."""
         self._taken[caller] -= 1
         if not self._taken[caller]:
-            del self._taken[caller]  # callers without a place must not take memory
+            del self._taken[caller]  # callers without a slot take no memory
 
     def __len__(self) -> int:
         return self._taken.total()
 
 
 class CallerPace:
-    """A limit on the requests per minute of each caller, within one event loop."""
+    """A limit on each caller's requests per minute, for one event loop."""
 
     def __init__(self, per_minute: int, clock: Callable[[], float], capacity: int = CAPACITY) -> None:
         self._per_minute, self._clock, self._capacity = per_minute, clock, capacity
-        self._paces: dict[str, Pace] = {}  # least recently used first
+        self._paces: dict[str, Pace] = {}  # callers, least recently seen first
 
     def admit(self, address: Address) -> None:
         """Count a request from this address; raises `RequestError` if it exceeds the limit."""
         if not self.allows(network_of(address)):
-            raise RequestError(f"The coordinator answers this {self._per_minute} times a minute: wait a little.")
+            raise RequestError(f"The coordinator allows {self._per_minute} such requests a minute: wait a little.")
 
     def allows(self, caller: str) -> bool:
         """Count a caller's request; return whether it is within the limit."""

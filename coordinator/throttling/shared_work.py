@@ -1,12 +1,12 @@
 """Work shared between requests: writes in batches, and cached values that are costly to compute.
 
 A transaction costs about the same for one report as for a hundred. Requests that arrive during a
-batch are therefore handled together in the next one. A single request is served immediately. Under
-load, a pause as long as the previous batch (at most 0.1 s) precedes each batch. The pause makes
-batches larger and leaves processor time to others. Each caller is answered when its batch is done.
+batch are therefore handled together in the next batch. A single request is served immediately.
+Under load, a pause as long as the previous batch (at most 0.1 s) precedes each batch. The pause
+makes batches larger and leaves processor time to other tasks.
 
-A cheap value is always recomputed. A slow value, such as a sum over millions of reports, is reused
-for ten times as long as it took. It therefore uses at most a tenth of a core.
+A cheap value is always recomputed. A slow value, such as a sum over millions of reports, is cached
+for ten times its computation time, and thus uses at most a tenth of a core.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ MOST_REST_S = 0.1
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 LITTLE_S = 0.25
-REST = 10  # a slow value is reused for this multiple of its computation time
+REST = 10  # a slow value is cached for this multiple of its computation time
 Value = TypeVar("Value")
 
 
 class Batcher(Generic[Item, Result]):
-    """A queue for one event loop, whose items `work` processes in a thread, one batch at a time.
+    """A queue for one event loop; `work` processes the items in a thread, one batch at a time.
 
     `work` returns a result or an error for each item of the batch.
     """
@@ -45,7 +45,7 @@ class Batcher(Generic[Item, Result]):
         self._next_at = clock()
 
     async def add(self, item: Item) -> Result:
-        """Return the item's result or raise its error; the item is processed even if the call is cancelled."""
+        """Return an item's result or raise its error; a cancelled call does not cancel the item."""
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, future))
         if self._running is None:
@@ -74,12 +74,12 @@ class Batcher(Generic[Item, Result]):
     async def _outcomes(self, items: Sequence[Item]) -> Sequence[Result | Exception]:
         try:
             return await asyncio.to_thread(self._work, items)
-        except Exception as error:  # noqa: BLE001 - the boundary of a batch: each of its items is answered with it
+        except Exception as error:  # noqa: BLE001 - every item of the batch gets the error
             return [error] * len(items)
 
 
 def _settle(future: asyncio.Future[Result], outcome: Result | Exception) -> None:
-    if future.done():  # the caller was cancelled
+    if future.done():  # the caller has been cancelled
         return
     if isinstance(outcome, Exception):
         future.set_exception(outcome)
@@ -88,7 +88,7 @@ def _settle(future: asyncio.Future[Result], outcome: Result | Exception) -> None
 
 
 class Costly(Generic[Value]):
-    """The value of `work`, cached if it is slow to compute; concurrent callers share one computation."""
+    """A value computed by `work`, cached if slow; concurrent callers share one computation."""
 
     def __init__(self, work: Callable[[], Value], clock: Callable[[], float] = time.monotonic) -> None:
         self._work, self._clock = work, clock
@@ -97,7 +97,7 @@ class Costly(Generic[Value]):
         self._lock = threading.Lock()
 
     def __call__(self) -> Value:
-        """Return the cached value if it is fresh enough, else compute it again."""
+        """Return the cached value if it is still valid, else compute the value again."""
         with self._lock:
             began = self._clock()
             if self._found is None or began >= self._good_until:

@@ -23,7 +23,7 @@ from coordinator.web.http.login import LoginNeededError
 from coordinator.web.pages import card, guide, login, views
 from coordinator.web.state.web_state import WebState
 
-MOST_SLASHES = 16  # limit for URLs that get a 404 page, whose links are relative to the URL
+MOST_SLASHES = 16  # maximum depth of URLs that get a 404 page, whose links are relative
 ROUTERS = (
     run.router,
     history.router,
@@ -47,7 +47,7 @@ def create_app(state: WebState) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         async with state.live.held() if state.archive else state.live.refreshing():
-            compressing = asyncio.create_task(asyncio.to_thread(views.plotly_script))  # before the first request
+            compressing = asyncio.create_task(asyncio.to_thread(views.plotly_script))  # avoids a delay on first use
             yield
             await compressing
 
@@ -56,7 +56,7 @@ def create_app(state: WebState) -> FastAPI:
         title="manyhands",
         summary="A community trains one language model together.",
         lifespan=lifespan,
-        docs_url=None,  # the viewer would load from another site; /openapi.json works with any viewer
+        docs_url=None,  # no Swagger UI, which loads scripts from another site
         redoc_url=None,
         routes=[route for router in ROUTERS for route in router.routes],
         # The first middleware is outermost, so error responses have the headers and allow CORS.
@@ -68,7 +68,7 @@ def create_app(state: WebState) -> FastAPI:
         },
     )
     app.state.web = state
-    app.state.end_streams = state.live.end  # called by the server when it stops
+    app.state.end_streams = state.live.end  # called by the HTTP server on shutdown
     state.services.telemetry.streams_open.set_function(lambda: len(state.streams))
     return app
 

@@ -1,7 +1,7 @@
 """An archive of a run's dashboard: the same pages as static files, which any web host can serve.
 
 The web application is called in-process, without a network, for each page and for each API request
-of the pages' scripts (`questions`). The archive shows one point in time; the run may continue.
+of the pages' scripts (`questions`). The archive shows a single snapshot; the run may continue.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ ANSWERS: Sequence[Question] = (
     ("trials", {}),
 )
 
-TIMELINE_DAYS = (1, 7, 14, 60, 3660)  # time spans offered in participants.html
+TIMELINE_DAYS = (1, 7, 14, 60, 3660)  # time spans offered by participants.html, in days
 MANIFEST = "archive.json"
 FORMAT_VERSION = 1
 
@@ -62,7 +62,7 @@ FILES = (
 
 
 class ArchiveManifest(BaseModel):
-    """The manifest of an archive (archive.json), with its run and its files."""
+    """The manifest of an archive (archive.json): the run, and the size and digest of each file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -81,7 +81,7 @@ class ArchiveManifest(BaseModel):
 
 @dataclass(frozen=True)
 class Wish:
-    """Options for an archive: its folder, its future URL ("" if unknown), and whether to overwrite."""
+    """Options for an archive: folder, future URL ("" if unknown), and whether to overwrite."""
 
     out: Path
     address: str = ""
@@ -89,7 +89,7 @@ class Wish:
 
 
 def write_archive(directory: RunDirectory, wish: Wish, now: float) -> ArchiveManifest:
-    """Write the run's archive. Raises `ConfigError` if the folder is in use, `StorageError` on I/O errors.
+    """Write the run's archive. Raises `ConfigError` for a folder in use, `StorageError` on failure.
 
     With `overwrite`, a complete new archive replaces an earlier one of the same run.
     """
@@ -97,7 +97,7 @@ def write_archive(directory: RunDirectory, wish: Wish, now: float) -> ArchiveMan
     target = wish.out.absolute()
     aside = target.with_name(f".{target.name}.archive") if earlier else target
     if earlier:
-        shutil.rmtree(aside, ignore_errors=True)  # left over from an earlier attempt
+        shutil.rmtree(aside, ignore_errors=True)  # left over from an interrupted attempt
     with open_run_services(directory, lambda: now) as services, new_directory(aside) as folder:
         manifest = asyncio.run(_fill(folder, directory, _without_trials(services), wish.address, now))
         _open_to_all(folder)
@@ -147,7 +147,7 @@ async def _contents(app: FastAPI, archive: Archive, asked_for: Iterable[Question
 
 
 async def _answers(client: httpx2.AsyncClient, asked_for: Iterable[Question]) -> AsyncIterator[tuple[str, bytes]]:
-    """Yield the responses of the API, including all pages of paginated ones."""
+    """Yield the file name and content of each API response, including all pages of long lists."""
     for path, parameters in asked_for:
         asked: Parameters | None = parameters
         while asked is not None:
@@ -171,7 +171,7 @@ def _write(path: Path, content: bytes) -> FileEntry:
 
 
 def _open_to_all(folder: Path) -> None:
-    """Make the folders readable by the web server's user, whatever the umask."""
+    """Make all folders readable by the web server's user, regardless of the umask."""
     for path in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
         path.chmod(0o755)
 
@@ -183,7 +183,7 @@ def _without_trials(services: RunServices) -> RunServices:
 
 
 def _earlier(directory: RunDirectory, wish: Wish) -> bool:
-    """Return whether an earlier archive is to be replaced. Raises `ConfigError` unless it is this run's."""
+    """Return whether to replace an archive of this run. Raises `ConfigError` for other content."""
     path = wish.out / MANIFEST
     if not (wish.overwrite and wish.out.is_dir() and any(wish.out.iterdir())):
         return False
@@ -197,7 +197,7 @@ def _earlier(directory: RunDirectory, wish: Wish) -> bool:
 
 
 def _replace(target: Path, new: Path) -> None:
-    """Replace the archive at `target` with `new`; in between, a web server briefly responds with 404."""
+    """Replace the archive at `target` with `new`; meanwhile, a web server may respond with 404."""
     gone = target.with_name(f".{target.name}.replaced")
     shutil.rmtree(gone, ignore_errors=True)
     target.rename(gone)
@@ -209,11 +209,11 @@ def questions(database: Database, last_step: int, at: float) -> Iterator[Questio
     """Yield the API requests that the pages' scripts make at `at` (Unix time).
 
     `last_step` is 0 before the first step. The database is read lazily. Members come last, so
-    everyone named in an earlier response has a page, even a member who joined in the meantime.
+    every member in an earlier response has a page, even one who joined in the meantime.
     """
     yield from ANSWERS
     yield from ((f"moments/{number}", {}) for number in range(chunk_of(last_step) + 1 if last_step else 0))
-    until = math.ceil(at / 60) * 60  # as in participants.js
+    until = math.ceil(at / 60) * 60  # the next full minute, as in participants.js
     yield from (("stays", {"since": max(0, until - days * DAY_S), "until": until}) for days in TIMELINE_DAYS)
     yield "participants", {}
     for window, kind in product(LeaderboardPeriod, (None, *HardwareClass)):

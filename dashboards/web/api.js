@@ -1,7 +1,7 @@
 // Requests to the public API.
 
-export const archived = "archive" in document.documentElement.dataset; // no coordinator
-// The page's current time in Unix seconds; in an archive, the time at which it was made.
+export const archived = "archive" in document.documentElement.dataset; // an archive has no coordinator
+// The current time in Unix seconds; in an archive, the time of the archive.
 export const now = () => (archived ? Number(document.documentElement.dataset.archive) : Date.now() / 1000);
 const base = new URL("api/v1/", document.baseURI);
 
@@ -17,7 +17,7 @@ function fileName(path, parameters) {
   return `${[path.split("/").map(filePart).join("/"), ...parts].join(",")}.json`;
 }
 
-// Returns the URL of an answer; parameters that are null or undefined are left out.
+// Returns the URL of an API response; null and undefined parameters are omitted.
 export function address(path, parameters = {}) {
   if (archived) return new URL(fileName(path, parameters), base);
   const url = new URL(path, base);
@@ -27,12 +27,12 @@ export function address(path, parameters = {}) {
   return url;
 }
 
-// Fetches an answer's JSON; a refusal becomes an error with the server's message.
+// Fetches a JSON response; throws an error with the server's message if the request is refused.
 export async function get(path, parameters = {}) {
   return content(await fetch(address(path, parameters)));
 }
 
-// The same for a POST request with a JSON body.
+// Sends a JSON body by POST; returns or throws like `get`.
 export async function post(path, body) {
   const headers = { "Content-Type": "application/json" };
   return content(await fetch(address(path), { method: "POST", headers, body: JSON.stringify(body) }));
@@ -45,7 +45,7 @@ async function content(answer) {
   throw Object.assign(new Error(reason), { status: answer.status });
 }
 
-// Yields all pages of a list: an answer's `next` is the parameter `cursor` of the following page.
+// Yields all pages of a list; the `next` of a page is the `cursor` of the following page.
 export async function* pages(path, parameters = {}, cursor = "cursor") {
   let next = parameters[cursor] ?? null;
   do {

@@ -6,14 +6,14 @@ import { t } from "./i18n.js";
 import { memberLink } from "./member_link.js";
 import { isOnline, onlineFirst } from "./people_search.js";
 
-const MOST = 120; // more would be too small; the leaderboard has all
-const LEAST_SHARE = 0.09; // of the largest radius, so that small contributions are visible
+const MOST = 120; // maximum number of bubbles; the leaderboard has all members
+const LEAST_SHARE = 0.09; // minimum radius, as a fraction of the largest, so that small contributions are visible
 const GAP = 4;
 const LARGEST = 90;
-const LARGEST_SCALE = 1.6; // pixels per unit: a few bubbles shall not fill the page
-const NAME_FROM = 26; // radius from which a name fits inside
+const LARGEST_SCALE = 1.6; // maximum pixels per unit, so that a few bubbles do not fill the page
+const NAME_FROM = 26; // minimum radius for a name inside
 const STEP = 0.35;
-const FEW = 4; // fewer need less room (participants.html reserves the same)
+const FEW = 4; // fewer bubbles need less space (participants.html reserves the same space)
 const HARDWARE = ["tpu", "large-gpu", "gpu", "apple", "cpu", "unknown"];
 
 // Packs circles around a center: adds x and y to [{ radius, ... }]. `ratio` is width over height.

@@ -1,14 +1,14 @@
-// The keys that move and zoom a chart along its axis. Pure: no element, no request.
+// Keys that move and zoom a chart along its axis. Pure functions without elements or requests.
 
-const STRIDE = 0.2; // of the visible range
+const STRIDE = 0.2; // length of a move, as a fraction of the visible range
 const ZOOM = 2;
-const LEAST = 0.01; // of the whole: the narrowest visible range
+const LEAST = 0.01; // narrowest visible range, as a fraction of the whole
 
 const FACTORS = { "+": 1 / ZOOM, "=": 1 / ZOOM, "-": ZOOM, _: ZOOM }; // with and without Shift
 const DIRECTIONS = { ArrowLeft: -1, ArrowRight: 1 };
 
-// Returns the visible range after a key, from the present one and the whole, each [from, to].
-// null: the whole; undefined: the key has no effect.
+// Returns the visible range after a key press, from the visible range and the whole range.
+// null: the whole range; undefined: the key has no effect.
 export function afterKey(key, [from, to], [first, last]) {
   if (key === "Home") return null;
   const whole = last - first;

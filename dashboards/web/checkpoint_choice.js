@@ -1,6 +1,6 @@
-// The best checkpoint to download, and the code that loads it. Pure: no element, no request.
+// The best checkpoint to download, and the code that loads it. Pure functions without elements or requests.
 
-const FEW_SAMPLES = 100; // of fewer, a single one changes the accuracy by more than a hundredth
+const FEW_SAMPLES = 100; // with fewer, a single sample changes the accuracy by more than 0.01
 
 const newest = (validations) => validations.reduce((one, other) => (other.evaluated_at >= one.evaluated_at ? other : one), validations[0]);
 

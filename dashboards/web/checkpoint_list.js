@@ -1,5 +1,5 @@
-// The list of checkpoints, the newest first: facts, downloads, and publications elsewhere. The best
-// one, or else the newest, is offered above the list, with the code that loads it.
+// The list of checkpoints, newest first, with downloads and external publications. Above the list, the
+// best checkpoint (or else the newest) is offered for download, with the code to load it.
 
 import { address, archived, get } from "./api.js";
 import { best, snippet } from "./checkpoint_choice.js";
@@ -65,9 +65,9 @@ function elsewhere({ location, place }) {
 export class CheckpointList {
   #element;
   #autoClass;
-  #items = new Map(); // by digest: an item that is kept does not close its list of files
+  #items = new Map(); // items by digest; a reused item keeps its list of files open
 
-  // `autoClass`: the class of transformers that loads the checkpoints.
+  // `autoClass`: the transformers class that loads the checkpoints.
   constructor(element, autoClass) {
     this.#element = element;
     this.#autoClass = autoClass;

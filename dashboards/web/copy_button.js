@@ -1,4 +1,4 @@
-// Buttons that copy the text of another element, which `data-copies` names.
+// Buttons that copy the text of the element named by `data-copies`.
 
 import { byId } from "./dom.js";
 import { t } from "./i18n.js";
@@ -12,7 +12,7 @@ async function copy(event) {
     await navigator.clipboard.writeText(byId(button.dataset.copies).textContent);
     button.textContent = t("join.copied");
   } catch {
-    window.getSelection().selectAllChildren(byId(button.dataset.copies)); // no clipboard without HTTPS
+    window.getSelection().selectAllChildren(byId(button.dataset.copies)); // the clipboard requires HTTPS
     button.textContent = t("join.selected");
   }
   setTimeout(() => {
@@ -20,7 +20,7 @@ async function copy(event) {
   }, SAID_MS);
 }
 
-// Adds the click handlers to all such buttons of the page.
+// Adds click handlers to all copy buttons of the page.
 export function makeCopyButtons() {
   for (const button of document.querySelectorAll("[data-copies]")) button.addEventListener("click", copy);
 }

@@ -1,4 +1,4 @@
-// The whole run as a small curve, with a line at the selected step and one for each milestone.
+// A small curve of the whole run, with a line at the selected step and a line per milestone.
 
 import { get } from "./api.js";
 import { drawing } from "./dom.js";
@@ -18,7 +18,7 @@ export class Course {
     this.#element = element;
   }
 
-  // Draws the curve up to the last step, in place of the server's drawing.
+  // Draws the curve up to the last step, and replaces the server's drawing.
   async draw(last, milestones) {
     const curve = await get("curve", { points: POINTS });
     if (!curve.step.length) return;

@@ -1,5 +1,5 @@
-// The points of a page's loss curve: thinned out by the server, and extended by the newest steps of
-// each overview without a request. Pure: no element, no request.
+// The points of a page's loss curve, downsampled by the server and extended by the newest steps in
+// each overview. Pure functions without elements or requests.
 
 export const COLUMNS = ["step", "loss", "samples", "samples_total", "completed_at"];
 const LEAST_LOSS = 1e-3; // a logarithmic axis has no zero
@@ -11,7 +11,7 @@ export function follows(curve, era, recent) {
   return curve.era === era && last !== undefined && recent.step.length > 0 && recent.step[0] <= last + 1;
 }
 
-// Returns the curve with the newest steps in place of its own. The smoothed loss continues from the
+// Returns the curve with its newest steps replaced by `recent`. The smoothed loss continues from the
 // last point before them, and the usual range is extended to include them.
 export function continued(curve, recent) {
   const kept = curve.step.findLastIndex((step) => step < recent.step[0]) + 1;
@@ -34,7 +34,7 @@ export function within(curve, column, [low, high]) {
   return [...curve[column].keys()].filter((place) => curve[column][place] >= low && curve[column][place] <= high);
 }
 
-// Returns the range of the losses at these indices, with a margin; null without any.
+// Returns the range of the losses at these indices, with a margin; null without indices.
 function rangeAt(curve, places) {
   if (!places.length) return null;
   const losses = places.map((place) => curve.loss[place]);
@@ -43,7 +43,7 @@ function rangeAt(curve, places) {
   return [low - margin, high + margin];
 }
 
-// Returns the loss axis's range as Plotly takes it: after the first drop, or of the points at
+// Returns the range of the loss axis for Plotly: after the initial drop, or of the points at
 // `places`; undefined: the whole curve.
 export function lossRange(curve, isWhole, isLogarithmic, places = null) {
   const range = places ? rangeAt(curve, places) : !isWhole && curve.usual;

@@ -1,4 +1,4 @@
-// The visible part of the loss curve for people who cannot see it: as a sentence and as a table.
+// The visible part of the loss curve as a sentence and as a table, for screen readers.
 
 import { element } from "./dom.js";
 import * as format from "./format.js";
@@ -6,13 +6,13 @@ import { t } from "./i18n.js";
 
 const MOST_ROWS = 30;
 
-// Chooses at most so many items, evenly spread, with the first and the last.
+// Chooses at most `most` items, evenly spread, including the first and the last.
 export function thinned(places, most = MOST_ROWS) {
   if (places.length <= most) return places;
   return Array.from({ length: most }, (_, index) => places[Math.round((index * (places.length - 1)) / (most - 1))]);
 }
 
-// Describes how the loss, smoothed if the curve is, changed over these points.
+// Describes the change of the loss (smoothed, if available) over these points.
 export function sentence(curve, places) {
   if (!places.length) return "";
   const losses = curve.smoothed ?? curve.loss;

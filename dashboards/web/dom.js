@@ -1,4 +1,4 @@
-// Making and changing elements. Nothing here takes markup, so text that people wrote stays text.
+// Functions to create and change elements. They accept no markup, so users' text remains text.
 
 export const byId = (id) => document.getElementById(id);
 
@@ -8,13 +8,13 @@ export function setText(id, value) {
   if (node && node.textContent !== value) node.textContent = value;
 }
 
-// Shows a formatted figure, or a text on why there is none.
+// Shows a formatted figure, or the reason why it is missing.
 export function setFigure(id, value, format, reason) {
   setText(id, value === null ? reason : format(value));
   byId(id).classList.toggle("reason", value === null);
 }
 
-// Makes an element; `properties` are DOM properties, or attributes `data-...` and `aria-...`.
+// Creates an element; `properties` are DOM properties, or attributes `data-...` and `aria-...`.
 export function element(tag, properties = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
@@ -26,7 +26,7 @@ export function element(tag, properties = {}, ...children) {
   return node;
 }
 
-// Makes an SVG element with these attributes.
+// Creates an SVG element with these attributes.
 export function drawing(tag, attributes = {}, ...children) {
   const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
   for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);

@@ -21,7 +21,7 @@ function row(validation) {
   );
 }
 
-// A line breaks where the set of samples changes, because losses on different sets do not compare.
+// A line breaks where the set of samples changes, because losses on different sets are not comparable.
 function broken(rows, value) {
   return rows.flatMap((each, index) => {
     const other = index > 0 && rows[index - 1].set_sha256 !== each.set_sha256;

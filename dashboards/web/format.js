@@ -1,10 +1,10 @@
-// Numbers, sizes and times as the page's language writes them.
+// Formats numbers, sizes and times in the page's language.
 
 import { language } from "./i18n.js";
 
 export const number = (options) => new Intl.NumberFormat(language, options);
 const whole = number({ maximumFractionDigits: 0 });
-const compactDisplay = language === "bn" ? "long" : "short"; // few know its short lakh
+const compactDisplay = language === "bn" ? "long" : "short"; // the short form of lakh is little known
 const compact = number({ notation: "compact", compactDisplay, maximumFractionDigits: 1 });
 const decimals = number({ minimumFractionDigits: 3, maximumFractionDigits: 3 });
 const significant = number({ maximumSignificantDigits: 3 });
@@ -19,7 +19,7 @@ export const count = orNothing((value) => whole.format(value));
 export const large = orNothing((value) => (value < 100_000 ? whole : compact).format(value));
 export const decimal = orNothing((value) => number({ maximumFractionDigits: 1 }).format(value));
 export const loss = orNothing((value) => decimals.format(value));
-export const score = loss; // of a task's metric
+export const score = loss; // the format of a task's metric
 export const perSecond = orNothing((value) => significant.format(value));
 export const perplexity = orNothing((value) => significant.format(value));
 export const share = orNothing((value) => percent.format(value));
@@ -53,7 +53,7 @@ export const hours = orNothing((seconds) =>
   ),
 );
 
-// Formats how long ago a moment was; a moment ahead of this machine's clock counts as now.
+// Formats the age of a time; a time ahead of this machine's clock counts as now.
 export const ago = orNothing((unixSeconds, now = Date.now() / 1000) => {
   const seconds = Math.min(0, unixSeconds - now);
   const [unit, length] = unitOf(Math.abs(seconds));

@@ -1,4 +1,4 @@
-// The time machine: a scrubber over the whole run, by slider, keys, number or milestone. Its step stands in the address.
+// The time machine: selects a step by slider, keys, number or milestone. The URL contains the selected step.
 
 import { get } from "./api.js";
 import { Course } from "./course.js";
@@ -10,10 +10,10 @@ import { milestoneText } from "./milestone_marks.js";
 import { Moments } from "./moments.js";
 import { showMoment } from "./moment_view.js";
 
-const PLAY_MS = 400; // between two steps of playing
-const PLAY_STEPS = 150; // steps of playing for the whole run
-const LATE_STEPS = 20; // newest steps, whose reports may still arrive
-const REDRAW_MS = 30_000; // between two drawings of the curve, while the run continues
+const PLAY_MS = 400; // interval between steps during playback
+const PLAY_STEPS = 150; // number of steps to play the whole run
+const LATE_STEPS = 20; // number of newest steps whose reports may still arrive
+const REDRAW_MS = 30_000; // interval between drawings of the curve while the run continues
 
 const slider = byId("step");
 const course = new Course(byId("strip"));
@@ -24,14 +24,14 @@ let era = null;
 let drawnAt = -Infinity;
 let drawnLast = 0;
 let playing = null;
-let following = !location.hash; // shows the newest step, until the reader moves
+let following = !location.hash; // true until the reader selects a step: the newest step is shown
 
 function showProblem(text) {
   byId("problem").textContent = text;
   byId("problem").hidden = !text;
 }
 
-// Shows the selected step; an answer for a step that is no longer selected is dropped.
+// Shows the selected step; responses for steps that are no longer selected are discarded.
 async function show() {
   const step = Number(slider.value);
   course.show(step);

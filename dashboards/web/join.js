@@ -1,5 +1,5 @@
-// The page on joining: copies commands, and shows those of an invite link. The code is in the URL's
-// fragment, which browsers do not send; a request's body asks the coordinator for the code's state.
+// The join page: copies commands, and shows the commands for an invite link. The code is in the URL's
+// fragment, which browsers do not send; a POST request asks the coordinator for the code's state.
 
 import { get, post } from "./api.js";
 import { makeCopyButtons } from "./copy_button.js";

@@ -58,7 +58,7 @@ function watch() {
   }, SILENCE_MS);
 }
 
-// Opens the only stream. Browsers reopen a stream that breaks off, but not one that was refused.
+// Opens the page's only stream. Browsers reopen a broken stream, but not a refused one.
 function open() {
   clearTimeout(again);
   source?.close();

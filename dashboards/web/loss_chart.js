@@ -10,25 +10,25 @@ import { groupText, grouped, marked, reached } from "./milestone_marks.js";
 import { OPTIONS, axis, color, layout, loadPlotly, onColorsChange } from "./plotly.js";
 
 const POINTS = 1000;
-const REDRAW_MS = 5_000; // the shortest time between two drawings for new steps
-const GROWN = 2; // when points have doubled, the curve is fetched again, thinned out and smoothed
-const APART = 0.02; // of the axis: milestones that are closer share a mark
-const LANE = 0.03; // the marks' height in the chart: below curve, checkpoints and names of phases
+const REDRAW_MS = 5_000; // minimum interval between two drawings for new steps
+const GROWN = 2; // growth in points after which the curve is fetched again, downsampled and smoothed
+const APART = 0.02; // fraction of the axis within which milestones share a mark
+const LANE = 0.03; // the marks' vertical position: below curve, checkpoints and phase names
 const AXES = { step: "overview.global_steps", samples_total: "overview.samples_seen", completed_at: "overview.time" };
 
 export class LossChart {
   #element;
   #note;
   #choices;
-  #details; // the table
-  #range = null; // of the x axis, chosen by keys, in its column's unit; null: all
-  #moves = 0; // by keys: each replaces the mouse's choice of a range
+  #details; // the element with the table
+  #range = null; // range of the x axis chosen by keys, in the column's unit; null: all
+  #moves = 0; // number of moves by keys; each replaces the range chosen by mouse
   #curve = null;
-  #fetched = 0; // points in the last answer
+  #fetched = 0; // number of points in the last response
   #validations = [];
   #checkpoints = [];
   #milestones = [];
-  #era = null; // of the milestones
+  #era = null; // era of the milestones
   #phases = [];
   #known = ""; // identifies these validations, checkpoints and milestones
   #drawn = "";
@@ -54,7 +54,7 @@ export class LossChart {
     onColorsChange(() => this.#attempt(() => this.#draw(true)));
   }
 
-  // Updates the chart by a new overview.
+  // Updates the chart from a new overview.
   async follow(overview) {
     if (this.#busy) return;
     this.#busy = true;
@@ -65,7 +65,7 @@ export class LossChart {
     this.#busy = false;
   }
 
-  // Runs an action, and shows its error if it fails.
+  // Runs an action, and shows the error if the action fails.
   async #attempt(action) {
     try {
       await action();
@@ -260,7 +260,7 @@ export class LossChart {
     return grouped(placed.filter(({ at }) => at !== null), APART * (values.at(-1) - values[0]));
   }
 
-  // The milestones have an axis of their own, so that they form a row whatever the loss is.
+  // Milestones have a separate axis, so that they form a row independent of the loss.
   #milestoneTrace(groups) {
     return {
       x: this.#x(groups.map(([first]) => first.at)),
@@ -296,7 +296,7 @@ export class LossChart {
     });
   }
 
-  // A thin line where a phase begins, between the last step of the previous phase and its first.
+  // A thin line where a phase begins, between the last step of a phase and the first of the next.
   #phaseMarks(axisName) {
     const marks = this.#phases.slice(1).flatMap((phase) => {
       const [x] = this.#x([place(this.#curve, axisName, phase.from_step + 0.5)]);
@@ -322,7 +322,7 @@ export class LossChart {
     const { step } = this.#curve;
     const seen = this.#seen();
     this.#element.tabIndex = 0;
-    this.#element.setAttribute("role", "application"); // screen readers pass its arrow keys on
+    this.#element.setAttribute("role", "application"); // screen readers pass on arrow keys
     this.#element.setAttribute("aria-label", sentence(this.#curve, seen));
     this.#element.firstElementChild.setAttribute("aria-hidden", "true");
     this.#element.dataset.steps = String(step.at(-1));

@@ -1,4 +1,4 @@
-// One member: contribution, the fate of all samples, devices, days, stays, and the certificate.
+// The page of a member: contribution, lost samples, devices, days, sessions, and the certificate.
 
 import { address, get } from "./api.js";
 import { drawDays, lostOf } from "./day_bars.js";
@@ -157,7 +157,7 @@ async function refresh() {
   try {
     const about = `participants/${encodeURIComponent(number || "0")}`;
     const [member, curve] = await Promise.all([get(about), get("curve", { points: CURVE_POINTS })]);
-    byId("member-loading").hidden = true; // together with the content that replaces it
+    byId("member-loading").hidden = true; // replaced by the content
     byId("member").hidden = false;
     for (const show of [showNumbers, showLosses, showDays, showDevices, showStays, showCertificate]) show(member);
     showCurve(member, curve);

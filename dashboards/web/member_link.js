@@ -1,4 +1,4 @@
-// Returns the link to a member's page; its name (in archives, one per language) is in the template.
+// Returns the link to a member's page; the template has the file name (in archives, per language).
 
 import { byId } from "./dom.js";
 

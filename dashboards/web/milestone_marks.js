@@ -1,9 +1,9 @@
-// Milestones in words and as marks on a chart. Pure: no element, no request.
+// Milestones as text and as marks on a chart. Pure functions without elements or requests.
 
 import * as format from "./format.js";
 import { t } from "./i18n.js";
 
-const MOST_LINES = 8; // of one mark's tooltip; the history page lists all
+const MOST_LINES = 8; // maximum number of lines in a tooltip; the history page lists all milestones
 const LEAST_SAMPLES = 1000; // as in coordinator/statistics/milestones.py
 
 export function milestoneText({ kind, value }) {
@@ -20,13 +20,13 @@ export function grouped(placed, least) {
   return groups;
 }
 
-// Returns a mark's tooltip: its group in lines of HTML, with numbers and our own texts only.
+// Returns a mark's tooltip: the group in lines of HTML, with numbers and the page's own texts only.
 export function groupText(group) {
   const lines = group.slice(0, MOST_LINES).map((each) => `${milestoneText(each)} · ${t("curve.step", { step: format.count(each.step) })}`);
   return [...lines, ...(group.length > MOST_LINES ? ["…"] : [])].join("<br>");
 }
 
-// The last milestone of samples: of a run with so many samples, and among these milestones.
+// The last sample milestone: `reached` by a number of samples, `marked` among milestones.
 export const reached = (samples) => (samples < LEAST_SAMPLES ? 1 : 10 ** (String(samples).length - 1));
 export const marked = (milestones) =>
   Math.max(0, ...milestones.filter(({ kind }) => kind === "samples" || kind === "first-step").map(({ value }) => value));

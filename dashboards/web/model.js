@@ -1,4 +1,4 @@
-// The page on the model: questions to it, and its evaluations and checkpoints as they arrive.
+// The model page: questions to the model, and its evaluations and checkpoints as they arrive.
 
 import { get } from "./api.js";
 import { fewSamples } from "./checkpoint_choice.js";
@@ -16,7 +16,7 @@ const chart = new EvaluationChart();
 const taskCharts = new TaskCharts();
 const form = byId("try");
 const checkpoints = new CheckpointList(byId("checkpoints"), form.dataset.auto);
-let steps = (form.dataset.steps.match(/\d+/g) ?? []).map(Number); // of checkpoints to ask, in order
+let steps = (form.dataset.steps.match(/\d+/g) ?? []).map(Number); // steps of the checkpoints to ask, in order
 let asked = ""; // the sentence whose answers are shown
 let known = "";
 
@@ -25,7 +25,7 @@ function showProblem(text) {
   byId("try-problem").hidden = !text;
 }
 
-// Adds a place for a step's answer, and fills it when the answer arrives; the newest comes first.
+// Adds a placeholder for a step's answer, filled when the answer arrives; the newest step is first.
 async function showAnswer(text, step) {
   const name = t(step === steps.at(-1) ? "model.newest" : "model.at_step", { step: format.count(step) });
   const place = element("article", { className: "answer", "data-step": String(step) }, element("h3", {}, name));

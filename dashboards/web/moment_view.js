@@ -1,4 +1,4 @@
-// The view of one moment of the run. Names are inserted as text, never as markup.
+// The view of a global step. Names are inserted as text, never as markup.
 
 import { byId, element, setFigure, setText } from "./dom.js";
 import * as format from "./format.js";
@@ -75,7 +75,7 @@ function showNumbers(moment) {
   setText("averaging", moment.groups.length ? seconds(averaging) : t("history.none_averaged"));
 }
 
-// Shows a moment; null: nobody reported that step.
+// Shows a moment; null: nobody reported the step.
 export function showMoment(step, moment) {
   const place = byId("moment");
   place.hidden = moment === null;

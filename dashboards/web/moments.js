@@ -4,7 +4,7 @@ import { get } from "./api.js";
 
 const STEPS_PER_CHUNK = 100;
 const KEPT = 40;
-const FRESH_MS = 10_000; // for which a chunk that may still change is cached
+const FRESH_MS = 10_000; // cache time of a chunk that may still change
 
 export class Moments {
   #chunks = new Map(); // number -> { asked, answer }
@@ -14,7 +14,7 @@ export class Moments {
     const number = Math.floor((step - 1) / STEPS_PER_CHUNK);
     const growing = (number + 1) * STEPS_PER_CHUNK > newest - STEPS_PER_CHUNK;
     const found = await this.#find(number, step, growing ? FRESH_MS : Infinity);
-    return found ?? (growing ? this.#find(number, step, 0) : null); // it may be new
+    return found ?? (growing ? this.#find(number, step, 0) : null); // the step may be new
   }
 
   forget() {
@@ -55,7 +55,7 @@ export function people(moment) {
   return [...found.values()].sort((one, other) => other.samples - one.samples || (one.member < other.member ? -1 : 1));
 }
 
-// Returns the members' names for indices in the list of devices, each once.
+// Returns the members' names for indices in the list of devices, without duplicates.
 export function names(moment, indexes) {
   return [...new Set(indexes.map((index) => moment.devices[index].member))];
 }

@@ -9,7 +9,7 @@ import { LossChart } from "./loss_chart.js";
 import { showShares } from "./shares.js";
 import { showVerdict } from "./verdict.js";
 
-const AGES_MS = 10_000; // between two updates of how old the figures are
+const AGES_MS = 10_000; // interval between updates of the figures' age
 const chartParts = ["chart", "chart-choices", "chart-note", "chart-details", "chart-told"];
 const chart = new LossChart(...chartParts.map(byId));
 
@@ -19,7 +19,7 @@ function showBatch(progress, isStale) {
   setText("batch-samples", t("overview.samples", { n: format.count(samples) }, samples));
   setText("batch-target", t("overview.of_target", { n: format.count(target) }));
   const waiting = progress.peers === 0 ? t("overview.waiting_for_peers") : "";
-  const eta = isStale ? null : progress.eta_s; // an old forecast is of no use
+  const eta = isStale ? null : progress.eta_s; // no estimate from old figures
   setText("eta", eta === null ? waiting : t("overview.left", { duration: format.duration(eta) }));
   byId("batch").max = target;
   byId("batch").value = Math.min(samples, target);
@@ -51,7 +51,7 @@ function showTiles(overview) {
   setText("samples", format.large(totals.samples));
 }
 
-// Greys old figures and shows their age: the keeper's while it is silent, all without a connection.
+// Greys out old figures and shows their age: the keeper's if it is silent, all without a connection.
 function showAges(state, overview) {
   const keeperAt = state === "stale" ? overview?.progress.updated_at : null;
   const takenAt = state === "disconnected" ? overview?.taken_at : null;
@@ -62,7 +62,7 @@ function showAges(state, overview) {
   }
 }
 
-// Shows a list of facts, or a text that there are none.
+// Shows a list of facts, or a text if there are none.
 function toggle(name, isThere) {
   byId(`no-${name}`).hidden = isThere;
   byId(name).hidden = !isThere;
@@ -105,7 +105,7 @@ function showDonated(donated) {
   showShares(byId("donated"), rows);
 }
 
-// Describes a contribution: samples, or the averaged bytes of members who only average.
+// Describes a contribution: samples, or the averaged bytes of members without samples.
 function contributionText(row) {
   const now = row.online ? t("overview.now", { rate: format.perSecond(row.samples_per_second) }) : t("overview.offline");
   if (row.samples === 0 && row.averaged_bytes > 0) {

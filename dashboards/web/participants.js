@@ -1,4 +1,4 @@
-// The page of all members: bubbles and leaderboard, and a timeline of stays.
+// The page of all members: bubbles, leaderboard, and a timeline of sessions.
 
 import { get, now, pages } from "./api.js";
 import { drawBubbles, drawLegend } from "./bubbles.js";
@@ -11,8 +11,8 @@ import { found, isOnline } from "./people_search.js";
 import { drawTimeline } from "./timeline.js";
 
 const REFRESH_MS = 10_000;
-const MOST_ROWS = 80; // of the timeline
-const FIRST_PLACES = 25; // of the leaderboard, until the reader asks for all
+const MOST_ROWS = 80; // maximum number of rows in the timeline
+const FIRST_PLACES = 25; // number of leaderboard rows until the reader shows all
 const board = byId("board-choices").elements;
 const timeline = byId("timeline-choices").elements;
 let everybody = [];
@@ -27,7 +27,7 @@ async function all(parameters) {
   return found;
 }
 
-// A cell with a number, one that phones hide, the mark of members online, a row of the leaderboard.
+// Create a numeric cell, a numeric cell that phones hide, an online mark, and a leaderboard row.
 const numeric = (text) => element("td", { className: "numeric" }, text);
 const wide = (text) => element("td", { className: "numeric wide" }, text);
 const here = () => element("span", { className: "here", role: "img", "aria-label": t("participants.online"), title: t("participants.online") });
@@ -49,7 +49,7 @@ function row(each) {
   );
 }
 
-// Members without a rank are shown only in a search, or if only those online are shown.
+// Members without a rank are shown only in a search, or if the list is limited to online members.
 function chosen() {
   const isAsked = board.online.checked || board.find.value.trim() !== "";
   const rows = board.online.checked ? ranked.filter(isOnline) : ranked;
@@ -85,7 +85,7 @@ async function showBubbles() {
   setText("online", t("participants.online_of", online));
 }
 
-// Returns a row for each member, the one seen last first.
+// Returns a row for each member, the most recently seen first.
 function rowsOf(stays) {
   const byMember = new Map();
   stays.member.forEach((number, index) => {

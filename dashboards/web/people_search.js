@@ -1,6 +1,6 @@
-// Search among the members by part of a name or by a device's number. Pure: no element, no request.
+// Search of members by part of a name or by device number. Pure functions without elements or requests.
 
-const ACCENTS = /[\u0300-\u036f]/g; // of Latin, Greek and Cyrillic letters, not of other scripts
+const ACCENTS = /[\u0300-\u036f]/g; // combining marks of Latin, Greek and Cyrillic letters, not of other scripts
 const folded = (text) => text.normalize("NFKD").replace(ACCENTS, "").toLowerCase().trim();
 
 // Returns members with this text in the name, or a device number ("12", "#12"); all if it is empty.
@@ -13,5 +13,5 @@ export function found(participants, text) {
 
 export const isOnline = (each) => each.active.length > 0;
 
-// Sorts members who are online first, and else keeps the order.
+// Moves online members to the front, and otherwise keeps the order.
 export const onlineFirst = (participants) => [...participants.filter(isOnline), ...participants.filter((each) => !isOnline(each))];

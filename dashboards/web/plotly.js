@@ -2,7 +2,7 @@
 
 let library;
 
-// Loads the library, which the server has from Plotly's wheel and browsers cache.
+// Loads the library, which the server takes from Plotly's wheel and browsers cache.
 export function loadPlotly() {
   library ??= new Promise((resolve, reject) => {
     const script = document.createElement("script");
@@ -19,7 +19,7 @@ export function loadPlotly() {
   return library;
 }
 
-// Returns a color of the style by its custom property.
+// Returns the color of a custom property.
 export function color(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }

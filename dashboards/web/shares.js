@@ -1,4 +1,4 @@
-// A list of names with values and bars for shares. Rows are reused, and only differences changed.
+// A list of names with values and bars for shares. Rows are reused, and only changed values are updated.
 
 import { element } from "./dom.js";
 

@@ -1,4 +1,4 @@
-// Tabs as WAI-ARIA's authoring practices have them: the arrow keys, Home and End choose, and Tab leads into the panel.
+// Tabs according to the WAI-ARIA Authoring Practices: arrow keys, Home and End select, Tab enters the panel.
 
 const STEPS = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -1, ArrowDown: 1 };
 

@@ -1,4 +1,4 @@
-// The timeline: a row for each member or device, a bar for each stay. CSS mirrors it for RTL.
+// The timeline: a row for each member or device, a bar for each session. CSS mirrors the chart for RTL.
 
 import { element } from "./dom.js";
 import * as format from "./format.js";
@@ -6,7 +6,7 @@ import { language, t } from "./i18n.js";
 
 const TICKS = 5;
 
-// Returns the position of a moment between two others, in per cent.
+// Returns the position of a time between two others, in percent.
 export function percent(at, since, until) {
   return (100 * (Math.min(until, Math.max(since, at)) - since)) / Math.max(1, until - since);
 }
@@ -17,7 +17,7 @@ export function drawTimeline(container, rows, since, until) {
   container.replaceChildren(...(rows.length ? [list] : [])); // without rows, no axis
 }
 
-// Returns a time format just fine enough for neighbouring ticks to differ.
+// Returns the coarsest time format in which neighbouring ticks differ.
 function tickOptions(seconds) {
   if (seconds > 2 * 86_400) return { month: "short", day: "numeric" };
   const minutes = { hour: "2-digit", minute: "2-digit" };

@@ -32,7 +32,7 @@ function reasonText({ verdict, taken_at: now, whole }) {
   });
 }
 
-// Names the checkpoint to return to and the command; only operators know its directory.
+// Names the checkpoint to return to and the command; only operators know the run's directory.
 function returnText({ step, is_before: isBefore }) {
   if (step === null) return t("verdict.alarm.no_checkpoint");
   const values = { step: format.count(step), command: `manyhands coordinator rewind DIR ${step}` };
@@ -47,7 +47,7 @@ function showAlarms(alarms) {
     return point === null ? since : `${since} ${returnText(point)}`;
   });
   const list = byId("alarms");
-  if (list.textContent === texts.join("")) return; // else screen readers would repeat it
+  if (list.textContent === texts.join("")) return; // otherwise screen readers would repeat the list
   list.replaceChildren(...texts.map((text) => element("li", {}, text)));
   list.hidden = texts.length === 0;
 }
@@ -63,7 +63,7 @@ function showWhole({ step, total_steps: total, began_at: began, ends_at: ends })
 
 export function showVerdict(overview) {
   showWhole(overview.whole);
-  if (archived) return; // an archive's page itself says that nothing changes
+  if (archived) return; // an archive's page states that nothing changes
   const { state } = overview.verdict;
   byId("verdict").dataset.state = state;
   setText("verdict-state", t(`verdict.${state}`));

@@ -248,6 +248,6 @@ def test_the_switch_turns_it_off(page: Page, tmp_path: Path) -> None:
     with served(tmp_path, try_it=False) as (run, server):
         run.add_checkpoint(10)
         page.goto(f"{server.url}model")
-        expect(page.locator("#try-off")).to_have_text("This run's model answers no visitors.")
+        expect(page.locator("#try-off")).to_have_text("Visitors cannot try this run's model.")
         expect(page.locator("#checkpoints > li .digest")).to_contain_text("ab" * 32)
         expect(page.locator("#try")).to_be_hidden()

@@ -1,4 +1,4 @@
-"""An administrator's request: its login, its form, and the page sent in response."""
+"""Request handling shared by the administrators' pages: authentication, forms, and rendering."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from dashboards import ADMIN, WEB, english
 from peer.runtime.console import format_age
 
 templates = Environment(loader=FileSystemLoader([ADMIN, WEB]), autoescape=True, undefined=StrictUndefined)
-templates.globals["t"] = english  # used by the parts shared with public pages
+templates.globals["t"] = english  # English texts for template parts shared with public pages
 templates.filters["age"] = lambda at: format_age(at, time.time()) or "never"
 
 
@@ -46,7 +46,7 @@ Page = Callable[..., Awaitable[Response]]
 
 @dataclass(frozen=True)
 class AdminRequest:
-    """A request of a logged-in administrator."""
+    """A request from a logged-in administrator."""
 
     request: Request
     web: WebState
@@ -58,7 +58,7 @@ class AdminRequest:
 
     @property
     def run(self) -> Administration:
-        """The administrative actions, with this administrator as the actor."""
+        """The administrative actions; the audit log names this administrator as the actor."""
         services = self.web.services
         return Administration(services.database, services.membership, f"web:{self.login.name}", services.clock)
 
@@ -72,7 +72,7 @@ class AdminRequest:
 
 
 async def admin_request(request: Request, web: Web) -> AdminRequest:
-    """Authenticate a request (a FastAPI dependency). Raises `LoginNeededError` without a valid login."""
+    """Authenticate a request (FastAPI dependency). Raises `LoginNeededError` without a login."""
     require_privacy(request)
     token = token_of(request)
     login = await asyncio.to_thread(web.login_desk.administrators.login_of, token) if token else None

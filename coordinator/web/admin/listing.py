@@ -1,4 +1,4 @@
-"""Searchable, paginated lists for the administrators' pages, driven by URL parameters; no JavaScript."""
+"""Searchable, paginated lists for the administrators' pages, controlled by URL parameters."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ MAX_SEARCH_CHARS, MAX_PAGE = 100, 10_000
 
 @dataclass(frozen=True)
 class Listing:
-    """The requested part of a list: a page of the rows that contain a search text."""
+    """One page of a list, restricted to rows that contain the search text."""
 
     search: str = ""
     page: int = 1
-    member: str = ""  # member whose rows are shown, or "" for all members
+    member: str = ""  # name of the member whose rows are shown; "" for all members
 
     @classmethod
     def asked_for(cls, request: Request) -> Listing:
@@ -37,11 +37,11 @@ class Listing:
 
     @property
     def limit(self) -> int:
-        """The number of rows to read: one more than shown, to detect whether another page follows."""
+        """The number of rows to read: one more than shown, to detect a next page."""
         return PAGE_ROWS + 1
 
     def shown(self, rows: Sequence[Any]) -> dict[str, Any]:
-        """Return the values with which a template shows rows that were read with `limit` and `offset`."""
+        """Return the template's values for rows that were read with `limit` and `offset`."""
         return {"listing": self, "rows": rows[:PAGE_ROWS], "has_more": len(rows) > PAGE_ROWS}
 
     def address(self, page: int) -> str:

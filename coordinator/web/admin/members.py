@@ -1,4 +1,4 @@
-"""Administrators' pages about members, without scripts; templates escape all text."""
+"""The administrators' pages about members and devices; templates escape all text."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def log_in(request: Request, web: Web) -> Response:
 
 @router.post("/logout")
 async def log_out(visit: Who, _form: Form) -> Response:
-    """End the login in the browser and on the server."""
+    """Invalidate the login on the server, and delete its cookie."""
     await asyncio.to_thread(visit.web.login_desk.administrators.log_out, token_of(visit.request))
     answer = RedirectResponse("/admin/login", 303)
     clear_cookie(visit.request, answer)
@@ -67,7 +67,7 @@ async def log_out(visit: Who, _form: Form) -> Response:
 
 @router.get("")
 async def members(visit: Who) -> Response:
-    """List all members, with forms for actions on them."""
+    """List the members, with forms to invite, rename, revoke or erase a member."""
     return await _members(visit)
 
 
@@ -94,7 +94,7 @@ def number(text: str) -> float:
 
 @router.get("/devices")
 async def devices(visit: Who) -> Response:
-    """List the devices of one or all members."""
+    """List the devices of one member or of all members."""
     return await _devices(visit)
 
 
@@ -147,7 +147,7 @@ def _contains(texts: Iterable[str], search: str) -> bool:
 
 
 async def _devices(visit: AdminRequest, status: int = 200, member: str | None = None, **values: Any) -> Response:
-    """Show the devices of `member`, or those selected by the URL's parameters if `member` is None."""
+    """Show the devices of `member`; if it is None, the URL's parameters select the devices."""
     listing = Listing.asked_for(visit.request) if member is None else Listing(member=member)
     part = (listing.member, listing.limit, listing.offset, listing.search)
     found = await asyncio.to_thread(device_rows, visit.web.database, *part)
@@ -172,11 +172,11 @@ def _on_quarantines(_form: Fields) -> tuple[Page, str]:
 
 def _erase(run: Administration, form: Fields) -> None:
     if form["name"] != form["confirmation"]:
-        raise ConfigError("To erase a member, type the very same name again.")
+        raise ConfigError("To erase a member, type exactly the same name again.")
     run.erase(form["name"])
 
 
-# Each form: its address, its page, and its action.
+# Each form: its path, the form's page with the URL to redirect to, and the action.
 FORMS: Sequence[tuple[str, Callable[[Fields], tuple[Page, str]], Act]] = (
     ("revoke", _on_members, lambda run, form: run.revoke(form["name"], form["reason"])),
     ("display-name", _on_members, lambda run, form: run.show_as(form["name"], form["display_name"])),

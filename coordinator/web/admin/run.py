@@ -1,4 +1,4 @@
-"""Administrators' pages about the run: checkpoints, returning to one, and steering the live run."""
+"""The administrators' pages about the run: checkpoints, rewinding, and steering."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ router = APIRouter(prefix="/admin", include_in_schema=False)
 
 SHOWN_ANNOUNCEMENTS = 20
 Count = Annotated[int, Field(ge=0, le=2**40)]
-SUSPECT = "suspect-"  # prefix of the form fields that select devices to quarantine, followed by the device id
+SUSPECT = "suspect-"  # prefix of form fields, followed by the id of a device to quarantine
 Step = Annotated[int, Query(ge=0, le=2**40)]
 
 
 @router.get("/checkpoints")
 async def checkpoints(visit: Who, step: Step | None = None) -> Response:
-    """List the checkpoints; for a given step, also the later contributors and the form to return to it."""
+    """List the checkpoints; with `step`, also the contributors since then and the rewind form."""
     return await _checkpoints(visit, step=step)
 
 
 @router.post("/rewind")
 async def rewind(visit: Who, form: Form) -> Response:
-    """Undo all steps after a checkpoint's step, which the user must type again to confirm."""
+    """Undo all steps after a checkpoint; to confirm, the user types the checkpoint's step again."""
     step, web = form["step"], visit.web
     suspects = [name.removeprefix(SUSPECT) for name in form if name.startswith(SUSPECT)]
 
@@ -46,7 +46,7 @@ async def rewind(visit: Who, form: Form) -> Response:
 
 
 class SteeringRequest(BaseModel):
-    """A steering action and its arguments: the step to stop at, changes from a step on, or an announcement."""
+    """A steering action with its arguments: a final step, changed settings, or an announcement."""
 
     act: Act
     step: Count | None = None
@@ -56,10 +56,10 @@ class SteeringRequest(BaseModel):
     compression: Annotated[str, Field(max_length=32)] | None = None
     powersgd_rank: Count | None = None
     text: Annotated[str, Field(max_length=1000)] = ""
-    confirmed: bool = False  # True if the user has seen the consequences of the change
+    confirmed: bool = False  # True if the user has confirmed the consequences of the change
 
     def take(self, steersman: Steersman) -> str:
-        """Perform the action; return a description of its consequences. Raises `ConfigError` if refused."""
+        """Perform the action; return its consequences as text. Raises `ConfigError` if refused."""
         if self.act == "pause":
             return steersman.pause()
         if self.act == "resume":
@@ -79,7 +79,7 @@ async def steering(visit: Who) -> Response:
 
 @router.post("/steer")
 async def steer(visit: Who, form: Form) -> Response:
-    """Perform an action from a form; empty fields are ignored."""
+    """Perform the steering action from a form; empty fields are ignored."""
     fields = {name: value for name, value in form.items() if value}
 
     def take(run: Administration) -> None:
@@ -122,7 +122,7 @@ async def _steering(
         status,
         helm=helm,
         chooses=helm.chooses(config),
-        orders=helm.orders[-MAX_CHANGES:],  # all scheduled changes and the current one
+        orders=helm.orders[-MAX_CHANGES:],  # the current change and all scheduled changes
         announcements=said[::-1][:SHOWN_ANNOUNCEMENTS],
         asked=asked or {},
         compressions=() if averaging.sends_sparse else OFFERED,

@@ -1,4 +1,4 @@
-"""The public API of evaluations: each task's curve over checkpoints, and reports from evaluators."""
+"""The public API for evaluations: results per task and checkpoint, and evaluators' reports."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ router = APIRouter(prefix="/api/v1", tags=["run"])
 
 
 class Measure(BaseModel):
-    """The mean and standard deviation of one measure over the valid seeds."""
+    """The mean and standard deviation of one metric over the valid seeds."""
 
     mean: float | None
     std: float | None
 
 
 class EvaluationPoint(BaseModel):
-    """The results of a task on the checkpoint of a step; times are Unix times in seconds."""
+    """The results of a task on one checkpoint; `evaluated_at` is a Unix time in seconds."""
 
     step: int
     manifest_sha256: str
@@ -39,7 +39,7 @@ class EvaluationPoint(BaseModel):
     std: float | None
     seeds: int
     failed_seeds: int
-    values: list[float]  # one value per valid seed
+    values: list[float]  # the task's metric for each valid seed
     metrics: dict[str, Measure]
     examples: int
     evaluator: str
@@ -57,7 +57,7 @@ class TaskCurve(BaseModel):
     task_sha256: str
     references: list[Reference]
     points: list[EvaluationPoint]
-    probes: list[ProbeResult]  # probes of the newest point
+    probes: list[ProbeResult]  # results of the probes on the newest evaluated checkpoint
     config: Task
 
 
@@ -77,13 +77,13 @@ class Taken(BaseModel):
 
 
 def evaluations_of(snapshot: Snapshot, tasks: Sequence[Task]) -> Evaluations:
-    """Return the results of the run's checkpoints on its tasks."""
+    """Return the results of all checkpoints on the run's tasks."""
     return Evaluations(era=snapshot.era, tasks=[TaskCurve(**each) for each in curves(tasks, snapshot.evaluations)])
 
 
 @router.get("/evaluations", response_model=Evaluations)
 async def evaluations(request: Request, web: Web) -> Response:
-    """Return each task with its results, ordered by step, and its reference lines."""
+    """Return each task's reference lines, and its results ordered by step."""
     snapshot, tasks = web.snapshot, web.config.evaluation.tasks
     return await web.answer(request, "evaluations", snapshot.taken_at, partial(evaluations_of, snapshot, tasks))
 
@@ -109,13 +109,13 @@ async def report(web: Web, signed: SignedReport) -> Taken:
     row = EvaluationRow(opened.step, opened.manifest_sha256, name, opened.result, opened.evaluated_at)
     if not await asyncio.to_thread(record_evaluation, web.database, row):
         raise HTTPException(
-            404, f"The run knows no such checkpoint of step {opened.step}: it may have been removed or undone."
+            404, f"The run has no such checkpoint of step {opened.step}: it may have been removed or undone."
         )
     return Taken(evaluator=name, step=opened.step, task=opened.result.task)
 
 
 def _check(services: RunServices, report: EvaluationReport) -> None:
-    """Raise `HTTPException` 409 for a wrong run or task, or a time in the future (it would stay the newest)."""
+    """Raise 409 for a wrong run or task, or a future time, which no later report could replace."""
     if report.run != services.config.run.name:
         raise HTTPException(409, f"This is the run {services.config.run.name}, not {report.run}.")
     known = {task.name: task.sha256 for task in services.config.evaluation.tasks}

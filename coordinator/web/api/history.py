@@ -1,6 +1,6 @@
-"""The run's history: tables for researchers, moments in chunks of 100 steps, and milestones.
+"""The API for a run's history: tables for researchers, details of each step, and milestones.
 
-The number of concurrent downloads is small, because producing a table takes a while.
+Concurrent downloads are limited, because generating a table takes a while.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from coordinator.web.state.web_state import Web, place_among
 router = APIRouter(prefix="/api/v1")
 
 MAX_CHUNK = 2**31 // CHUNK_STEPS
-SETTLED_S = 60  # cache period of responses about old steps, which late receipts and name changes still affect
+SETTLED_S = 60  # cache time of responses about old steps, which late receipts and name changes still affect
 PIECE_BYTES = 64 * 1024
 PARQUET = "application/vnd.apache.parquet"
 Format = Literal["csv", "parquet"]
@@ -41,7 +41,7 @@ class Milestones(BaseModel):
 
 @router.get("/moments/{chunk}", response_model=Chunk, tags=["history"])
 async def moments(request: Request, web: Web, chunk: Annotated[int, Path(ge=0, lt=MAX_CHUNK)]) -> Response:
-    """Return devices, averaging groups, failures and loss of 100 steps from 100 * chunk + 1."""
+    """Return devices, averaging groups, failures and loss of 100 steps, from 100 * chunk + 1 on."""
     snapshot = web.snapshot
     is_over = (chunk + 1) * CHUNK_STEPS < snapshot.last_step - LATE_STEPS
     version = (snapshot.era, snapshot.taken_at // SETTLED_S if is_over else snapshot.steps_version)
@@ -50,7 +50,7 @@ async def moments(request: Request, web: Web, chunk: Annotated[int, Path(ge=0, l
 
 @router.get("/milestones", response_model=Milestones, tags=["history"])
 async def all_milestones(request: Request, web: Web) -> Response:
-    """List milestones: the first step, powers of ten of samples, records of devices and loss."""
+    """List milestones: the first step, powers of ten in samples, records in devices and loss."""
     snapshot = web.snapshot
     return await web.answer(request, "milestones", snapshot.curve_version, partial(milestones_of, snapshot))
 
@@ -72,7 +72,7 @@ def history(
     table: Annotated[TableName, Path()],
     format: Annotated[Format, Path()],  # noqa: A002
 ) -> StreamingResponse:
-    """Download a whole table: `steps`, `contributions` (of devices), `sessions`, `validations`."""
+    """Download a table: `steps`, `contributions` (per device), `sessions` or `validations`."""
     database, run = web.database, web.config.run.name
     headers = {"Content-Disposition": f'attachment; filename="{run}-{table}.{format}"', "Cache-Control": "no-cache"}
     if format == "csv":

@@ -1,7 +1,7 @@
-"""Joining: commands, machine requirements, the state of an invite code, and the run's software.
+"""The API for joining: commands, machine requirements, invite codes, and the run's software.
 
 The software consists of the wheel, the exact versions of its dependencies, the notebook, and
-instructions for a coding agent. It is built at startup and identified by the digests in its URLs.
+instructions for a coding agent. The URLs of wheel and constraints contain their digests.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from peer.limits.usage import LIBRARIES_BYTES
 from peer.runtime.software import install_commands
 
 router = APIRouter(tags=["people"])
-STATE_COPIES = 3  # memory in units of the state (model, two moments): the state and six copies of the model
+STATE_COPIES = 3  # required memory, in multiples of the state (model, two moments): state plus six model copies
 
 
 class SoftwareLinks(BaseModel):
-    """The run's software; the URLs of wheel and constraints end in `#sha256=` and a digest."""
+    """URLs of the run's software; `wheel` and `constraints` end in `#sha256=` and a digest."""
 
     version: str
     wheel: str
     constraints: str
     install: list[str]  # commands to download, verify and install the wheel in its own directory
-    notebook: str  # address of the notebook, which already contains the software's URL and the join link
-    skill: str  # address of the instructions for a coding agent to join on a user's behalf
+    notebook: str  # URL of the notebook, filled in with the software's URL and the join link
+    skill: str  # URL of the instructions for a coding agent that joins for a user
 
 
 class LoginLink(BaseModel):
@@ -56,13 +56,13 @@ class LoginLink(BaseModel):
 
 
 class Needs(BaseModel):
-    """The requirements on a machine; null before the first checkpoint or step."""
+    """Machine requirements; sizes are null before the first checkpoint, `step_s` before step 2."""
 
     state_bytes: int | None  # size of model and optimizer state, downloaded on joining
     memory_bytes: int | None  # approximate memory for libraries, state, and the model copies needed for averaging
     step_s: Tenths | None  # median duration of the latest global steps
-    sequence_length: int  # number of tokens per sample
-    target_batch_size: int  # number of samples per global step
+    sequence_length: int  # tokens per sample
+    target_batch_size: int  # samples per global step
 
 
 class Joining(BaseModel):
@@ -70,7 +70,7 @@ class Joining(BaseModel):
 
     run: str
     join_link: str
-    command: str  # shell command if the run's software is installed
+    command: str  # shell command to join if the run's software is installed
     one_line: str  # shell command that installs the software, then joins
     software: SoftwareLinks
     notebooks: Notebooks | None
@@ -91,13 +91,13 @@ class InviteAnswer(BaseModel):
     state: InviteState
     member: str
     expires_at: float | None
-    invitation: Invitation | None  # commands and page for an unused code
-    qr: QrCode | None  # QR code of the page's address
+    invitation: Invitation | None  # commands to join, and the invite page of an unused code
+    qr: QrCode | None  # QR code of the invite page's URL
 
 
 @router.get("/api/v1/joining", response_model=Joining)
 async def joining(request: Request, web: Web) -> Response:
-    """Return instructions for joining, and the requirements on a machine."""
+    """Return the instructions for joining and the machine requirements."""
     return await web.answer(request, "joining", web.snapshot.taken_at, partial(joining_of, web, web.snapshot))
 
 
@@ -116,7 +116,7 @@ async def invite(web: Web, body: InviteCode) -> Response:
 
 
 def joining_of(web: WebState, snapshot: Snapshot) -> Joining:
-    """Return the response of the route `joining`."""
+    """Build the response for `/api/v1/joining`."""
     services, link = web.services, web.join_link
     command = f"manyhands join '{link}'"
     config = services.config.at_step(snapshot.swarm.step if snapshot.swarm else 0)
@@ -157,5 +157,5 @@ def software_file(request: Request, web: Web, name: str) -> Response:
     """Serve one file of the run's software; wheels of older versions are not available."""
     found = web.software.get(name)
     if found is None:
-        raise HTTPException(404, "The run does not bring this file, or not any more: see its page about taking part.")
+        raise HTTPException(404, "The run no longer provides this file, or never did: see the run's join page.")
     return answer(request, found)

@@ -1,4 +1,4 @@
-"""The public API about people: all members, one member, and sessions, with public names only.
+"""The public API for members and their sessions, with public names only.
 
 Times are Unix times in seconds.
 """
@@ -46,7 +46,7 @@ SHOWN_STAYS = 1000
 
 
 class ActiveDevice(BaseModel):
-    """A machine that is currently connected."""
+    """A device that is currently connected."""
 
     number: int
     kind: HardwareClass
@@ -55,12 +55,12 @@ class ActiveDevice(BaseModel):
 
 
 class Participant(BaseModel):
-    """A member's contribution in a period on a kind of hardware; `active` is not limited to either."""
+    """A member's contribution in a period on a kind of hardware; `active` lists online devices."""
 
     number: int
     member: str
     rank: int | None  # null if the member has no contribution
-    samples: int  # confirmed by receipts
+    samples: int  # samples confirmed by receipts
     pending_samples: int
     training_s: Tenths
     averaged_bytes: int
@@ -73,13 +73,13 @@ class Participant(BaseModel):
 
 
 class Participants(BaseModel):
-    """Members in leaderboard order, followed by those without a contribution."""
+    """One page of all members, ordered by contribution."""
 
     window: LeaderboardPeriod
     kind: HardwareClass | None
     taken_at: float
     total: int
-    online: int  # number of members who are online
+    online: int  # number of members with a connected device
     participants: list[Participant]
     next: str | None
 
@@ -89,12 +89,12 @@ class Stays(BaseModel):
 
     since: float
     until: float
-    complete: bool  # False if the oldest sessions are omitted because there are too many
+    complete: bool  # False if the oldest sessions are omitted because of the limit
     member: list[int]
     device: list[int]
     kind: list[HardwareClass]
     began_at: list[Tenths]
-    ended_at: list[Tenths]  # end of the session, or time of the device's last message if it has not ended
+    ended_at: list[Tenths]  # end of the session; if it is open, time of the device's last message
     online: list[bool]
     members: dict[int, str]
 
@@ -103,7 +103,7 @@ class Authority(BaseModel):
     """The run's public Ed25519 key, which verifies its certificates."""
 
     run: str
-    key: str  # 64 hexadecimal digits
+    key: str  # public key, 64 hexadecimal digits
 
 
 class DeviceOnPage(BaseModel):
@@ -125,10 +125,10 @@ class DayOnPage(BaseModel):
     """A member's samples on one UTC day."""
 
     began_at: float
-    samples: int  # confirmed by receipts
-    pending_samples: int  # neither confirmed nor denied by receipts yet
+    samples: int  # samples confirmed by receipts
+    pending_samples: int  # samples without any receipt so far
     training_s: Tenths
-    lost: dict[str, int]  # cause -> number of samples
+    lost: dict[str, int]  # number of lost samples by cause
 
 
 class StayOnPage(BaseModel):
@@ -146,7 +146,7 @@ class MemberPage(BaseModel):
     number: int
     member: str
     rank: int | None
-    members: int  # number of members who are on the leaderboard
+    members: int  # number of members on the leaderboard
     samples: int
     pending_samples: int
     lost_samples: int
@@ -154,17 +154,17 @@ class MemberPage(BaseModel):
     averaged_bytes: int
     streaks: Streaks
     devices_total: int
-    devices: list[DeviceOnPage]  # online devices first, then the most recently seen
-    losses: list[LossFacts]  # cause of the largest loss first
-    days: list[DayOnPage]  # newest days, oldest first
+    devices: list[DeviceOnPage]  # sorted: online devices, then the most recently seen
+    losses: list[LossFacts]  # causes of lost samples, largest number first
+    days: list[DayOnPage]  # the latest days, in chronological order
     steps: StepsFacts
-    stays: list[StayOnPage]  # newest sessions, oldest first
+    stays: list[StayOnPage]  # the latest sessions, in chronological order
     last_seen_at: float | None
     taken_at: float
 
 
 def member_page(database: Database, number: int, now: float) -> MemberPage:
-    """Return the public information about a member. Raises `HTTPException` 404 for an unknown number."""
+    """Return a member's public information. Raises `HTTPException` 404 for an unknown number."""
     everybody = people(database, now)
     person = next((each for each in everybody if each.number == number), None)
     if person is None:
@@ -216,7 +216,7 @@ async def participants(
     cursor: Cursor = "",
     limit: Annotated[int, Query(ge=1, le=MAX_PEOPLE)] = MAX_PEOPLE,
 ) -> Response:
-    """List all members, with contributions in a period (UTC days) and on a kind of hardware."""
+    """List all members, with their contributions in a period (UTC days) on a kind of hardware."""
     after = key_of(cursor, (int, int, int))
     make = partial(participants_of, web, window, kind, after, limit)
     return await web.answer(request, ("participants", window, kind, cursor, limit), _version(web), make)
@@ -231,7 +231,7 @@ async def member(request: Request, web: Web, number: Number) -> Response:
 
 @router.get("/participants/{number}/certificate")
 def certificate(web: Web, number: Number) -> Response:
-    """Issue a certificate of contribution, signed now; `manyhands verify` checks it."""
+    """Issue a signed certificate of contribution, which `manyhands verify` checks."""
     try:
         signed = certify(web.database, web.directory.authority, web.config.run.name, number, web.services.clock())
     except RequestError as error:
@@ -249,7 +249,7 @@ async def all_stays(
     until: Time = None,
     number: Annotated[int | None, Query(ge=1, le=2**31 - 1)] = None,
 ) -> Response:
-    """List the sessions in a period (default: the last 14 days), of all members or one."""
+    """List the sessions of one or all members in a period (default: the last 14 days)."""
     make = partial(_stays, web, since, until, number)
     return await web.answer(request, ("stays", since, until, number), _version(web), make)
 
@@ -273,7 +273,7 @@ def participants_of(
     after: Sequence[Any] | None = None,
     limit: int = MAX_PEOPLE,
 ) -> Participants:
-    """Return the response of the route `participants`; `after` is the key of the previous page's last row."""
+    """Build the response for `/api/v1/participants`; `after` is the previous page's last key."""
     now = web.snapshot.taken_at
     everybody = people(web.database, now, window)
     places = {place.person.number: place for place in leaderboard(everybody, kind)}

@@ -1,7 +1,7 @@
-"""The public JSON API, version 1: read-only, and also used by the pages.
+"""The public API for the run: overview, steps, receipts, checkpoints, validations and live events.
 
-Every response is built once per state of the run (`coordinator.web.http.answers`), has an ETag, and
-can be read by pages of other sites (CORS). Live events are encoded once for all listeners.
+Most responses are built once per snapshot (`coordinator.web.http.answers`) and have an ETag. Other
+sites may read them (CORS). Live events are encoded once for all listeners.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from peer.config.run import RunConfig
 MAX_STEPS_PER_PAGE = 20_000
 router = APIRouter(prefix="/api/v1", tags=["run"])
 After = Annotated[int, Query(ge=0, le=2**31 - 1, description="Only steps above this one.")]
-ALIVE_S = 10.0  # maximum interval between events; pages drop a connection after twice as long
+ALIVE_S = 10.0  # maximum interval between events; pages reconnect after 25 s of silence
 SHOWN_CONTRIBUTIONS = 5
 EVENT_STREAM = "text/event-stream"
-UNHELD = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # prevents buffering by nginx
+UNHELD = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # disables response buffering in nginx
 TAR = "application/x-tar"
 MAX_POINTS = 5000
 MAX_SMOOTHING = 10_000
-Points = Annotated[int, Query(ge=3, le=MAX_POINTS, description="At most so many points.")]
+Points = Annotated[int, Query(ge=3, le=MAX_POINTS, description="Maximum number of points.")]
 Window = Annotated[int, Field(ge=0, le=MAX_SMOOTHING)]
 Smoothing = Annotated[
     Literal["auto"] | Window,
-    Query(description="Steps that the smoothed loss looks back on; `auto`: as many as fit the run's length."),
+    Query(description="Number of steps to smooth over; `auto`: a number that suits the run's length."),
 ]
 Step = Annotated[int, Query(ge=0, le=2**31 - 1)]
 
@@ -71,7 +71,7 @@ class CheckpointList(BaseModel):
 
 
 class PublicationFacts(BaseModel):
-    """A checkpoint published at one place."""
+    """The publication of a checkpoint to one destination."""
 
     step: int
     manifest_sha256: str
@@ -87,7 +87,7 @@ class Publications(BaseModel):
 
 
 class Validations(BaseModel):
-    """The evaluated checkpoints, ordered by step."""
+    """The validation results of all evaluated checkpoints, ordered by step."""
 
     era: int
     validations: list[ValidationFacts]
@@ -128,7 +128,7 @@ def _steps(snapshot: Snapshot, after: int, limit: int) -> Steps:
 def receipts(
     request: Request, web: Web, after: After = 0, limit: Annotated[int, Query(ge=1, le=MAX_STEPS)] = MAX_STEPS
 ) -> Response:
-    """Return devices' claims, peers' signed receipts, and the counted samples; see `manyhands verify`."""
+    """Return claims, signed receipts and confirmed samples, which `manyhands verify` checks."""
     page = receipts_page(web.database, web.config.run.name, after, limit)
     return answer(request, encode(json.dumps(page).encode()))
 
@@ -153,7 +153,7 @@ async def checkpoint_file(request: Request, web: Web, step: int, name: str) -> R
     path = folder / name
     with _kept(step):
         etag = f'"{await asyncio.to_thread(_digest, row, folder, name)}"'
-        headers = {"ETag": etag, "Cache-Control": "no-cache"}  # files change if a step is undone and repeated
+        headers = {"ETag": etag, "Cache-Control": "no-cache"}  # the files change if the step is undone and repeated
         if has_already(request, etag):
             return Response(status_code=304, headers=headers)
         return FileResponse(path, headers=headers, filename=name, stat_result=await asyncio.to_thread(path.stat))
@@ -169,7 +169,7 @@ def _kept(step: int) -> Iterator[None]:
 
 
 def _digest(row: CheckpointRow, folder: Path, name: str) -> str:
-    """Return the SHA-256 of a file from the manifest. Raises `HTTPException` if the file is not listed."""
+    """Return the SHA-256 that the manifest lists for a file. Raises 404 for an unlisted file."""
     if name == MANIFEST:
         return row.manifest_sha256
     files = _stored(row, folder).manifest.files
@@ -179,7 +179,7 @@ def _digest(row: CheckpointRow, folder: Path, name: str) -> str:
 
 
 def _stored(row: CheckpointRow, folder: Path) -> StoredCheckpoint:
-    """Return the checkpoint in `folder`. Raises `StorageError` unless it is the one recorded in `row`."""
+    """Return the checkpoint in `folder`. Raises `StorageError` if it does not match `row`."""
     stored = verify(folder, files=())
     if stored.manifest_sha256 != row.manifest_sha256:
         raise StorageError(f"{folder} holds another checkpoint.")
@@ -196,7 +196,7 @@ def _stored(row: CheckpointRow, folder: Path) -> StoredCheckpoint:
 async def whole_checkpoint(request: Request, web: Web, step: int) -> Response:
     """Download a published checkpoint as a tar with one folder; supports `If-None-Match`.
 
-    The tar is generated on the fly, so its download cannot be resumed; those of single files can.
+    The tar is generated on the fly, so only downloads of single files can be resumed.
     """
     row = _published(web.snapshot, step)
     name = f"{web.config.run.name}-step-{step}"
@@ -217,7 +217,7 @@ async def whole_checkpoint(request: Request, web: Web, step: int) -> Response:
 
 
 def _published(snapshot: Snapshot, step: int) -> CheckpointRow:
-    """Return the checkpoint of a step. Raises `HTTPException` if there is none or it is withheld."""
+    """Return a step's checkpoint. Raises `HTTPException` 404 if it is missing or withheld."""
     row = next((row for row in snapshot.published if row.step == step), None)
     if row is None:
         raise HTTPException(404, f"There is no published checkpoint of step {step}.")
@@ -226,7 +226,7 @@ def _published(snapshot: Snapshot, step: int) -> CheckpointRow:
 
 @router.get("/publications", response_model=Publications)
 async def publications(request: Request, web: Web) -> Response:
-    """List the checkpoints that can be downloaded elsewhere."""
+    """List the checkpoints that are available for download on other sites."""
     public = frozenset(each.to for each in web.directory.settings.publications if each.is_public)
     snapshot = web.snapshot
     make = partial(_publications, snapshot.publications, public)
@@ -253,7 +253,7 @@ async def validations(request: Request, web: Web) -> Response:
 @router.get(
     "/events",
     response_class=StreamingResponse,
-    responses={200: {"description": "Events for ever.", "content": {EVENT_STREAM: {}}}},
+    responses={200: {"description": "An endless stream of events.", "content": {EVENT_STREAM: {}}}},
     dependencies=[Depends(place_among(lambda web: web.streams, "Too many streams are open"))],
 )
 async def events(web: Web) -> StreamingResponse:
@@ -267,7 +267,7 @@ async def events(web: Web) -> StreamingResponse:
 async def overview_events(web: WebState, updates: AsyncIterable[Snapshot]) -> AsyncIterator[bytes]:
     """Yield the overview of the first snapshot, and then each changed overview.
 
-    Without changes, an event is sent every `ALIVE_S` to show that the connection is alive.
+    An unchanged overview is repeated every `ALIVE_S` seconds as a heartbeat.
     """
     sent, sent_at = b"", float("-inf")
     async for snapshot in updates:
@@ -285,7 +285,7 @@ def _overview_event(snapshot: Snapshot, config: RunConfig, join_link: str) -> by
 
 
 def _news(event: bytes) -> bytes:
-    """Return an event without its time, which is the last field."""
+    """Return an event without its last field, the time, to detect changes."""
     return event[: event.rindex(b',"taken_at"')]
 
 
@@ -293,15 +293,15 @@ class Curve(BaseModel):
     """Points of the loss curve as columns, in order; steps without a loss are omitted."""
 
     era: int
-    steps: int  # number of points between `after` and `until` before thinning
+    steps: int  # number of points between `after` and `until` before downsampling
     smoothing: int
     step: list[int]
     loss: list[float]
     smoothed: list[float] | None  # null if `smoothing` is 0
     usual: Annotated[list[float], Field(min_length=2, max_length=2)] | None  # lowest and highest loss without the
-    # initial drop and outliers; null if the run is too short to know them
+    # initial drop and outliers; null for a short run
     samples: list[int]
-    samples_total: list[int]  # cumulative number of samples up to this step
+    samples_total: list[int]  # total number of samples up to this step
     completed_at: list[float]
 
 
@@ -314,10 +314,10 @@ async def curve(
     after: Step = 0,
     until: Step = 2**31 - 1,
 ) -> Response:
-    """Return the loss over steps, samples and time, thinned out (largest triangle three buckets).
+    """Return the loss over steps, samples and time, downsampled (largest triangle three buckets).
 
-    `smoothing` adds the exponential moving average of the loss over about that many steps, computed
-    before thinning. `usual` is a chart's range without the initial drop.
+    `smoothing` adds an exponential moving average over about that many steps, computed before
+    downsampling. `usual` is the range of the loss without the initial drop, for a chart's axis.
     """
     snapshot = web.snapshot
     make = partial(_curve_points, snapshot, points, smoothing, after, until)
@@ -325,7 +325,7 @@ async def curve(
 
 
 def _curve_points(snapshot: Snapshot, points: int, smoothing: int | Literal["auto"], after: int, until: int) -> Curve:
-    """Return the response of the route `curve`."""
+    """Build the response for `/api/v1/curve`."""
     totals = accumulate(row.samples for row in snapshot.steps)
     known = [(row, total, row.loss) for row, total in zip(snapshot.steps, totals, strict=True) if row.loss is not None]
     window = smoothing_of(len(known)) if smoothing == "auto" else smoothing

@@ -1,4 +1,4 @@
-"""Visitors' questions to the model: sentences are queued, and answers are polled by id."""
+"""The API for trying the model: visitors' sentences are queued, and answers are polled by id."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from coordinator.web.state.web_state import ASKS_PER_MINUTE, Web
 from peer.config.run import RunConfig
 
 WAIT = {"Retry-After": "10"}
-MAX_PAGE_CHECKPOINTS = 12  # maximum number of checkpoints that the page compares on a sentence
+MAX_PAGE_CHECKPOINTS = 12  # maximum number of checkpoints that the page compares for one sentence
 Progress = Literal["waiting", "answered", "failed"]
 router = APIRouter(prefix="/api/v1/trials", tags=["model"])
 
 
 class Sentence(BaseModel):
-    """A visitor's sentence for a checkpoint, by default the newest published one."""
+    """A visitor's sentence, and the checkpoint to ask (default: the newest published one)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     text: Annotated[str, Field(max_length=4 * MAX_CHARACTERS)]
@@ -41,7 +41,7 @@ class Sentence(BaseModel):
 
 
 class QuestionStatus(BaseModel):
-    """The state of a question; `blanks` lists the most likely tokens per blank, or the next tokens."""
+    """The state of a question; `blanks` has the likeliest tokens per blank, or the next tokens."""
 
     id: str
     step: int
@@ -54,32 +54,32 @@ class QuestionStatus(BaseModel):
 
 
 class Playground(BaseModel):
-    """The state of the page on which visitors try the model."""
+    """The settings of the playground, in which visitors try the model."""
 
     on: bool
     kind: Literal["blanks", "continuation"]
-    auto_class: str  # class of transformers that loads the run's checkpoints
+    auto_class: str  # transformers class that loads the run's checkpoints
     language: str
     max_characters: int
     max_blanks: int
-    steps: list[int]  # steps of the available checkpoints, in order
+    steps: list[int]  # steps of at most `MAX_PAGE_CHECKPOINTS` published checkpoints, ascending
 
 
 async def admit_asking(request: Request, web: Web) -> None:
-    """Count a question from the caller's address. Raises `HTTPException` 429 above the limit."""
+    """Limit the rate of questions per address. Raises `HTTPException` 429 above the limit."""
     if not web.asks.allows(http_caller(request.client)):
-        raise HTTPException(429, f"The model answers an address {ASKS_PER_MINUTE} times a minute: wait a little.", WAIT)
+        raise HTTPException(429, f"An address may ask {ASKS_PER_MINUTE} questions a minute: wait a little.", WAIT)
 
 
 @router.get("", response_model=Playground)
 async def trial(request: Request, web: Web) -> Response:
-    """Return whether the model can be tried, and the available checkpoints."""
+    """Return the playground's settings and the available checkpoints."""
     snapshot = web.snapshot
     return await web.answer(request, "trials", snapshot.taken_at, partial(trial_of, web.config, snapshot))
 
 
 def trial_of(config: RunConfig, snapshot: Snapshot) -> Playground:
-    """Return the response of the route `trial`."""
+    """Build the response for `/api/v1/trials`."""
     steps = [row.step for row in snapshot.published]
     return Playground(
         on=config.dashboard.try_it and bool(steps),
@@ -99,10 +99,10 @@ def trial_of(config: RunConfig, snapshot: Snapshot) -> Playground:
     dependencies=[Depends(admit_asking)],
 )
 def ask_model(web: Web, sentence: Sentence, response: Response) -> QuestionStatus:
-    """Ask a published checkpoint: 202 if the question is queued, 200 if the answer is known."""
+    """Ask a published checkpoint: 202 if the question is queued, 200 if it is already answered."""
     services = web.services
     if not services.config.dashboard.try_it:
-        raise HTTPException(404, "This run's model answers no visitors.")
+        raise HTTPException(404, "Visitors cannot try this run's model.")
     text = clean_sentence(sentence.text, masked=services.config.objective.masks)
     checkpoint = _wanted(web.snapshot, sentence.step)
     try:
@@ -118,7 +118,7 @@ def answer(web: Web, identity: Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]) 
     """Return the state of a question, with its answer if available."""
     row = find_question(web.database, identity, web.services.clock())
     if row is None:
-        raise HTTPException(404, "This sentence waits no more: ask again.")
+        raise HTTPException(404, "This question has expired: ask again.")
     return _asked(row)
 
 
@@ -134,7 +134,7 @@ def _wanted(snapshot: Snapshot, step: int | None) -> CheckpointRow:
     if not found:
         named = "yet" if step is None else f"of step {step}"
         raise HTTPException(404, f"There is no published checkpoint {named}.")
-    return found[0]  # newest first
+    return found[0]  # the newest of these checkpoints
 
 
 def _asked(row: QuestionRow) -> QuestionStatus:

@@ -1,7 +1,7 @@
-"""Shared responses: built and compressed once per state of the run, with an ETag.
+"""Shared responses, which are built and compressed once per state of the run and have an ETag.
 
-Serving a further viewer costs only the transmission. Long lists are split into pages; a cursor
-marks the start of a page, and stays valid if rows are added in the meantime.
+Each additional viewer costs only the transmission. Long lists are split into pages; a cursor marks
+the start of a page, and stays valid if rows are added in the meantime.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 JSON = "application/json"
-REVALIDATE = "no-cache"  # cached, but revalidated on every use
-FOR_EVER = "public, max-age=31536000, immutable"  # the URL changes with the content
+REVALIDATE = "no-cache"  # responses may be cached, but must be revalidated on every use
+FOR_EVER = "public, max-age=31536000, immutable"  # for URLs that change with the content
 MOST_ANSWERS = 128
 MOST_KEPT_BYTES = 512 * 1024  # maximum size of a cached response, to bound memory
-LEAST_COMPRESSED = 600  # bytes; smaller bodies fit into one packet anyway
-Made: TypeAlias = "BaseModel | DataclassInstance | bytes"  # converted to JSON, or sent as they are (bytes)
+LEAST_COMPRESSED = 600  # minimum number of bytes to compress; smaller bodies fit into one packet
+Made: TypeAlias = "BaseModel | DataclassInstance | bytes"  # content to convert to JSON, or bytes to send unchanged
 Make = Callable[[], Made]
 _NO_WEIGHT = re.compile(r"\s*q=0(\.0*)?\s*")
 MAX_CURSOR_CHARS = 256
 Tenths = Annotated[float, AfterValidator(partial(round, ndigits=1))]
 Key = tuple[str | int | float, ...]  # sort key of a row, ending with its id
-Cursor = Annotated[str, Query(max_length=MAX_CURSOR_CHARS, description="Where the page begins: another page's `next`.")]
+Cursor = Annotated[str, Query(max_length=MAX_CURSOR_CHARS, description="The previous page's `next`; empty: page one.")]
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class Encoded:
 
     content: bytes
     media_type: str
-    etag: str  # weak, because compressed and plain bodies share it
-    compressed: bytes | None  # gzip; None if compression is not worthwhile
+    etag: str  # weak ETag, shared by the compressed and the uncompressed body
+    compressed: bytes | None  # gzip-compressed content; None if compression is not worthwhile
 
 
 def encode(made: Made, media_type: str = JSON) -> Encoded:
@@ -76,7 +76,7 @@ def answer(request: Request, encoded: Encoded, cache_control: str = REVALIDATE, 
 
 
 def has_already(request: Request, etag: str) -> bool:
-    """Return whether the client sent this ETag, by weak comparison (RFC 9110, 13.1.2)."""
+    """Return whether `If-None-Match` has this ETag, by weak comparison (RFC 9110, 13.1.2)."""
     named = {tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")}
     return etag.removeprefix("W/") in named or "*" in named
 
@@ -97,14 +97,14 @@ def columns(rows: Iterable[object], *names: str) -> dict[str, list[Any]]:
 
 
 class AnswerCache:
-    """A cache of the latest response to each question, for one event loop; threads build the responses."""
+    """A cache of the latest response per request, for one event loop; threads build responses."""
 
     def __init__(self, most: int = MOST_ANSWERS) -> None:
         self._most = most
         self._kept: OrderedDict[Hashable, tuple[Hashable, asyncio.Future[Encoded]]] = OrderedDict()
 
     async def get(self, question: Hashable, version: Hashable, make: Make, media_type: str = JSON) -> Encoded:
-        """Return the response for this version, built once for concurrent requests; errors are not cached."""
+        """Return this version's response, built once for all callers; errors are not cached."""
         kept = self._kept.get(question)
         if kept is None or kept[0] != version:
             building = asyncio.ensure_future(asyncio.to_thread(lambda: encode(make(), media_type)))
@@ -113,7 +113,7 @@ class AnswerCache:
         self._kept.move_to_end(question)
         while len(self._kept) > self._most:
             self._kept.popitem(last=False)
-        return await asyncio.shield(kept[1])  # a cancelled request must not affect others
+        return await asyncio.shield(kept[1])  # cancelling one request must not cancel the others
 
     def _drop_unfit(self, question: Hashable, building: asyncio.Future[Encoded]) -> None:
         failed = building.cancelled() or building.exception() is not None
@@ -128,14 +128,14 @@ def cursor_of(key: Key) -> str:
 
 
 def key_of(cursor: str, kinds: tuple[type, ...]) -> Key | None:
-    """Return the key in a cursor, or None for the first page (""). Raises `RequestError` if it is invalid."""
+    """Return a cursor's key, or None for the first page (""). Raises `RequestError` if invalid."""
     if not cursor:
         return None
     try:
         key = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
     except ValueError as error:
-        raise RequestError("`cursor` is no page's `next`.") from error
+        raise RequestError("`cursor` must be the `next` of a page.") from error
     fits = isinstance(key, list) and len(key) == len(kinds)
     if not fits or any(type(part) is not kind for part, kind in zip(key, kinds, strict=True)):
-        raise RequestError("`cursor` is no page's `next`.")
+        raise RequestError("`cursor` must be the `next` of a page.")
     return tuple(key)

@@ -1,8 +1,8 @@
 """The outermost HTTP layer: limits on rate and size, and responses to failures and bad requests.
 
-A failure is answered with one sentence; details are logged, and no client sees a stack trace. The
-response to a malformed request states the location and the problem, but not the input, which may be
-a secret. These responses are ASCII, because the input may not be valid Unicode.
+On a failure, the client receives one sentence and the log has the details, such as a stack trace.
+The response to a malformed request states the location and the problem, but omits the input, which
+may be a secret. This response is ASCII, because the location may not be valid Unicode.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from coordinator.throttling.rate_limits import CallerPace, http_caller
 logger = logging.getLogger(__name__)
 
 NAMES = ("type", "loc", "msg")
-REQUESTS_PER_MINUTE = 600  # limit per address: several open pages with one request a second each
+REQUESTS_PER_MINUTE = 600  # limit per address, for several open pages with one request per second each
 MAX_BODY_BYTES = 64 * 1024
 PIECE_BYTES = 32 * 1024  # maximum bytes passed to the connection at once
 RETRY_AFTER_S = 10
-FORWARDED = "x-forwarded-for"  # header with which a proxy names its client
+FORWARDED = "x-forwarded-for"  # header in which a proxy sends the client's address
 _HOST = re.compile(r"(\[[0-9a-f:.%]+\]|[^\[\]@/?#:]+)(:\d{0,5})?")
 
 
@@ -49,7 +49,7 @@ class Boundary:
         clock: Callable[[], float] = time.monotonic,
         names: frozenset[str] | None = None,
     ) -> None:
-        """Create the middleware; if `names` is not None, it accepts requests for these host names only."""
+        """Create the middleware; unless `names` is None, reject requests for other host names."""
         self._app = app
         self._names = names
         self._has_seen_proxy = False
@@ -72,7 +72,7 @@ class Boundary:
             self._check_host(scope)
             self._check_pace(scope)
             await self._app(scope, _bounded(scope, receive), send_noting)
-        except Exception as error:  # boundary of a request: handled and logged here
+        except Exception as error:  # every error becomes a response
             answer = _answer(error)
             if not started:
                 await answer(scope, receive, send)
@@ -91,18 +91,18 @@ class Boundary:
         if not name.endswith(".localhost") and not _is_address(name):
             raise HTTPException(
                 421,
-                f"This run is not served under the name {name[:100]!a}: ask for one of its own names, "
+                f"This run is not served under the name {name[:100]!a}: use one of the run's own names, "
                 "or add this one to `web_hosts` in settings.yaml.",
             )
 
     def _note_proxy(self, scope: Scope) -> None:
-        """Warn once about a proxy on this machine that is not trusted: all its clients share one limit."""
+        """Warn once about an untrusted proxy on this machine: its clients share one rate limit."""
         client = (scope.get("client") or ("",))[0]
         if self._has_seen_proxy or not is_loopback(client) or FORWARDED not in Headers(scope=scope):
             return
         self._has_seen_proxy = True
         logger.warning(
-            "A proxy on this machine names its clients (X-Forwarded-For), and is not believed: if it is yours, "
+            "A proxy on this machine sends X-Forwarded-For, but is not trusted: if the proxy is yours, "
             "add %s to `trusted_proxies` in settings.yaml",
             client,
         )
@@ -121,19 +121,19 @@ def _is_address(host: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a client's address is a loopback address; False if it is not an address."""
+    """Return whether `host` is a loopback address; False if it is not an IP address."""
     return _is_address(host) and ipaddress.ip_address(host).is_loopback
 
 
 async def refuse_shape(_request: Request, error: Exception) -> Response:
-    """Respond to an invalid request as FastAPI does (422), but without the input."""
+    """Respond to an invalid request with FastAPI's 422 response, but omit the input."""
     assert isinstance(error, RequestValidationError)
     detail = [{name: found[name] for name in NAMES} for found in error.errors()]
     return Response(json.dumps({"detail": detail}), 422, media_type="application/json")
 
 
 async def _send_in_pieces(message: Message, send: Send) -> None:
-    """Send a large body in pieces; otherwise each connection would buffer its own copy of the whole body."""
+    """Send a large body in pieces, so that no connection buffers a copy of the whole body."""
     body = message.get("body", b"")
     last = max(0, len(body) - 1) // PIECE_BYTES * PIECE_BYTES
     for start in range(0, last, PIECE_BYTES):
@@ -142,7 +142,7 @@ async def _send_in_pieces(message: Message, send: Send) -> None:
 
 
 def _bounded(scope: Scope, receive: Receive) -> Receive:
-    """Wrap the stream of a request's body; raise 413 if the body is too long."""
+    """Limit the size of a request's body; raise 413 for a larger body."""
     left = MAX_BODY_BYTES
 
     async def receive_bounded() -> Message:
@@ -150,12 +150,12 @@ def _bounded(scope: Scope, receive: Receive) -> Receive:
         message = await receive()
         left -= len(message.get("body", b""))
         if left < 0:
-            raise HTTPException(413, f"A request may carry {MAX_BODY_BYTES} bytes.")
+            raise HTTPException(413, f"A request may have at most {MAX_BODY_BYTES} bytes.")
         return message
 
     lengths = [value for name, value in scope["headers"] if name == b"content-length"]
     if any(not value.isdigit() or int(value) > MAX_BODY_BYTES for value in lengths):
-        raise HTTPException(413, f"A request may carry {MAX_BODY_BYTES} bytes.")
+        raise HTTPException(413, f"A request may have at most {MAX_BODY_BYTES} bytes.")
     return receive_bounded
 
 

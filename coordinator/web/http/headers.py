@@ -11,8 +11,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from coordinator.statistics.curve import STYLE_SHA256
 
-# Hashes of the two <style> elements inserted by Plotly 6.x: an empty one, to which it adds rules,
-# and one for maps. The dashboard has no maps, so a changed hash only shows in the browser's log.
+# Hashes of the two <style> elements that Plotly 6.x inserts: an empty one, to which it adds rules,
+# and one for maps. The dashboard has no maps, so an outdated second hash only causes a log entry.
 PLOTLY_STYLES = (
     "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=' 'sha256-ji27qzEtxXZW+7dun6UwjHXJ18e6WAin1VvNtkzIE/o='"
 )
@@ -21,10 +21,10 @@ DASHBOARD_POLICY = (
     f"default-src 'none'; script-src 'self'; style-src 'self' {PLOTLY_STYLES}; img-src 'self'; "
     f"connect-src 'self'; form-action 'none'; {_NOWHERE}"
 )
-ARCHIVE_POLICY = DASHBOARD_POLICY.replace("; frame-ancestors 'none'", "")  # not supported in <meta>
+ARCHIVE_POLICY = DASHBOARD_POLICY.replace("; frame-ancestors 'none'", "")  # frame-ancestors is not supported in <meta>
 CURVE_POLICY = f"default-src 'none'; style-src 'sha256-{STYLE_SHA256}'; form-action 'none'; {_NOWHERE}"
 ADMIN_POLICY = f"default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; {_NOWHERE}"
-# Without referrers, browsers would send `Origin: null` for the dashboard's own forms, too.
+# With `no-referrer`, browsers would send `Origin: null` even for the dashboard's own forms.
 ADMIN_HEADERS = {
     "cache-control": "no-store",
     "content-security-policy": ADMIN_POLICY,
@@ -60,7 +60,7 @@ class SecurityHeaders:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
+        """Serve one request and add the security headers to its response."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -90,6 +90,6 @@ class OpenReading:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
+        """Serve one request, with CORS headers if its path is public."""
         is_public = scope["type"] == "http" and scope["path"].startswith(PUBLIC)
         await (self._open if is_public else self._app)(scope, receive, send)

@@ -1,6 +1,6 @@
-"""Administrators' login over HTTP: a limit on attempts, the cookie, and checks of each request.
+"""Administrators' login over HTTP: rate limits, the login cookie, and checks of each request.
 
-State-changing requests must come from our own pages (`Origin`) and include the CSRF token.
+State-changing requests must come from the dashboard's own pages (`Origin`) and have the CSRF token.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from coordinator.throttling.rate_limits import CallerPace, http_caller
 from coordinator.web.http.boundary import FORWARDED, is_loopback
 
 logger = logging.getLogger(__name__)
-TRIES_PER_MINUTE = 10  # limit per address, and per account
+TRIES_PER_MINUTE = 10  # limit on login attempts per address, and per account
 HASHED_AT_ONCE = 2  # limit on concurrent password checks, each of which takes 64 MiB
 COOKIE, SECURE_COOKIE = "manyhands-admin", "__Host-manyhands-admin"
-MAX_FIELDS = 1000  # maximum form fields: the form to return to a checkpoint has a box per device
+MAX_FIELDS = 1000  # maximum number of form fields; the rewind form has a checkbox per device
 
 
 class LoginNeededError(Exception):
-    """Raised for a request without a valid login: pages redirect to the login form, submitted forms get 401."""
+    """A request without a login: pages redirect to the login form, submitted forms get 401."""
 
 
 @dataclass
 class LoginDesk:
-    """A rate-limited check of logins; used from one event loop."""
+    """Rate-limited password checks, for one event loop."""
 
     administrators: Administrators
     by_account: LoginTries
@@ -40,14 +40,14 @@ class LoginDesk:
     hashing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(HASHED_AT_ONCE))
 
     async def log_in(self, request: Request, name: str, password: str) -> str | None:
-        """Return a new login's token, or None if name or password is wrong. Raises 429 above the limit."""
+        """Return a token, or None if name or password is wrong. Raises 429 above the rate limit."""
         within = self.by_address.allows(http_caller(request.client))
         if not (within and await asyncio.to_thread(self.by_account.allows, name[:64])):
-            raise HTTPException(429, "Too many logins were tried: wait a minute.", {"Retry-After": "60"})
+            raise HTTPException(429, "Too many login attempts: wait a minute.", {"Retry-After": "60"})
         async with self.hashing:
             token = await asyncio.to_thread(self.administrators.log_in, name, password)
         if token is None:
-            logger.warning("A login failed")  # without the name, which may be a password
+            logger.warning("A login failed")  # the name is omitted, because it may be a mistyped password
         return token
 
 
@@ -58,12 +58,12 @@ def require_privacy(request: Request) -> None:
 
 
 def _is_local(request: Request) -> bool:
-    """Return whether the browser runs on this machine; a proxy here may be forwarding a remote request."""
+    """Return whether the request comes from this machine and not through a proxy."""
     return FORWARDED not in request.headers and is_loopback(request.client.host if request.client else "")
 
 
 def require_own_origin(request: Request) -> None:
-    """Raise 403 unless the request's `Origin` is the dashboard itself."""
+    """Raise 403 unless the request's `Origin` is the dashboard's own origin."""
     if request.headers.get("origin") != f"{request.url.scheme}://{request.headers.get('host', '')}":
         raise HTTPException(403, "This request came from another page.")
 
@@ -71,7 +71,7 @@ def require_own_origin(request: Request) -> None:
 def require_csrf(login: Login, token: str) -> None:
     """Raise 403 unless the token is the login's CSRF token."""
     if not hmac.compare_digest(login.csrf_token.encode(), token.encode()):
-        raise HTTPException(403, "This form is of another login: load the page again.")
+        raise HTTPException(403, "This form belongs to another login: reload the page.")
 
 
 async def read_form(request: Request) -> dict[str, str]:
@@ -79,7 +79,7 @@ async def read_form(request: Request) -> dict[str, str]:
     try:
         return dict(parse_qsl((await request.body()).decode(), max_num_fields=MAX_FIELDS, keep_blank_values=True))
     except ValueError as error:
-        raise HTTPException(400, "The request is no form.") from error
+        raise HTTPException(400, "The request is not a form.") from error
 
 
 def token_of(request: Request) -> str:
@@ -88,7 +88,7 @@ def token_of(request: Request) -> str:
 
 
 def set_cookie(request: Request, response: Response, token: str) -> None:
-    """Set the login cookie, hidden from scripts and other sites; restricted to HTTPS if the request used it."""
+    """Set the login cookie: HttpOnly, SameSite=Strict, and Secure if the request used HTTPS."""
     response.set_cookie(**_cookie(request), value=token, max_age=int(LIFETIME_S))
 
 

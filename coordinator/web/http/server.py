@@ -1,8 +1,8 @@
-"""The HTTP server: uvicorn in the event loop of the gRPC server, without its signal handling.
+"""The HTTP server: uvicorn in the event loop of the gRPC server, without uvicorn's signal handlers.
 
-It adds limits that uvicorn lacks: a timeout for receiving a complete request, however slowly its
-bytes arrive; a minimum rate at which clients must read; and a maximum number of connections per
-address, except for proxies that are trusted to name their clients.
+The server adds limits that uvicorn lacks: a timeout for receiving a complete request, however
+slowly its bytes arrive; a minimum rate at which clients must read; and a maximum number of
+connections per address, except for proxies that are trusted to send their clients' addresses.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from auth.errors import ManyhandsError, PortTakenError
 from coordinator.throttling.rate_limits import CallerPlaces, http_caller
 
-STOP_GRACE_S = 2  # timeout for open requests; browsers never close event streams
+STOP_GRACE_S = 2  # timeout for open requests on shutdown; browsers never close event streams
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class ConnectionLimits:
     """Limits on all connections in total, and on each connection."""
 
     connections: int = 1536
-    connections_per_caller: int = 64  # a school may share one address, and a browser opens six
-    request_s: float = 15.0  # timeout for a complete request, including the next one after a response
-    reading_s: float = 20.0  # interval between two checks of a slow reader
-    read_bytes: int = 4096  # minimum bytes read between two checks
-    head_bytes: int = 16 * 1024  # limit for the request line and headers
+    connections_per_caller: int = 64  # a school may share one address; a browser opens six connections
+    request_s: float = 15.0  # timeout for receiving a request, from connecting or the previous response
+    reading_s: float = 20.0  # interval between checks of a slow client
+    read_bytes: int = 4096  # minimum number of bytes that a slow client reads between checks
+    head_bytes: int = 16 * 1024  # maximum size of the request line and headers
     keep_alive_s: int = 5
 
 
@@ -43,14 +43,14 @@ _ARRIVED = {h11.DONE, h11.MUST_CLOSE, h11.CLOSED, h11.ERROR}
 
 
 class BoundedConnection(H11Protocol):
-    """A uvicorn connection with `ConnectionLimits`; connections of a server share `places`."""
+    """A uvicorn connection with `ConnectionLimits`; all connections of a server share `places`."""
 
     def __init__(
         self, *, limits: ConnectionLimits, places: CallerPlaces, trusted: frozenset[str], **uvicorn: Any
     ) -> None:
         super().__init__(**uvicorn)
         self._limits, self._places, self._trusted = limits, places, trusted
-        self._caller: str | None = None  # client's address, once the connection has a slot
+        self._caller: str | None = None  # the client's address while the connection has a slot
         self._arriving: asyncio.TimerHandle | None = None
         self._reading: asyncio.TimerHandle | None = None
 
@@ -65,7 +65,7 @@ class BoundedConnection(H11Protocol):
         self._watch_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Free the slot."""
+        """Release the slot, and cancel the timers."""
         super().connection_lost(exc)
         _cancel(self._arriving)
         _cancel(self._reading)
@@ -84,7 +84,7 @@ class BoundedConnection(H11Protocol):
         self._watch_request()
 
     def pause_writing(self) -> None:
-        """Start checking whether a slow client is reading at all."""
+        """Start checking that a slow client still reads."""
         super().pause_writing()
         self._look_again()
 
@@ -95,7 +95,7 @@ class BoundedConnection(H11Protocol):
         self._reading = None
 
     def _watch_request(self) -> None:
-        """Limit the time from the start of a request, so that sending single bytes does not extend it."""
+        """Enforce the timeout for receiving a request; further bytes do not restart the timeout."""
         if self.conn.their_state in _ARRIVED or self.transport.is_closing():
             _cancel(self._arriving)
             self._arriving = None
@@ -126,7 +126,7 @@ class _Uvicorn(uvicorn.Server):
         self.up = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start the application and listen; on failure uvicorn would exit the process."""
+        """Start the application; raise `ManyhandsError` where uvicorn would exit the process."""
         try:
             await super().startup(sockets)
         except SystemExit as error:
@@ -145,7 +145,7 @@ class WebServer:
     def __init__(self, app: FastAPI, server: uvicorn.Server, serving: asyncio.Task[None], port: int) -> None:
         self.port = port
         self._app = app
-        self.serving = serving  # finishes when the server stops for any reason
+        self.serving = serving  # task that ends when the server stops for any reason
         self._server = server
 
     @classmethod
@@ -155,9 +155,9 @@ class WebServer:
         host: str,
         port: int,
         trusted_proxies: Sequence[str] = (),
-        limits: ConnectionLimits = ConnectionLimits(),  # the class is frozen
+        limits: ConnectionLimits = ConnectionLimits(),  # a safe default, because the class is frozen
     ) -> WebServer:
-        """Serve on host:port (port 0: any free port). Raises `PortTakenError`, or an error of the app.
+        """Serve on host:port (port 0: any free port). Raises `PortTakenError` or the app's error.
 
         `trusted_proxies` are addresses trusted to send the client's address and scheme in headers.
         """
@@ -188,7 +188,7 @@ class WebServer:
         up.cancel()
         if serving.done():
             listening.close()
-            await serving  # raises the error
+            await serving  # raises the server's error
         return cls(app, server, serving, int(listening.getsockname()[1]))
 
     @property
@@ -197,10 +197,10 @@ class WebServer:
         return len(self._server.server_state.connections)
 
     async def stop(self) -> None:
-        """Close all connections and stop the application; `state.end_streams` ends its streams."""
+        """End the event streams, close all connections, and stop the application."""
         end_streams: Callable[[], None] | None = getattr(self._app.state, "end_streams", None)
         if end_streams is not None:
-            end_streams()  # otherwise they would run until the end of the grace period
+            end_streams()  # otherwise event streams would use up the whole grace period
         self._server.should_exit = True
         await self.serving
 
@@ -215,6 +215,6 @@ def _listen(host: str, port: int) -> socket.socket:
         listening.close()
         raise PortTakenError(
             f"The dashboard cannot listen on {host}:{port} ({error.strerror}); "
-            "stop what uses the port or change `web_port` in settings.yaml."
+            "stop the program that uses the port or change `web_port` in settings.yaml."
         ) from error
     return listening

@@ -1,6 +1,6 @@
-"""The files of a static site (the guide), and a policy that permits its inline scripts.
+"""The files of a static site (the guide), and the site's Content-Security-Policy.
 
-The theme has a few inline scripts, which the policy allows by their hashes.
+The policy allows the theme's inline scripts by their hashes.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ TYPES = CONTENT_TYPES | {
     ".png": "image/png",
 }
 START = "index.html"
-_SCRIPT = re.compile(rb"<script>(.*?)</script>", re.DOTALL)  # tags with attributes load a file or contain data
+_SCRIPT = re.compile(rb"<script>(.*?)</script>", re.DOTALL)  # inline scripts: the tags without attributes
 
 
 class Guide:
-    """The files of the guide's site; there are none if the guide has not been built."""
+    """The files of the guide, or no files if the guide has not been built."""
 
     def __init__(self, folder: Path) -> None:
-        """Index the files by their paths below `folder`; requests cannot access any others."""
+        """Index the files by their paths below `folder`; only indexed files are served."""
         found = (file for file in folder.rglob("*") if file.suffix in TYPES and file.is_file())
         self._files = {file.relative_to(folder).as_posix(): file for file in found}
         self._encoded: dict[str, Encoded] = {}
 
     @property
     def is_built(self) -> bool:
-        """True if the site has been built."""
+        """True if the guide has been built."""
         return START in self._files
 
     def file(self, name: str) -> Encoded | None:

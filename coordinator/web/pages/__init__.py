@@ -1,4 +1,4 @@
-"""The public pages: views, translations, the guide, login by a provider, and the link preview image.
+"""The public pages: views, translations, guide, login at a provider, and link preview image.
 
 `coordinator.web.app` imports the routers; templates are in `dashboards`.
 """

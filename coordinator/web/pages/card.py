@@ -1,7 +1,7 @@
 """The link preview image (Open Graph): a PNG with the run's loss curve and numbers.
 
-Pillow draws it with its built-in font, which requires no system fonts but has only Latin letters.
-All texts are Latin: the run's name, numbers, and fixed texts.
+The image uses Pillow's built-in font, which requires no system fonts but has only Latin letters.
+This suffices for the run's name, numbers, and fixed texts.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from coordinator.web.state.web_state import Web
 
 router = APIRouter(include_in_schema=False)
 
-CARD_S = 300.0  # seconds that an image is cached; drawing one takes a third of a second
-WIDTH, HEIGHT = 1200, 630  # size recommended by all sites that show previews
+CARD_S = 300.0  # cache time in seconds; drawing the image takes a third of a second
+WIDTH, HEIGHT = 1200, 630  # image size recommended by all sites that show previews
 MARGIN = 64
 SCALE = 2  # supersampling factor, for smooth lines
 CURVE_TOP, CURVE_BOTTOM = 250, 560
@@ -30,7 +30,7 @@ BACKGROUND, TEXT, MUTED, LINE, GRID = "#0f1720", "#f3f6f9", "#a3b0bf", "#6ea8ff"
 
 @router.get("/card.png")
 async def card(request: Request, web: Web) -> Response:
-    """Serve the preview image for links to the page."""
+    """Serve the preview image for links to the dashboard."""
     run, snapshot = web.config.run.name, web.snapshot
     version = snapshot.taken_at // CARD_S
     encoded = await web.cards.get("card.png", version, lambda: card_of(run, snapshot), "image/png")
@@ -38,13 +38,13 @@ async def card(request: Request, web: Web) -> Response:
 
 
 def card_of(run: str, snapshot: Snapshot) -> bytes:
-    """Draw the preview image of a run for a snapshot."""
+    """Draw the preview image of a run from a snapshot."""
     loss = [(float(row.step), row.loss) for row in snapshot.steps if row.loss is not None]
     return draw_card(run, loss, snapshot.last_step, snapshot.samples, len(snapshot.contributions))
 
 
 def draw_card(run: str, loss: Sequence[Point], step: int, samples: int, members: int) -> bytes:
-    """Draw the PNG, 1200 x 630, with `loss` over global steps."""
+    """Draw the preview image (PNG, 1200 x 630 pixels), with `loss` over global steps."""
     parts = [f"loss {loss[-1][1]:.3f}"] if loss else []
     parts += [f"step {step:,}", f"{large(samples)} samples", f"{members:,} member" + ("" if members == 1 else "s")]
     image = Image.new("RGB", (WIDTH * SCALE, HEIGHT * SCALE), BACKGROUND)

@@ -1,8 +1,8 @@
-"""The login page for providers without a device flow: check the code, go to the provider, return.
+"""The login pages for identity providers without a device flow.
 
-An attacker could send their own code to someone who is logged in at the provider, to have that
-account admit the attacker's machine. A login therefore starts only after the user has seen the code
-and followed the page's link. Link and return work only in the browser that displayed the page.
+An attacker could send their own code to a user who is logged in at the provider, so that the user's
+account admits the attacker's machine. A login therefore starts only after the user has seen the
+code and followed the page's link. Link and callback work only in the browser that showed the page.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _Text = Annotated[str, Query(max_length=4096)]
 
 
 def ticket_for(browser: str, user_code: str) -> str:
-    """Return the ticket for the page's link, which is unique to this browser and code."""
+    """Return the ticket in the page's link, which is bound to this browser and code."""
     return hmac.new(browser.encode(), user_code.upper().encode(), hashlib.sha256).hexdigest()
 
 
@@ -51,7 +51,7 @@ async def callback(
 
 @router.get("/{user_code}")
 async def confirm(web: Web, user_code: UserCode) -> Response:
-    """Show the code, so that users can compare it with their own terminal's."""
+    """Show the code, for comparison with the code in the user's terminal."""
     try:
         page = web.services.logins.page(user_code)
     except ManyhandsError as refused:
@@ -61,8 +61,8 @@ async def confirm(web: Web, user_code: UserCode) -> Response:
     answer = _page(
         web,
         "Is this the code in your terminal?",
-        "Go on only if you have just started manyhands yourself, and it shows exactly this code. Somebody who sent you "
-        "here would get your place in the run.",
+        "Continue only if you have just started manyhands yourself, and it shows exactly this code. Otherwise the "
+        "person who sent you here would join the run with your account.",
         f'<p class="code"><strong>{escape(page.user_code)}</strong></p>'
         f'<p><a href="{escape(link)}">Yes, log in with {escape(page.party.title)}</a></p>',
     )
@@ -73,7 +73,7 @@ async def confirm(web: Web, user_code: UserCode) -> Response:
 
 @router.get("/{user_code}/go")
 async def go(request: Request, web: Web, user_code: UserCode, ticket: _Text = "") -> Response:
-    """Redirect the browser to the provider."""
+    """Redirect the browser to the identity provider."""
     browser = request.cookies.get(COOKIE, "")
     try:
         page = web.services.logins.page(user_code)

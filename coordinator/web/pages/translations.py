@@ -1,4 +1,4 @@
-"""The texts of the pages: the choice of the reader's language, and texts by key.
+"""Translations of the pages: language selection, and texts by key.
 
 A text is a string with placeholders such as `{name}`, or a table with one string per plural form of
 the language (`one`, `other`, ...). Only scripts use plural forms, through `Intl.PluralRules`.
@@ -14,7 +14,7 @@ from typing import Any
 from dashboards import DEFAULT_LANGUAGE, catalogs
 
 MAX_RANGES = 20
-PLURAL_FORMS = {"zero", "one", "two", "few", "many", "other"}  # plural categories of Unicode's CLDR
+PLURAL_FORMS = {"zero", "one", "two", "few", "many", "other"}  # plural categories of the Unicode CLDR
 _RANGE = re.compile(r"([A-Za-z]{1,8}(?:-[A-Za-z0-9]{1,8})*)\s*(?:;\s*q=([01](?:\.\d{0,3})?))?")
 
 
@@ -23,7 +23,7 @@ class Translation:
     """All texts of one language; called with a key such as `frame.overview`."""
 
     language: str
-    direction: str  # ltr or rtl
+    direction: str  # text direction, "ltr" or "rtl"
     by_key: dict[str, Any]
 
     def __call__(self, key: str, **values: object) -> str:
@@ -34,14 +34,14 @@ class Translation:
 
 @cache
 def texts_of(language: str) -> Translation:
-    """Return the texts of an available language, completed with those of the default language."""
+    """Return an available language's texts; missing keys have the default language's text."""
     catalog = catalogs()[language]
     by_key = {**flattened(catalogs()[DEFAULT_LANGUAGE]), **flattened(catalog)}
     return Translation(language, str(catalog["direction"]), by_key)
 
 
 def flattened(catalog: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten sections into dotted keys; plural forms stay together."""
+    """Flatten sections into dotted keys; the plural forms of a text remain a table."""
     found: dict[str, Any] = {}
     for name, value in catalog.items():
         if isinstance(value, dict) and not value.keys() <= PLURAL_FORMS:

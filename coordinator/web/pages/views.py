@@ -1,8 +1,8 @@
 """The public pages, one per view, rendered in the reader's language with current numbers.
 
 A view consists of an entry in `VIEWS`, a template, an ES module and a style of the same name, and
-its texts in each language (CONTRIBUTING.md explains how to add one). Templates escape all text that
-users could have written. Other routes here serve the chart library, the drawn curve, health, metrics.
+its texts in each language (CONTRIBUTING.md explains how to add a view). Templates escape all text
+that users could have written. Other routes serve Plotly, the loss curve as SVG, health and metrics.
 """
 
 from __future__ import annotations
@@ -47,21 +47,21 @@ from peer.config.phases import all_phases
 from peer.config.run import RunConfig
 
 LANGUAGE_COOKIE = "manyhands-language"
-SHOWN_PARTICIPANTS = 25  # number of rows shown until the page's script has loaded all
+SHOWN_PARTICIPANTS = 25  # number of rows shown until the script has loaded all participants
 FEW_SAMPLES = 100  # number of held-out samples below which checkpoint_choice.js adds a caveat
 A_YEAR_S = 365 * 86_400
 VARY = "Accept-Language, Cookie"
 router = APIRouter(include_in_schema=False)
 templates = Environment(loader=FileSystemLoader(WEB), autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-# Scripts reformat numbers and dates for the reader's language.
+# The pages' scripts reformat numbers and dates for the reader's language.
 templates.filters["number"] = lambda value: f"{value:,}"
 templates.filters["date"] = lambda at: datetime.fromtimestamp(at, timezone.utc).date().isoformat()
 Language = Annotated[str | None, Query(max_length=16)]
-Chosen = Annotated[str | None, Cookie(alias=LANGUAGE_COOKIE)]  # unknown languages are ignored
+Chosen = Annotated[str | None, Cookie(alias=LANGUAGE_COOKIE)]  # language cookie; unknown languages are ignored
 HTML = "text/html; charset=utf-8"
 ONE_DAY = "public, max-age=86400"
 _COMPRESSING = threading.Lock()
-# Initial text of the input field in the run's language, so visitors need not type anything.
+# Example sentences for the model, by the run's language.
 EXAMPLES = {
     "blanks": {
         "bn": "আমার সোনার বাংলা, আমি তোমায় ___ ।",
@@ -79,10 +79,10 @@ EXAMPLES = {
 
 
 def overview_values(web: WebState, texts: Translation) -> dict[str, Any]:
-    """Return the values of `overview.html`.
+    """Return the template values of `overview.html`.
 
-    `overview` is as in live events, `given` has the members who contributed or are online,
-    `share_done` is the fraction of all steps, `curve` is SVG, and `joining` is as in the API.
+    `overview` equals a live event, `given` has the members who have contributed or are online,
+    `share_done` is the completed fraction of the run, `joining` equals the API's response.
     """
     snapshot = web.snapshot
     drawing = curve_of(snapshot, web.config, texts)
@@ -97,7 +97,7 @@ def overview_values(web: WebState, texts: Translation) -> dict[str, Any]:
 
 
 def curve_of(snapshot: Snapshot, config: RunConfig, texts: Texts = english, alone: bool = False) -> str:
-    """Draw the loss over global steps as SVG; if `alone`, as a separate file that includes its style."""
+    """Draw the loss over global steps as SVG; if `alone`, as a standalone file with its style."""
     points = [(float(row.step), row.loss) for row in snapshot.steps if row.loss is not None]
     by_set = groupby(snapshot.validations, lambda row: row.set_sha256)  # one curve per validation set
     held_out = [[(float(row.step), row.loss) for row in rows if row.loss is not None] for _, rows in by_set]
@@ -108,7 +108,7 @@ def curve_of(snapshot: Snapshot, config: RunConfig, texts: Texts = english, alon
 
 
 def history_values(web: WebState, texts: Translation) -> dict[str, Any]:
-    """Return the values of `history.html`."""
+    """Return the template values of `history.html`."""
     snapshot = web.snapshot
     drawing = curve_of(snapshot, web.config, texts)
     return {
@@ -119,7 +119,7 @@ def history_values(web: WebState, texts: Translation) -> dict[str, Any]:
 
 
 def model_values(web: WebState, _texts: Translation) -> dict[str, Any]:
-    """Return the values of `model.html`."""
+    """Return the template values of `model.html`."""
     snapshot, config = web.snapshot, web.config
     trial = trial_of(config, snapshot)
     language = config.run.language.split("-")[0].lower()
@@ -138,7 +138,7 @@ def model_values(web: WebState, _texts: Translation) -> dict[str, Any]:
 
 
 def participants_values(web: WebState, _texts: Translation) -> dict[str, Any]:
-    """Return the values of `participants.html`; `first` has the top ranks, `hardware` the bubbles per kind."""
+    """Return the template values of `participants.html`; `hardware` counts bubbles by kind."""
     everybody = people.participants_of(web)
     bubbles = Counter(row.hardware for row in everybody.participants if row.samples or row.active)
     return {
@@ -150,7 +150,7 @@ def participants_values(web: WebState, _texts: Translation) -> dict[str, Any]:
 
 
 def join_values(web: WebState, _texts: Translation) -> dict[str, Any]:
-    """Return the values of `join.html`; `joining` is as in the API."""
+    """Return the template values of `join.html`; `joining` equals the API's response."""
     return {"joining": joining_of(web, web.snapshot)}
 
 
@@ -158,12 +158,12 @@ def join_values(web: WebState, _texts: Translation) -> dict[str, Any]:
 class View:
     """One page of the dashboard."""
 
-    name: str  # also the name of its template, module and style
+    name: str  # name of the view, and of its template, module and style
     path: str  # path below the root; without slashes, because pages use relative links
     in_navigation: bool = True
-    values: Callable[[WebState, Translation], Mapping[str, Any]] = lambda _web, _texts: {}  # values for its template
-    in_archive: bool = False  # True if an archive includes it and all that its script requests
-    is_live: bool = True  # True if it has a module and a style, and shows whether it is current
+    values: Callable[[WebState, Translation], Mapping[str, Any]] = lambda _web, _texts: {}  # values of the template
+    in_archive: bool = False  # True if archives include the page and its script's requests
+    is_live: bool = True  # True if the page has a module, a style and a connection status
 
 
 OVERVIEW = View("overview", "", values=overview_values, in_archive=True)
@@ -195,7 +195,7 @@ def draw_page(view: View, language: str, web: WebState, root: str = "") -> bytes
         "pages": {each.name: page_link(archive, language, each) for each in VIEWS},
         "language_link": partial(language_link, archive, view, root=root),
         "run": web.config.run,
-        "is_stale": snapshot.stale and snapshot.swarm is not None and not archive,  # as in live.js
+        "is_stale": snapshot.stale and snapshot.swarm is not None and not archive,  # same condition as in live.js
     }
     return templates.get_template(f"{view.name}.html").render(**values, **view.values(web, texts)).encode()
 
@@ -206,7 +206,7 @@ def page_link(archive: Archive | None, language: str, view: View, root: str = ""
 
 
 def language_link(archive: Archive | None, view: View, language: str, root: str = "") -> str:
-    """Return the link from a page to itself in another language."""
+    """Return the link from a page to its version in another language."""
     return root + archive.page_name(view.name, language) if archive else f"?lang={language}"
 
 
@@ -214,7 +214,7 @@ def missing_page(web: WebState, request: Request) -> Response:
     """Render the 404 page in the browser's language, with links that work from any path."""
     wanted = request.query_params.get("lang") or request.cookies.get(LANGUAGE_COOKIE)
     language = choose_language(wanted, request.headers.get("accept-language", ""))
-    if web.archive:  # a web host shows it at any path, so links must be absolute
+    if web.archive:  # a web host serves the page at any path, so links must be absolute
         root = f"{web.archive.address}/" if web.archive.address else ""
     else:
         root = "../" * (request.url.path.count("/") - 1)
@@ -225,12 +225,12 @@ def missing_page(web: WebState, request: Request) -> Response:
 async def require_member(request: Request, web: Web, number: str = "") -> None:
     """Raise 404 unless `?number=` in the URL is a member's number."""
     if not re.fullmatch(r"[1-9][0-9]{0,9}", number) or int(number) >= 2**31:
-        raise HTTPException(404, "A member's page is named by the member's number.")
-    await people.member(request, web, int(number))  # cached, because the script requests the same next
+        raise HTTPException(404, "A member's page needs the member's number, such as `?number=1`.")
+    await people.member(request, web, int(number))  # fills the cache for the same request by the page's script
 
 
 def offer(view: View) -> None:
-    """Add the route of a view, rendered in the requested, previously chosen, or browser's language."""
+    """Add the route of a view; `?lang=`, a cookie or the browser determines the language."""
 
     @router.get(f"/{view.path}")
     async def page(
@@ -254,14 +254,14 @@ for _view in VIEWS:
 
 @cache
 def page_file(name: str) -> Encoded | None:
-    """Return an encoded file of the pages, by its path below `dashboards/web`."""
+    """Return the encoded file at a path below `dashboards/web`, or None if there is none."""
     file = page_files().get(name)
     return None if file is None else encode(file.read_bytes(), content_type(name))
 
 
 @router.get("/static/{name:path}")
 def static_file(request: Request, name: str) -> Response:
-    """Serve styles, modules and texts of the pages; versioned URLs can be cached indefinitely."""
+    """Serve the pages' styles, modules and texts; versioned URLs can be cached indefinitely."""
     version, _, rest = name.partition("/")
     is_versioned = re.fullmatch(r"[0-9a-f]{12}", version) is not None
     found = page_file(rest if is_versioned else name)
@@ -278,14 +278,14 @@ def plotly_script() -> Encoded:
 
 @cache
 def compressed_plotly() -> Encoded:
-    """Compress Plotly's JavaScript; only `plotly_script` calls this, with its lock held."""
+    """Return Plotly's JavaScript, compressed; the caller must hold the lock `_COMPRESSING`."""
     script = files("plotly") / "package_data" / "plotly.min.js"
     return encode(script.read_bytes(), "text/javascript; charset=utf-8")
 
 
 @router.get("/plotly.min.js")
 def plotly(request: Request) -> Response:
-    """Serve the chart library: 1.5 MB compressed, so it is loaded after the page and cached."""
+    """Serve the chart library, 1.5 MB compressed, which pages load last and browsers cache."""
     return answer(request, plotly_script(), FOR_EVER if request.url.query else ONE_DAY)
 
 
@@ -308,13 +308,13 @@ async def healthz() -> dict[str, str]:
 
 @router.get("/readyz")
 def readyz(web: Web) -> Response:
-    """Respond with 200 if the store responds and the keeper's node has reported recently, else with 503."""
+    """Respond with 200 if the store responds and the keeper has reported recently, else 503."""
     try:
         status = read_swarm_status(web.database)
     except SQLAlchemyError:
         return _not_ready("the store does not answer")
     if status is None:
-        return _not_ready("the keeper has not come yet")
+        return _not_ready("the keeper has not reported yet")
     silent_s = web.services.clock() - status.updated_at
     if silent_s > KEEPER_SILENT_S:
         return _not_ready(f"the keeper has been silent for {silent_s:.0f} s")
@@ -327,5 +327,5 @@ def _not_ready(reason: str) -> Response:
 
 @router.get("/metrics")
 def metrics(web: Web) -> Response:
-    """Serve the metrics in Prometheus' text format."""
+    """Serve the metrics in the Prometheus text format."""
     return Response(web.metrics(), media_type=CONTENT_TYPE_LATEST)

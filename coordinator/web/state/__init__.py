@@ -1,4 +1,4 @@
 """The state shared by all routes: one snapshot, refreshed in the background, and metrics.
 
-Routes access it as `web_state.Web`; this package does not depend on routes.
+Routes access the state as `web_state.Web`; this package does not depend on routes.
 """

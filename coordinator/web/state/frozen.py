@@ -1,4 +1,4 @@
-"""Pure functions that name the files of an archive, which replace the coordinator's responses.
+"""Pure functions for the file names in an archive, whose files replace the API's responses.
 
 The file of an API response is named after its URL: `curve?points=600` becomes
 `curve,points=600.json`. The pages' scripts construct the same names (`dashboards/web/api.js`).
@@ -20,7 +20,7 @@ class Archive:
 
     at: float  # Unix time in seconds
     address: str  # future URL of the pages, without a trailing slash; "" if unknown
-    language: str  # language of the pages whose names contain no language
+    language: str  # language of pages without a language in the file name
 
     def page_name(self, view: str, language: str) -> str:
         """Return the file name of a view, such as `overview`, in a language."""
@@ -29,7 +29,7 @@ class Archive:
 
 
 def answer_name(path: str, parameters: Parameters) -> str:
-    """Return the file name of a response, below `api/v1/`."""
+    """Return the file name of an API response, relative to `api/v1/`."""
     parts = [f"{_file_part(name)}={_file_part(str(value))}" for name, value in sorted(parameters.items())]
     return ",".join(["/".join(map(_file_part, path.split("/"))), *parts]) + ".json"
 

@@ -1,6 +1,6 @@
 """The latest snapshot, replaced by one background task and read by all routes.
 
-It is replaced about once a second, or sooner on notifications of changes by other processes.
+The task takes a snapshot about once a second, or sooner if another process notifies it of changes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ REFRESH_S = 1.0
 
 
 class LiveSnapshot:
-    """A holder of the latest snapshot, which wakes tasks waiting for the next one."""
+    """A holder of the latest snapshot, which wakes tasks that wait for a new snapshot."""
 
     def __init__(self, take: Callable[[Snapshot | None], Snapshot], ear: Ear | None = None) -> None:
         self._take = take
@@ -63,7 +63,7 @@ class LiveSnapshot:
             await changed.wait()
 
     def end(self) -> None:
-        """End all `updates` because the server is stopping."""
+        """End all iterations of `updates`; called when the server stops."""
         self._ended = True
         self._changed.set()
 
@@ -75,7 +75,7 @@ class LiveSnapshot:
             try:
                 self._current = await asyncio.to_thread(self._take, self._current)
                 failing = False
-            except SQLAlchemyError as error:  # the last good snapshot is kept, marked as outdated
+            except SQLAlchemyError as error:  # the previous snapshot is kept, marked as stale
                 if not failing:
                     logger.error("the store cannot be read: %s", trouble(error) or error)
                 failing = True

@@ -34,7 +34,7 @@ Gauge = tuple[str, str, float | None]  # name, help text and value (None: no sam
 
 
 def metrics_text(directory: RunDirectory, telemetry: Telemetry, current: Callable[[], Snapshot]) -> Callable[[], bytes]:
-    """Return a function that renders the metrics in Prometheus' text format."""
+    """Return a function that renders the metrics in the Prometheus text format."""
     registry = CollectorRegistry()
     registry.register(RunCollector(directory, current))
     ProcessCollector(registry=registry)
@@ -53,7 +53,7 @@ class RunCollector(Collector):
         self._build = (software_version(), platform.python_version(), directory.config.run.name)
 
     def describe(self) -> list[Metric]:
-        """Return no metrics in advance, because there is no snapshot yet."""
+        """Return an empty list, because there is no snapshot yet at registration."""
         return []
 
     def collect(self) -> Iterator[Metric]:
@@ -65,17 +65,17 @@ class RunCollector(Collector):
         yield from starmap(gauge, self._host())
         yield from _totals(now)
         yield from _figures_metrics(now.figures)
-        text = "The step with which an alarm that holds began, by kind; no sample where none holds."
+        text = "The step at which an active alarm began, by kind; no sample without an active alarm."
         yield by_labels("manyhands_alarm_step", text, ("kind",), [([each.kind], each.step) for each in now.alarms])
         text = "The version of manyhands, of Python, and the run's name."
         yield by_labels("manyhands_build_info", text, ("version", "python", "run"), [(self._build, 1)])
 
     def _host(self) -> Iterator[Gauge]:
-        """Yield the disk's space (no samples if it cannot be read) and the certificate's expiration."""
+        """Yield the disk's space (no samples if unreadable) and the certificate's expiration."""
         free, size = _room(self._folder)
         expiry = self._certificate_until
-        yield "manyhands_checkpoint_disk_free_bytes", "Free where checkpoints lie.", free
-        yield "manyhands_checkpoint_disk_size_bytes", "Size of the disk where checkpoints lie.", size
+        yield "manyhands_checkpoint_disk_free_bytes", "Free space on the disk that holds the checkpoints.", free
+        yield "manyhands_checkpoint_disk_size_bytes", "Size of the disk that holds the checkpoints.", size
         text = "When the control plane's certificate expires."
         yield "manyhands_tls_certificate_expiry_timestamp_seconds", text, expiry
 
@@ -84,25 +84,25 @@ def _progress(now: Snapshot) -> Iterator[Gauge]:
     """Yield the swarm's progress as reported by the keeper."""
     swarm, apart = now.swarm, sum(each.state == APART for each in now.online)
     yield "manyhands_global_step", "Global steps completed.", swarm.step if swarm else 0
-    yield "manyhands_peers", "Peers that train now.", swarm.peers if swarm else 0
+    yield "manyhands_peers", "Peers that are training now.", swarm.peers if swarm else 0
     yield "manyhands_devices_online", "Devices with an open session.", len(now.online)
-    yield "manyhands_devices_apart", "Of these, such as train without seeing the keeper.", apart
+    yield "manyhands_devices_apart", "Online devices that train without seeing the keeper.", apart
     yield "manyhands_stale", "1 while the keeper is silent.", int(now.stale)
-    yield "manyhands_era", "How often the run has returned to a checkpoint.", now.era
+    yield "manyhands_era", "Number of times that the run has returned to a checkpoint.", now.era
     samples = swarm.samples_accumulated if swarm else 0
     yield "manyhands_batch_samples", "Samples accumulated towards the next global step.", samples
     target, pace, seen_at = (
         (swarm.target_batch_size, swarm.samples_per_second, swarm.updated_at) if swarm else (None, None, None)
     )
-    yield "manyhands_target_batch_samples", "Samples that make a global step.", target
-    yield "manyhands_samples_per_second", "Samples of counted steps over the time that passed.", pace
-    yield "manyhands_time_left_seconds", "Until the run's last step, at that speed.", now.time_left_s
-    yield "manyhands_keeper_timestamp_seconds", "When the keeper's own swarm node last answered it.", seen_at
+    yield "manyhands_target_batch_samples", "Samples of a full batch.", target
+    yield "manyhands_samples_per_second", "Counted samples, divided by the elapsed time.", pace
+    yield "manyhands_time_left_seconds", "Time until the run's last step at the current speed.", now.time_left_s
+    yield "manyhands_keeper_timestamp_seconds", "When the keeper's own swarm node last responded.", seen_at
     yield "manyhands_snapshot_timestamp_seconds", "When the store was last read.", now.taken_at
 
 
 def _newest_step(now: Snapshot) -> Iterator[Gauge]:
-    """Yield the newest step's time and loss, and figures of the newest step whose reports are complete."""
+    """Yield the newest step's time and loss, and figures of the newest fully reported step."""
     completed_at = now.steps[-1].completed_at if now.steps else None
     loss = next((row.loss for row in reversed(now.steps[-100:]) if row.loss is not None), None)
     settled = now.settled_step
@@ -110,28 +110,28 @@ def _newest_step(now: Snapshot) -> Iterator[Gauge]:
     ratio = None if settled is None else settled.samples / max(1, settled.target_batch_size)
     devices = None if settled is None else settled.devices
     yield "manyhands_loss", "Training loss of the newest global step.", loss
-    text = "0 if no device could report a finite loss of the newest settled global step."
+    text = "0 if no device could report a finite loss for the newest settled global step."
     yield "manyhands_loss_finite", text, finite
     yield "manyhands_step_timestamp_seconds", "When the newest global step was completed.", completed_at
-    text = "Samples averaged in at the newest settled global step, over its target batch."
+    text = "Samples averaged in the newest settled global step, divided by its target batch."
     yield "manyhands_step_batch_ratio", text, ratio
     yield "manyhands_step_devices", "Devices that reported the newest settled global step.", devices
 
 
 def _totals(now: Snapshot) -> Iterator[Metric]:
-    yield counter("manyhands_samples", "Samples averaged in, since the run began.", now.samples)
-    yield counter("manyhands_averaged_bytes", "Of gradients that devices averaged for others.", now.averaged_bytes)
-    yield counter("manyhands_training_seconds", "Time that devices have trained, each counted.", now.elapsed_s)
-    yield counter("manyhands_data_wait_seconds", "Of it, time that they waited for data.", now.data_wait_s)
+    yield counter("manyhands_samples", "Samples averaged into steps since the run began.", now.samples)
+    yield counter("manyhands_averaged_bytes", "Gradient bytes that devices averaged for others.", now.averaged_bytes)
+    yield counter("manyhands_training_seconds", "Time that devices have trained, summed over devices.", now.elapsed_s)
+    yield counter("manyhands_data_wait_seconds", "Part of the training time spent waiting for data.", now.data_wait_s)
 
 
 def _checkpoints(now: Snapshot) -> Iterator[Gauge]:
     newest = now.checkpoint
     yield "manyhands_checkpoint_step", "Step of the newest checkpoint.", newest.step if newest else None
-    yield "manyhands_checkpoint_size_bytes", "Its size.", newest.size_bytes if newest else None
-    yield "manyhands_checkpoint_timestamp_seconds", "When it was written.", newest.created_at if newest else None
+    yield "manyhands_checkpoint_size_bytes", "Size of the newest checkpoint.", newest.size_bytes if newest else None
+    yield "manyhands_checkpoint_timestamp_seconds", "Newest checkpoint's time.", newest.created_at if newest else None
     yield "manyhands_checkpoint_withheld", "1 if it is not published.", int(bool(newest.withheld)) if newest else None
-    yield "manyhands_checkpoints", "Checkpoints that are kept.", len(now.checkpoints)
+    yield "manyhands_checkpoints", "Number of stored checkpoints.", len(now.checkpoints)
 
 
 def _pending_validations(now: Snapshot | None) -> Iterator[Gauge]:
@@ -143,7 +143,7 @@ def _pending_validations(now: Snapshot | None) -> Iterator[Gauge]:
         waiting = [each.created_at for each in now.checkpoints if (each.step, each.manifest_sha256) not in evaluated]
         count, oldest = len(waiting), min(waiting, default=None)
     yield "manyhands_validations_pending", "Checkpoints yet to be evaluated.", count
-    yield "manyhands_validation_pending_timestamp_seconds", "When the oldest of these was written.", oldest
+    yield "manyhands_validation_pending_timestamp_seconds", "When the oldest pending checkpoint was written.", oldest
 
 
 def _newest_validation(now: Snapshot) -> Iterator[Gauge]:
@@ -152,22 +152,22 @@ def _newest_validation(now: Snapshot) -> Iterator[Gauge]:
     finite = int(row["loss"] is not None) if row else None
     detected, f1 = row.get("detection_accuracy"), row.get("detection_f1")
     yield "manyhands_validation_step", "Step of the newest checkpoint that was evaluated.", row.get("step")
-    yield "manyhands_validation_accuracy", "Share of predicted tokens that it gets right.", row.get("accuracy")
-    yield "manyhands_validation_loss", "Its loss on held-out text.", row.get("loss")
-    yield "manyhands_validation_loss_finite", "0 if that is no number.", finite
-    yield "manyhands_validation_perplexity", "Exponential of its token loss.", row.get("perplexity")
-    yield "manyhands_validation_sop_accuracy", "Share of sentence orders that it tells.", row.get("sop_accuracy")
-    yield "manyhands_validation_detection_accuracy", "Share of all tokens that it tells replaced or not.", detected
-    yield "manyhands_validation_detection_f1", "F1 of the replaced tokens that it finds.", f1
+    yield "manyhands_validation_accuracy", "Share of tokens predicted correctly.", row.get("accuracy")
+    yield "manyhands_validation_loss", "Loss on held-out text.", row.get("loss")
+    yield "manyhands_validation_loss_finite", "0 if the loss on held-out text is not finite.", finite
+    yield "manyhands_validation_perplexity", "Exponential of the token loss.", row.get("perplexity")
+    yield "manyhands_validation_sop_accuracy", "Share of sentence orders recognized correctly.", row.get("sop_accuracy")
+    yield "manyhands_validation_detection_accuracy", "Share of tokens classified correctly.", detected
+    yield "manyhands_validation_detection_f1", "F1 score for detecting replaced tokens.", f1
 
 
 def _figures_metrics(figures: Figures) -> Iterator[Metric]:
     """Yield the keeper's counters (reset when it restarts), suspicions and quarantined devices."""
     ended = CounterMetricFamily(
-        "manyhands_averaging_rounds", "Rounds of averaging since the keeper started.", labels=["outcome"]
+        "manyhands_averaging_rounds", "Averaging rounds since the keeper started.", labels=["outcome"]
     )
     seconds = HistogramMetricFamily(
-        "manyhands_averaging_round_duration_seconds", "How long those took that succeeded, gathering included."
+        "manyhands_averaging_round_duration_seconds", "Duration of successful rounds, matchmaking included."
     )
     if (rounds := figures.rounds) is not None:  # the keeper takes part in all rounds
         ended.add_metric(["succeeded"], rounds.succeeded)
@@ -176,21 +176,21 @@ def _figures_metrics(figures: Figures) -> Iterator[Metric]:
         seconds.add_metric([], list(zip(bounds, accumulate(rounds.by_duration), strict=True)), rounds.seconds)
     yield ended
     yield seconds
-    text = "Peers that take part, by role and whether others can connect to them."
+    text = "Peers in the swarm, by role and whether other peers can connect to them."
     peers = [([role, "true" if direct else "false"], count) for role, direct, count in figures.census]
     yield by_labels("manyhands_swarm_peers", text, ("role", "reachable"), peers)
-    text = "Auxiliary peers that would shorten the rounds, by the lines of the newest one."
+    text = "Auxiliary peers that would shorten the rounds, estimated from the newest round."
     yield gauge("manyhands_missing_auxiliaries", text, figures.missing_auxiliaries)
-    text = "Words against devices within `quarantine_window_s`, by kind."
+    text = "Suspicions against devices within `quarantine_window_s`, by kind."
     words = [([kind], figures.suspicions.get(kind, 0)) for kind in sorted(KINDS)]
     yield by_labels("manyhands_suspicions", text, ("kind",), words)
     yield gauge("manyhands_devices_quarantined", "Devices in quarantine.", figures.quarantined)
-    text = "When the keeper's token expires, which it renews by itself."
+    text = "When the keeper's token expires; the keeper renews it by itself."
     yield gauge("manyhands_keeper_token_expiry_timestamp_seconds", text, figures.keeper_token_until)
 
 
 def certificate_expiry(path: Path) -> float | None:
-    """Return the expiration of the service's certificate (PEM) as a Unix time, or None if it cannot be read."""
+    """Return the expiration of a PEM certificate as a Unix time, or None if it is unreadable."""
     try:
         return x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc.timestamp()
     except (OSError, ValueError) as error:
@@ -199,7 +199,7 @@ def certificate_expiry(path: Path) -> float | None:
 
 
 def _room(folder: Path) -> tuple[int | None, int | None]:
-    """Return the free and total bytes of the folder's disk, or two Nones if they cannot be read."""
+    """Return the free and total bytes of the folder's disk, or (None, None) if unreadable."""
     try:
         disk = shutil.disk_usage(folder)
     except OSError:

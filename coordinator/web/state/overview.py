@@ -1,4 +1,4 @@
-"""The overview of a run for the API and pages: its models, and how a snapshot fills them.
+"""The overview of a run for the API and the pages: Pydantic models, filled from a snapshot.
 
 Times are Unix times in seconds, sizes are in bytes.
 """
@@ -25,8 +25,8 @@ from coordinator.web.state.snapshot import Snapshot
 from peer.config.phases import PhaseFacts, all_phases, phase_at
 from peer.config.run import RunConfig
 
-MOST_CONTRIBUTIONS = 100  # number of largest contributions; the list of participants has all
-RECENT_STEPS = 20  # steps that late reports may still change
+MOST_CONTRIBUTIONS = 100  # maximum number of contributions; `/api/v1/participants` lists all
+RECENT_STEPS = 20  # number of newest steps, which late reports may still change
 NO_KEEPER: Mapping[str, Any] = MappingProxyType(
     {"step": 0, "samples_accumulated": 0, "eta_s": None, "samples_per_second": 0.0, "peers": 0, "updated_at": None}
 )
@@ -38,7 +38,7 @@ class RunFacts(BaseModel):
     name: str
     description: str
     language: str
-    target_batch_size: int  # number of samples per global step
+    target_batch_size: int  # samples per global step
     join_link: str
 
 
@@ -46,14 +46,14 @@ class BatchProgress(BaseModel):
     """The global batch being accumulated, as seen by the keeper."""
 
     step: int  # number of completed global steps
-    phase: int  # number of the phase, from 1
+    phase: int  # number of the current phase, starting at 1
     samples_accumulated: int
     target_batch_size: int
     eta_s: float | None  # seconds until the batch is full
     samples_per_second: float  # speed of the run: counted samples over elapsed time
     time_left_s: float | None  # seconds until the run's last step, at that speed
     peers: int
-    updated_at: float | None  # null before the keeper's first report
+    updated_at: float | None  # time of the keeper's last report; null before the first
 
 
 class RunProgress(BaseModel):
@@ -74,7 +74,7 @@ class PhaseSummary(BaseModel):
     sequence_length: int
     target_batch_size: int
     fresh_optimizer: bool
-    final_batch_size: int | None  # samples per global step at the end of the batch's growth; null: no growth
+    final_batch_size: int | None  # target batch size at the end of its growth; null: no growth
     text: str
 
 
@@ -94,7 +94,7 @@ class Totals(BaseModel):
 
 
 class DataWait(BaseModel):
-    """The time devices spent waiting for data, and its fraction of their training time."""
+    """The time that devices waited for data, in seconds and as a fraction of training time."""
 
     seconds: float
     share: float | None
@@ -116,14 +116,14 @@ class Rounds(BaseModel):
 
 
 class AveragingHealth(BaseModel):
-    """Statistics on the averaging of the newest steps with all reports."""
+    """Averaging statistics for the newest steps with complete reports."""
 
-    steps: int  # number of steps covered
-    batch_share: float | None  # ratio of averaged samples to target batches
+    steps: int  # number of steps in the statistics
+    batch_share: float | None  # ratio of averaged samples to the target batch sizes
     averaging_s: float | None  # mean duration of averaging over all reports
-    lost_samples: dict[str, int]  # reason reported by peers -> number of samples
-    rounds: Rounds | None  # null before the keeper's first report
-    missing_auxiliaries: int | None  # number of peers that would shorten the rounds; null before the first round
+    lost_samples: dict[str, int]  # number of lost samples by reported reason
+    rounds: Rounds | None  # averaging rounds; null before the keeper's first report
+    missing_auxiliaries: int | None  # number of auxiliary peers that would shorten rounds; null before round 1
 
 
 class DonatedTime(BaseModel):
@@ -131,11 +131,11 @@ class DonatedTime(BaseModel):
 
     kind: Kind
     device_s: float
-    accelerator_s: float  # GPU time; a device with two GPUs contributes two per second
+    accelerator_s: float  # device time multiplied by the device's number of accelerators
 
 
 class ContributionFacts(BaseModel):
-    """The contribution of one member, under the public name."""
+    """The contribution of one member, with the member's public name."""
 
     member: str
     samples: int
@@ -180,7 +180,7 @@ class ValidationSummary(BaseModel):
 
 
 class RecentSteps(BaseModel):
-    """The newest global steps as columns, with which pages extend their curve without a request."""
+    """The newest global steps as columns, for pages to extend their curve without a request."""
 
     step: list[int]
     loss: list[float | None]
@@ -202,7 +202,7 @@ class AlarmFacts(BaseModel):
     kind: str
     step: int  # step at which the alarm began
     raised_at: float
-    return_to: ReturnPoint | None  # null if the alarm is not about the model
+    return_to: ReturnPoint | None  # checkpoint to return to; null if the alarm is not about the model
 
 
 class Overview(BaseModel):
@@ -210,7 +210,7 @@ class Overview(BaseModel):
 
     run: RunFacts
     verdict: RunVerdict
-    alarms: list[AlarmFacts]  # oldest first
+    alarms: list[AlarmFacts]  # active alarms, oldest first
     whole: RunProgress
     progress: BatchProgress
     phases: list[PhaseSummary]
@@ -220,7 +220,7 @@ class Overview(BaseModel):
     loss: LossRange
     recent: RecentSteps
     averaging: AveragingHealth
-    donated: list[DonatedTime]  # largest first
+    donated: list[DonatedTime]  # kinds of hardware, longest time first
     contributions: list[ContributionFacts]
     checkpoint: CheckpointRow | None
     validation: ValidationSummary

@@ -38,23 +38,23 @@ class Snapshot:
 
     taken_at: float  # Unix time in seconds
     steps: tuple[StepRow, ...]
-    contributions: tuple[Contribution, ...]  # with public names
+    contributions: tuple[Contribution, ...]  # members' contributions, with public names
     online: tuple[OnlineSession, ...]
     recent_devices: int  # number of devices connected now or recently
     swarm: KeeperView | None
-    checkpoints: tuple[CheckpointRow, ...]  # newest first
+    checkpoints: tuple[CheckpointRow, ...]  # available checkpoints, newest first
     validations: tuple[ValidationRow, ...]
-    publications: tuple[PublicationRow, ...]  # ordered by step
-    evaluations: tuple[EvaluationRow, ...]  # ordered by step and task
+    publications: tuple[PublicationRow, ...]  # published checkpoints, ordered by step
+    evaluations: tuple[EvaluationRow, ...]  # evaluations, ordered by step and task
     era: int
     giving: Giving
-    health: RoundHealth  # averaging in the newest steps whose reports are complete
+    health: RoundHealth  # averaging statistics for the newest fully reported steps
     figures: Figures
-    helm: Helm  # result of all steering by operators
-    steps_version: int = 0  # increases when any step has changed
-    number: int = 0  # increases with each snapshot of a process
-    alarms: tuple[AlarmRow, ...] = ()  # oldest first
-    time_left_s: float | None = None  # time until the run's last step
+    helm: Helm  # combined effect of the operators' steering commands
+    steps_version: int = 0  # increases when a step changes
+    number: int = 0  # sequence number of the snapshot in this process
+    alarms: tuple[AlarmRow, ...] = ()  # active alarms, oldest first
+    time_left_s: float | None = None  # estimated time until the run's last step
     refresh_failed: bool = False  # True if the store has not responded since the snapshot was taken
 
     @property
@@ -63,7 +63,7 @@ class Snapshot:
         return self.refresh_failed or self.swarm is None or self.taken_at - self.swarm.updated_at > STALE_AFTER_S
 
     def return_point(self, alarm: AlarmRow) -> ReturnPoint | None:
-        """Return the checkpoint to return to after an alarm, or None if the alarm is not about the model."""
+        """Return the checkpoint to return to after an alarm about the model, else None."""
         return return_point(alarm.step, self.checkpoints, self.validations) if alarm.kind in MODEL_KINDS else None
 
     @property
@@ -93,7 +93,7 @@ class Snapshot:
 
     @property
     def curve_version(self) -> tuple[int, int, float]:
-        """The version of cached curves, which changes when any drawn curve does."""
+        """The version of cached curves, which changes with the training or validation losses."""
         newest = max((row.evaluated_at for row in self.validations), default=0.0)
         return self.steps_version, len(self.validations), newest
 
@@ -116,7 +116,7 @@ class Snapshot:
 
     @property
     def averaged_bytes(self) -> int:
-        """The total bytes that devices have averaged for others."""
+        """The total number of bytes that devices have averaged for others."""
         return sum(row.averaged_bytes for row in self.contributions)
 
     @property
@@ -126,7 +126,7 @@ class Snapshot:
 
 
 def take_snapshot(services: RunServices, before: Snapshot | None) -> Snapshot:
-    """Read a snapshot from the store; steps that cannot have changed are taken from `before`."""
+    """Read a snapshot from the store; reuse steps from `before` that cannot have changed."""
     now = services.clock()
     era = services.ledger.current_era()
     goes_on = before is not None and before.era == era and now - before.giving.read_at <= READ_WHOLE_S

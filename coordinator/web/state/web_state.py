@@ -28,28 +28,28 @@ from coordinator.web.state.snapshot import Snapshot, take_snapshot
 from dashboards import GUIDE
 from peer.config.run import RunConfig
 
-ASKS_PER_MINUTE = 30  # limit per address; comparing checkpoints takes one question for each
+ASKS_PER_MINUTE = 30  # limit per address; a comparison takes one question per checkpoint
 
 
 @dataclass(frozen=True)
 class WebState:
-    """The state of one run's dashboard, for one event loop; limits on callers are per process."""
+    """The state of one run's dashboard, for one event loop; rate limits are per process."""
 
     directory: RunDirectory
     services: RunServices
-    archive: Archive | None = None  # set while pages are written to files from a single snapshot
+    archive: Archive | None = None  # set while an archive is written from a single snapshot
     guide: Guide = field(default_factory=partial(Guide, GUIDE))
     answers: AnswerCache = field(default_factory=AnswerCache)
-    # Separate caches prevent eviction of costly responses by others.
+    # Separate caches keep other responses from evicting costly ones.
     cards: AnswerCache = field(default_factory=partial(AnswerCache, 1))
     moments: AnswerCache = field(default_factory=partial(AnswerCache, 32))  # 250 KB per entry for forty devices
     asks: CallerPace = field(default_factory=partial(CallerPace, ASKS_PER_MINUTE, time.monotonic))
     downloads: CallerPlaces = field(default_factory=partial(CallerPlaces, 8, per_caller=2))  # checkpoint downloads
-    exports: CallerPlaces = field(default_factory=partial(CallerPlaces, 2, per_caller=1))  # downloads of the history
+    exports: CallerPlaces = field(default_factory=partial(CallerPlaces, 2, per_caller=1))  # history downloads
     streams: CallerPlaces = field(default_factory=partial(CallerPlaces, 768, per_caller=32))  # event streams
 
     def prepare(self) -> None:
-        """Build join link, metrics and software files; a new certificate takes effect at the next start."""
+        """Build the join link, metrics and software files; a new certificate requires a restart."""
         _ = self.join_link, self.metrics, self.software
 
     @property
@@ -69,7 +69,7 @@ class WebState:
 
     @cached_property
     def live(self) -> LiveSnapshot:
-        """The snapshot, refreshed during the application's lifespan."""
+        """The latest snapshot, refreshed during the application's lifespan."""
         return LiveSnapshot(partial(take_snapshot, self.services), self.services.bell.ear(Topic.PROGRESS))
 
     @cached_property
@@ -93,13 +93,13 @@ class WebState:
 
     @cached_property
     def login_desk(self) -> LoginDesk:
-        """The check of administrators' logins."""
+        """The rate-limited login of administrators."""
         tries = LoginTries(self.database, TRIES_PER_MINUTE, self.services.clock)
         return LoginDesk(Administrators(self.database, self.services.clock), tries)
 
     @cached_property
     def metrics(self) -> Callable[[], bytes]:
-        """A function that renders the metrics in Prometheus' text format."""
+        """A function that renders the metrics in the Prometheus text format."""
         return metrics_text(self.directory, self.services.telemetry, lambda: self.snapshot)
 
     async def answer(self, request: Request, question: Hashable, version: Hashable, make: Make) -> Response:
@@ -117,7 +117,7 @@ Web = Annotated[WebState, Depends(web_state)]
 
 
 def place_among(places: Callable[[WebState], CallerPlaces], reason: str) -> Callable[..., AsyncIterator[None]]:
-    """Return a dependency that holds a slot until the response is sent, or responds 503 if none is free."""
+    """Return a dependency that holds a slot until the response is sent; 503 if none is free."""
 
     async def place(request: Request, web: Web) -> AsyncIterator[None]:
         caller, taken = http_caller(request.client), places(web)

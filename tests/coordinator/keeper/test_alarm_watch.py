@@ -84,7 +84,7 @@ def test_a_leap_is_logged_at_once_with_the_way_back(
         watching.step_taken(0, step, (place,))
         if step in {35, 45}:
             (line,) = caplog.messages
-            assert f"alarm, step 35: step {step} moved the parameters by 39, usual is 1" in line
+            assert f"alarm, step 35: step {step} moved the parameters by 39, the median is 1" in line
             assert line.endswith(f"Return to step 30: manyhands coordinator rewind {run.directory.path} 30")
     assert {row.kind: row.step for row in raised_alarms(run.services.database)} == {
         "loss_not_finite": 40,

@@ -66,7 +66,7 @@ def test_a_further_leap_is_told_beside_the_first() -> None:
     updates = [*usual, (50, 39.0), (51, 1.0), (52, 44.0)]
     (alarm,) = alarms_of(Vitals((), updates), warmup_steps=0)
     assert (alarm.kind, alarm.step) == ("update_norm", 50)
-    assert "step 52 moved the parameters by 44, usual is 1.03" in alarm.detail
+    assert "step 52 moved the parameters by 44, the median is 1.03" in alarm.detail
     both = Vitals(losses(*FALLING, None, None), updates)
     assert [kind for kind, _ in kinds(both)] == ["loss_not_finite", "update_norm"]
 

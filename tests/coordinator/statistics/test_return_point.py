@@ -36,8 +36,8 @@ def test_the_advice_is_a_command_that_can_be_typed() -> None:
     command = "manyhands coordinator rewind '/srv/my run' 40"
     assert ReturnPoint(40, True).advice(directory) == f"Return to step 40: {command}"
     oldest = ReturnPoint(40, False).advice(directory)
-    assert oldest == f"No sound checkpoint from before is kept; the oldest one is of step 40: {command}"
-    assert ReturnPoint(None, False).advice(directory).endswith("only the run's beginning is left.")
+    assert oldest == f"No sound checkpoint precedes the alarm; the oldest sound one is of step 40: {command}"
+    assert ReturnPoint(None, False).advice(directory).endswith("the run can only start over.")
 
 
 def test_checkpoints_that_alarms_about_the_model_name_are_spared(run: FakeRun) -> None:

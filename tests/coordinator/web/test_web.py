@@ -221,7 +221,7 @@ def test_a_run_whose_keeper_is_silent_is_not_ready(client: TestClient, run: Fake
 def test_a_run_without_a_keeper_yet_is_not_ready(run: FakeRun) -> None:
     """Before its first word."""
     with TestClient(create_app(WebState(run.directory, run.services))) as client:
-        assert client.get("/readyz").json() == {"status": "the keeper has not come yet"}
+        assert client.get("/readyz").json() == {"status": "the keeper has not reported yet"}
 
 
 def test_metrics_follow_prometheus_conventions(client: TestClient) -> None:

@@ -1,4 +1,4 @@
-"""The tables of the first release
+"""The tables of the first release.
 
 Revision: 0001; the first.
 """

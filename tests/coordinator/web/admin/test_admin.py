@@ -171,7 +171,7 @@ def test_members_are_changed_by_forms(client: TestClient, csrf: str, run: FakeRu
     assert "lists what there is." in post("revoke-device", name=HOSTILE, device=run.devices["ada"]).text
     post("revoke", name="ada", reason="why")
     for act, fields, reason in (
-        ("erase", {"name": "ada", "confirmation": "adam"}, "type the very same name again"),
+        ("erase", {"name": "ada", "confirmation": "adam"}, "type exactly the same name again"),
         ("revoke", {"name": "eve"}, "No member is called"),
         ("invite", {"name": "joan", "role": "admin", "days": "7"}, "cannot be invited"),
         ("invite", {"name": "joan", "role": "trainer", "days": "1e9"}, "valid for up to"),
@@ -340,7 +340,7 @@ def test_an_alarm_leads_to_the_checkpoint_from_before(client: TestClient, csrf: 
     wait_until("the page has both alarms", lambda: client.get("/admin/checkpoints").text.count(link) == len(alarms))
     page = client.get("/admin/checkpoints").text
     assert f"<p>{link}</p>" in page
-    assert f"No sound checkpoint from before is kept. The oldest one: {link}" in page
+    assert f"No sound checkpoint precedes the alarm. The oldest sound one: {link}" in page
 
 
 def test_the_run_is_steered(client: TestClient, csrf: str, run: FakeRun) -> None:
