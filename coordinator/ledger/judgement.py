@@ -205,19 +205,19 @@ class StepSums(NamedTuple):
 def chosen(step: int, receipts: Sequence[KeptReceipt]) -> set[int]:
     """Return the ids of the receipts to keep for a step: the keeper's and up to four members'.
 
-    Receipts are ranked by a hash of step and device, with at most one receipt per member, so early
-    arrival gives no advantage.
+    Members are ranked by a hash of step and member, so neither early arrival nor more devices give
+    an advantage.
     """
     keepers = [receipt.receipt_id for receipt in receipts if receipt.is_keeper][:1]
     of_each_member: dict[int, int] = {}
-    for receipt in sorted(receipts, key=lambda receipt: _lot(step, receipt.device_id)):
+    for receipt in sorted(receipts, key=lambda each: (_lot(step, each.member_id), _lot(step, each.device_id))):
         if not receipt.is_keeper:
             of_each_member.setdefault(receipt.member_id, receipt.receipt_id)
     return {*keepers, *list(of_each_member.values())[:KEPT_OTHERS]}
 
 
-def _lot(step: int, device_id: str) -> bytes:
-    return hashlib.sha256(f"{step} {device_id}".encode()).digest()
+def _lot(step: int, who: object) -> bytes:
+    return hashlib.sha256(f"{step} {who}".encode()).digest()
 
 
 def count(claims: Sequence[SampleClaim], receipts: Sequence[KeptReceipt]) -> dict[int, int | None]:

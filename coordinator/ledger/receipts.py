@@ -1,7 +1,7 @@
 """Verification of receipts, and selection of the receipts to keep for each step.
 
 For each step, the keeper's receipt and the receipts of four randomly drawn members are kept. Early
-arrival does not improve the chances. The table therefore grows with the number of steps, not with
+arrival and more devices do not improve the chances. The table therefore grows with the number of steps, not with
 the size of the swarm. These functions run inside the ledger's transactions.
 """
 

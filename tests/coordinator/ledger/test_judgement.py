@@ -285,9 +285,19 @@ def test_a_model_that_blows_up_is_seen() -> None:
 
 
 def test_the_lot_knows_no_order() -> None:
-    """Which receipts stay follows from the step and the devices, and over the steps everybody's do."""
+    """Which receipts stay follows from the step and the members, and over the steps everybody's do."""
     receipts = [KeptReceipt(number, f"device-{number}", number, False, {}) for number in range(8)]
     drawn = [chosen(step, receipts) for step in range(60)]
     assert drawn == [chosen(step, receipts[::-1]) for step in range(60)]
     assert set().union(*drawn) == set(range(8))
     assert all(len(each) == KEPT_OTHERS for each in drawn)
+
+
+def test_the_lot_knows_no_number_of_devices() -> None:
+    """A member with a hundred devices is drawn in the same steps as with one."""
+    others = [KeptReceipt(member, f"device-{member}", member, False, {}) for member in range(8)]
+    more = [KeptReceipt(100 + number, f"more-{number}", 0, False, {}) for number in range(100)]
+    for step in range(60):
+        drawn = chosen(step, others + more)
+        assert (0 in chosen(step, others)) == any(receipt == 0 or receipt >= 100 for receipt in drawn)
+        assert len(drawn) == KEPT_OTHERS
