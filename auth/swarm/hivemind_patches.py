@@ -1,12 +1,6 @@
 """Fixes for hivemind, applied by `patch_hivemind()` before a process creates its first node.
 
-Streams between peers end completely or with an error. In hivemind, the server closes a stream after
-the last message, and the p2p daemon then resets the stream. Over QUIC, a reset drops data in
-flight, but the client accepts the partial data as complete: for example 60 of a state's 128
-tensors, or no response to a request to join a group. With this fix, the server sends an end marker
-and waits for the client to close the stream; without the marker, the client reports an error. A
-client that receives the whole response early announces that it will send no more requests, and
-lets the server close. Otherwise, dropped requests would fill the connection's flow-control window.
+Streams between peers end completely or with an error (`auth.swarm.streams`).
 
 Messages have at most `MAX_NESTING` levels of nesting. hivemind encodes a tuple as a message within
 a message, and decodes messages recursively without a limit. Ten kilobytes of nested tuples overflow
@@ -38,7 +32,7 @@ import tempfile
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing, closing, nullcontext, suppress
+from contextlib import aclosing, nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -46,9 +40,8 @@ from typing import Any
 import hivemind.dht.node
 import hivemind.p2p.p2p_daemon
 from google.protobuf.message import DecodeError, Message
-from hivemind.p2p import P2P, P2PContext, P2PDaemonError, P2PHandlerError, PeerID
+from hivemind.p2p import P2P, P2PContext, P2PDaemonError, PeerID
 from hivemind.p2p.p2p_daemon_bindings.datastructures import StreamInfo
-from hivemind.proto.p2pd_pb2 import RPCError
 from hivemind.utils.serializer import MSGPackSerializer
 from hivemind.utils.timed_storage import TimedStorage
 
@@ -56,14 +49,11 @@ from auth.clock import swarm_time
 from auth.errors import ConfigError
 from auth.swarm.addresses import is_reached
 from auth.swarm.protocol import MemberProtocol
+from auth.swarm.streams import PREFETCHED, SHOWN_CHARS, StreamError, answer, ask
 
 logger = logging.getLogger(__name__)
-LINGER_S = 60.0  # timeout for the last message; a slow connection may have a full window to send
-END = RPCError(message="end of the stream")
-STOPPED = RPCError(message="stopped asking")  # replaces the remaining requests, so that the server closes
-SPARE_TIMES = 64  # maximum number of outdated expiration times, beyond the number of entries
-SHOWN_CHARS = 200  # length limit for logged remote errors and daemon output lines
-LAST_LINES = 8  # number of the daemon's last output lines to log when it dies
+SPARE_TIMES = 64  # number of outdated expiration times kept beyond the number of entries
+LAST_LINES = 8  # number of the daemon's last output lines that are logged when it dies
 DAEMON, DAEMON_VARIABLE = "p2pd", "MANYHANDS_P2PD"  # program name, and environment variable for a replacement
 MAX_NESTING = 16  # hivemind's own messages have three levels
 _reading = threading.local()
@@ -175,133 +165,48 @@ async def _open_reached(p2p: P2P, peer_id: PeerID, name: str) -> Any:
 
 
 async def _add_stream_handler(
-    p2p: P2P, name: str, handler: Handler, request_type: type[Message], max_prefetch: int = 5, balanced: bool = False
+    p2p: P2P,
+    name: str,
+    handler: Handler,
+    request_type: type[Message],
+    max_prefetch: int = PREFETCHED,
+    balanced: bool = False,
 ) -> None:
     async def serve(info: StreamInfo, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         context = P2PContext(handle_name=name, local_id=p2p.peer_id, remote_id=info.peer_id)
-        requests: asyncio.Queue[Message | None] = asyncio.Queue(max_prefetch)
-        answered = asyncio.Event()
-        with closing(writer):
-            answering = asyncio.create_task(_answer(handler(_taken(requests), context), writer, context))
-            receiving = asyncio.create_task(_receive(request_type, reader, requests, answered))
-            try:
-                await asyncio.wait({answering, receiving}, return_when=asyncio.FIRST_COMPLETED)
-                if not receiving.done():
-                    answered.set()
-                    if not requests.empty():  # unblock a task waiting for space in the queue
-                        requests.get_nowait()
-                    await asyncio.wait({receiving}, timeout=LINGER_S)
-            finally:
-                answering.cancel()
-                receiving.cancel()
+
+        async def answers(requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+            async with aclosing(handler(_decoded(requests, request_type), context)) as responses:
+                async for response in responses:
+                    yield response.SerializeToString()
+
+        await answer(reader, writer, answers, f"`{name}` for {info.peer_id}", max_prefetch)
 
     await p2p.add_binary_stream_handler(name, serve, balanced=balanced)
-
-
-async def _taken(requests: asyncio.Queue[Message | None]) -> AsyncIterator[Message]:
-    while (request := await requests.get()) is not None:
-        yield request
-
-
-async def _answer(responses: AsyncGenerator[Message, None], writer: asyncio.StreamWriter, context: P2PContext) -> None:
-    """Send the handler's responses, then an end marker or the type of the handler's exception."""
-    last = END
-    try:
-        async with aclosing(responses):
-            async for response in responses:
-                await P2P.send_protobuf(response, writer)
-    except Exception as error:  # noqa: BLE001 - fault boundary: the client receives the error, as in hivemind
-        level = logging.DEBUG if isinstance(error, ConnectionError) else logging.WARNING  # usually a disconnect
-        logger.log(level, "`%s` for %s failed: %.300r", context.handle_name, context.remote_id, error)
-        last = RPCError(message=type(error).__name__)
-    with suppress(ConnectionError):
-        await P2P.send_protobuf(last, writer)
-
-
-async def _receive(
-    request_type: type[Message],
-    reader: asyncio.StreamReader,
-    requests: asyncio.Queue[Message | None],
-    answered: asyncio.Event,
-) -> None:
-    """Queue the client's requests until the response is sent; return once the stream may be closed."""
-    try:
-        while True:
-            request, word = await P2P.receive_protobuf(request_type, reader)  # `request` is None at the end
-            if word == STOPPED:
-                return
-            if not answered.is_set():
-                await requests.put(request)
-    except (asyncio.IncompleteReadError, ConnectionError):
-        return
-    except (TypeError, DecodeError) as error:
-        logger.warning("what a peer sent is no request: %.300r", error)
 
 
 async def _call_stream_handler(
     p2p: P2P, peer_id: PeerID, name: str, requests: AsyncIterator[Message], response_type: type[Message]
 ) -> AsyncIterator[Message]:
-    """Call a handler. The iterator raises `P2PHandlerError` if the server or the stream fails."""
+    """Call a handler. The iterator raises `StreamError` if the server fails or the stream is cut off."""
     _, reader, writer = await p2p.call_binary_stream_handler(peer_id, name)
-    asking = _Asking(requests, writer)
-    return _received(f"`{name}` of {peer_id}", asking, reader, writer, response_type)
+    server = f"`{name}` of {peer_id}"
+
+    async def encoded() -> AsyncIterator[bytes]:
+        async for request in requests:
+            yield request.SerializeToString()
+
+    async def responses() -> AsyncIterator[Message]:
+        async with aclosing(ask(server, reader, writer, encoded())) as received:
+            try:
+                async for response in _decoded(received, response_type):
+                    yield response
+            except DecodeError as error:
+                raise StreamError(f"{server} sent no valid response") from error
+
+    return responses()
 
 
-async def _received(
-    server: str,
-    asking: _Asking,
-    reader: asyncio.StreamReader,
-    writer: asyncio.StreamWriter,
-    response_type: type[Message],
-) -> AsyncIterator[Message]:
-    with closing(writer):
-        try:
-            while (response := await _next_response(server, reader, response_type)) is not None:
-                yield response
-            await asking.end(reader)
-        finally:
-            asking.task.cancel()
-
-
-async def _next_response(server: str, reader: asyncio.StreamReader, response_type: type[Message]) -> Message | None:
-    """Return the next response, or None after the last one. Raises `P2PHandlerError` on failure."""
-    try:
-        response, error = await P2P.receive_protobuf(response_type, reader)
-    except (asyncio.IncompleteReadError, OSError, TypeError, DecodeError) as broken:
-        raise P2PHandlerError(f"The stream from {server} broke off") from broken
-    if error is not None and error != END:
-        raise P2PHandlerError(f"{server} failed: {error.message[:SHOWN_CHARS]!r}")
-    return response
-
-
-class _Asking:
-    """A task that sends a client's requests."""
-
-    def __init__(self, requests: AsyncIterator[Message], writer: asyncio.StreamWriter) -> None:
-        self._requests, self._writer = requests, writer
-        self._writing = asyncio.Lock()  # held while a message is being sent
-        self.task = asyncio.create_task(self._send_all())
-
-    async def _send_all(self) -> None:
-        async for request in self._requests:
-            async with self._writing:
-                await P2P.send_protobuf(request, self._writer)
-        async with self._writing:
-            await P2P.send_protobuf(P2P.END_OF_STREAM, self._writer)
-
-    async def end(self, reader: asyncio.StreamReader) -> None:
-        """Stop sending requests after the last response; reraise an error of the request iterator."""
-        if self.task.done():
-            self.task.result()
-            return
-        try:
-            await asyncio.wait_for(self._stop(reader), LINGER_S)
-        except (asyncio.TimeoutError, ConnectionError):
-            return
-
-    async def _stop(self, reader: asyncio.StreamReader) -> None:
-        async with self._writing:
-            self.task.cancel()
-            await P2P.send_protobuf(STOPPED, self._writer)
-        while await reader.read(1 << 16):
-            pass
+async def _decoded(messages: AsyncIterator[bytes], kind: type[Message]) -> AsyncIterator[Message]:
+    async for message in messages:
+        yield kind.FromString(message)
