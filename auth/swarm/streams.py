@@ -131,13 +131,19 @@ async def _receive(
 async def ask(
     server: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, requests: AsyncIterator[bytes]
 ) -> AsyncGenerator[bytes, None]:
-    """Send requests and yield the server's responses. Raises `StreamError` unless all of them arrive."""
+    """Send requests and yield the server's responses.
+
+    Raises `StreamError` unless all responses arrive, and any error of `requests`.
+    """
     asking = _Asking(requests, writer)
     with closing(writer):
         try:
             while (response := await _next_response(server, reader)) is not None:
                 yield response
             await asking.end(reader)
+        except StreamError:
+            asking.raise_failure()
+            raise
         finally:
             asking.task.cancel()
 
@@ -165,16 +171,26 @@ class _Asking:
         self.task = asyncio.create_task(self._send_all())
 
     async def _send_all(self) -> None:
-        async for request in self._requests:
+        try:
+            async for request in self._requests:
+                async with self._writing:
+                    await send(self._writer, request)
             async with self._writing:
-                await send(self._writer, request)
-        async with self._writing:
-            await send(self._writer, ASKED, CONTROL)
+                await send(self._writer, ASKED, CONTROL)
+        except Exception:
+            self._writer.close()  # the server would wait for the remaining requests
+            raise
+
+    def raise_failure(self) -> None:
+        """Re-raise an error of the request iterator, if there was one."""
+        failure = self.task.exception() if self.task.done() and not self.task.cancelled() else None
+        if failure is not None and not isinstance(failure, ConnectionError):
+            raise failure
 
     async def end(self, reader: asyncio.StreamReader) -> None:
         """Stop sending requests after the last response; re-raise an error of the request iterator."""
         if self.task.done():
-            self.task.result()
+            self.raise_failure()
             return
         with suppress(asyncio.TimeoutError, ConnectionError):
             await asyncio.wait_for(self._stop(reader), LINGER_S)

@@ -30,10 +30,10 @@ from peer.averaging.shares import (
 )
 from peer.reduction.attestation import AttestedWeight
 from peer.reduction.sizes import RoundBytes
-from peer.rehearsal.lines import Direction, Lines, Process
-from peer.rehearsal.troubles import Troubles
+from peer.rehearsal.troubles import Process, Troubles
 from peer.swarm.decision import Demands
 from peer.swarm.view import SwarmCourse
+from peer.transport.lines import Direction, Lines
 
 # Measured in real swarms on one machine with `benchmarks/swarm/rehearsal.py` at commit f9c99822:
 JOIN_S = 0.6  # time to find a group's leader: a DHT read and a request
@@ -330,12 +330,15 @@ class Groups:
             blocked = self._blocked(round_)
             if not blocked:
                 here = {each.name for each in round_.present}
-                transfer = self._lines.send({way: left * size for way, size in traffic.items() if way[0] in here})
-                while not (transfer.done.triggered or env.now >= round_.ends_at or self._blocked(round_)):
-                    yield transfer.done | self._changed | self._troubles.changed | env.timeout(round_.ends_at - env.now)
+                done = env.event()
+                transfer = self._lines.send(
+                    {way: left * size for way, size in traffic.items() if way[0] in here}, done.succeed
+                )
+                while not (done.triggered or env.now >= round_.ends_at or self._blocked(round_)):
+                    yield done | self._changed | self._troubles.changed | env.timeout(round_.ends_at - env.now)
                 self._lines.stop(transfer)
                 left, round_.moved_at = left * transfer.left, env.now
-                if transfer.done.triggered:
+                if done.triggered:
                     round_.winners = round_.present
                     return
                 continue

@@ -15,10 +15,10 @@ import simpy
 
 from peer.network.least_rate import PATIENCE_S
 from peer.rehearsal.groups import MetGroup
-from peer.rehearsal.lines import Process
 from peer.rehearsal.rounds import VirtualRounds
 from peer.rehearsal.scenario import KEEPER, Rehearsed
 from peer.rehearsal.tracker import Eyes, VirtualTracker
+from peer.rehearsal.troubles import Process
 from peer.rehearsal.world import World
 from peer.reporting.messages import LostCause
 from peer.swarm.average_history import Average, AverageHistory, Lack
@@ -477,19 +477,20 @@ class RehearsedPeer:
         return came
 
     def _receive(self, size: int, sender: str, goes_on: Callable[[], bool]) -> Process:
-        """Receive `size` bytes; return whether all of them arrived."""
-        transfer = self.world.lines.send({(sender, "up"): float(size), (self.name, "down"): float(size)})
+        """Receive a number of bytes; return whether all arrived."""
+        done = self._env.event()
+        transfer = self.world.lines.send({(sender, "up"): size, (self.name, "down"): size}, done.succeed)
         silent_at = self._env.now + PATIENCE_S
         try:
-            while not transfer.done.triggered and not self.is_leaving and goes_on():
+            while not done.triggered and not self.is_leaving and goes_on():
                 if self.world.can_reach(sender, self.name):
                     silent_at = self._env.now + PATIENCE_S
                 elif self._env.now >= silent_at or self.world.troubles.are_apart(sender, self.name):
                     break
-                yield transfer.done | self.left | self._env.timeout(LOOK_S)
+                yield done | self.left | self._env.timeout(LOOK_S)
         finally:
             self.world.lines.stop(transfer)
-        return transfer.done.triggered
+        return done.triggered
 
     def _tell(self, what: str, *facts: Any) -> None:
         self.world.tell(self.name, what, *facts)

@@ -16,9 +16,9 @@ from peer.averaging.rounds import RoundDeadline
 from peer.averaging.shares import missing_auxiliaries
 from peer.network.traffic import passes_in_time
 from peer.rehearsal.groups import FailedRound, MetGroup, Seeker
-from peer.rehearsal.lines import Process
 from peer.rehearsal.scenario import Rehearsed
 from peer.rehearsal.tracker import VirtualTracker
+from peer.rehearsal.troubles import Process
 from peer.rehearsal.world import Taking, World
 from peer.swarm.decision import Demands, demands_on_group, may_average_alone, patience_s
 from peer.swarm.step_rounds import RETRY_S, UNAWAITED_GROUPS

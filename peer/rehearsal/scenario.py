@@ -17,6 +17,7 @@ from peer.config.base import Fraction, Positive, PositiveFloat, Section, WholeNu
 from peer.config.training import Averaging
 from peer.network.traffic import BYTES_PER_S_OF_MBIT
 from peer.reduction.sizes import RoundBytes
+from peer.transport.lines import Line
 
 MOST_PEERS = 20_000
 KEEPER = "keeper"  # name of the keeper's device
@@ -37,7 +38,12 @@ class HomeLine(Section):
     @property
     def slower_rate(self) -> float:
         """Bytes per second of the slower direction, which a peer declares to its groups."""
-        return min(self.up_mbit_per_second, self.down_mbit_per_second) * BYTES_PER_S_OF_MBIT
+        return self.at().slower_rate
+
+    def at(self, factor: float = 1.0) -> Line:
+        """Return the connection at a fraction of its speed."""
+        per_mbit = factor * BYTES_PER_S_OF_MBIT
+        return Line(self.up_mbit_per_second * per_mbit, self.down_mbit_per_second * per_mbit, self.latency_s)
 
 
 class Visit(Section):

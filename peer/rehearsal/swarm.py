@@ -11,10 +11,10 @@ from statistics import median
 import simpy
 
 from peer.config.run import RunConfig
-from peer.rehearsal.lines import Process
 from peer.rehearsal.peer import RehearsedPeer, Work
 from peer.rehearsal.scenario import KEEPER, Rehearsed, Scenario, Visit
 from peer.rehearsal.tracker import Eyes
+from peer.rehearsal.troubles import Process
 from peer.rehearsal.world import Happening, RehearsedStep, TakenStep, UndoneSteps, World
 
 OWN_EYES = 12  # maximum number of devices that evaluate the records separately
@@ -86,7 +86,7 @@ def rehearse(
     keeper = Rehearsed(name=KEEPER, line=scenario.keeper)
     works = {device.name: Work() for device in (keeper, *scenario.devices)}
     for device in (keeper, *scenario.devices):
-        world.lines.connect(device.name, device.line)
+        world.lines.connect(device.name, device.line.at())
     env.process(_keep(world, keeper, works[KEEPER]))
     is_large = len(scenario.devices) > OWN_EYES if shares_eyes is None else shares_eyes
     common = Eyes(world, "", is_keeper=False) if is_large and not world.troubles.has_sides else None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from peer.config.steering import Steering
 from peer.rehearsal.board import LOOK_BYTES, PEER_BYTES
 from peer.rehearsal.groups import MetGroup
-from peer.rehearsal.lines import Process
+from peer.rehearsal.troubles import Process
 from peer.rehearsal.world import Taking, World
 from peer.swarm.credit import GROWTH, CreditBook
 from peer.swarm.fingerprint import Sketch, drifted

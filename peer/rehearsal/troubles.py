@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Generator
+from typing import Any
 
 import simpy
 
-from peer.rehearsal.lines import Lines, Process
 from peer.rehearsal.scenario import KEEPER, Mishap, Scenario
+from peer.transport.lines import Lines
 
-LIES_TIMES = 50  # factor by which a dishonest device exaggerates its samples
+Process = Generator[simpy.Event, Any, Any]
+LIES_TIMES = 50  # factor by which a lying device exaggerates its samples
 
 
 class Troubles:
@@ -105,6 +107,6 @@ class Troubles:
             elif who in self._thaws:
                 self._thaws.pop(who).succeed()
             factors = [each.factor for each in self._of(who) if each.kind == "line"]
-            self._lines.connect(who, self._home_lines[who], min([1.0, *factors, *(0.0 for _ in stops)]))
+            self._lines.connect(who, self._home_lines[who].at(min([1.0, *factors, *(0.0 for _ in stops)])))
         changed, self.changed = self.changed, self._env.event()
         changed.succeed()

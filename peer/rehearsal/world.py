@@ -17,10 +17,10 @@ from peer.protocol import HELD_AVERAGES
 from peer.reduction.sizes import missed_average_bytes
 from peer.rehearsal.board import Board
 from peer.rehearsal.groups import Groups, MetGroup
-from peer.rehearsal.lines import Lines
 from peer.rehearsal.scenario import KEEPER, Rehearsed, Scenario
 from peer.rehearsal.troubles import Troubles
 from peer.reporting.suspicions import Suspicion, Suspicions
+from peer.transport.lines import Lines
 
 if TYPE_CHECKING:
     from peer.rehearsal.peer import RehearsedPeer
@@ -114,7 +114,7 @@ class World:
         self.env, self.config, self.scenario = env, config, scenario
         self.rng = random.Random(seed)
         self.target = config.averaging.target_batch_size
-        self.lines = Lines(env)
+        self.lines = Lines(lambda: float(env.now), partial(_call_later, env))
         self.troubles = Troubles(env, self.lines, scenario)
         self.board = Board(env, config.averaging.statistics_expiration_s, self.troubles)
         self.gradient_bytes = scenario.gradient_bytes(config.averaging)
@@ -240,3 +240,7 @@ class World:
     def tell(self, who: str, what: str, *facts: object) -> None:
         """Add an event to the trace."""
         self.trace.append(Happening(self.env.now, who, what, facts))
+
+
+def _call_later(env: simpy.Environment, seconds: float, act: Callable[[], None]) -> None:
+    env.timeout(seconds).callbacks.append(lambda _: act())

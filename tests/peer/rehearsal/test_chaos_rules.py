@@ -11,7 +11,7 @@ import pytest
 
 from coordinator.ledger.judgement import Delivery, Facts, Judgement, KeptReceipt, ReportOutcome, SampleClaim, judge
 from peer.averaging.matchmaking import NEVER
-from peer.rehearsal.lines import Process
+from peer.rehearsal.troubles import Process
 from peer.rehearsal.peer import RehearsedPeer
 from peer.rehearsal.rounds import VirtualRounds
 from peer.rehearsal.scenario import HomeLine, Mishap, Rehearsed, Scenario

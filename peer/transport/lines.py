@@ -11,28 +11,37 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-import simpy
-
-from peer.network.traffic import BOTH_WAYS, BYTES_PER_S_OF_MBIT, ON_THE_LINE
-from peer.rehearsal.scenario import HomeLine
+from peer.network.traffic import BOTH_WAYS, ON_THE_LINE
 
 DONE = 1e-9  # fraction of a transfer treated as rounding error
 LEAST_S = 1e-6  # shortest duration of a transfer; a shorter one might not advance the clock
 Direction = tuple[str, str]  # peer's name; "up" or "down"
-Process = Generator[simpy.Event, Any, Any]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A peer's connection: bytes per second in both directions, and the seconds of a packet to a peer like it."""
+
+    up: float
+    down: float
+    latency_s: float
+
+    @property
+    def slower_rate(self) -> float:
+        """Bytes per second of the slower direction."""
+        return min(self.up, self.down)
 
 
 @dataclass(eq=False)
 class Transfer:
-    """A transfer over several connections; `done` succeeds when all bytes have arrived."""
+    """Bytes that are transferred together; `on_done` is called when all have arrived."""
 
     bytes_by: Mapping[Direction, float]
     load_by: Mapping[Direction, float]  # capacity used in bytes, which may exceed the bytes sent
-    done: simpy.Event
+    on_done: Callable[[], object]
     left: float = 1.0  # remaining fraction of all bytes
     speed: float = 0.0  # fraction transferred per second
 
@@ -40,46 +49,48 @@ class Transfer:
 class Lines:
     """The connections of all peers."""
 
-    def __init__(self, env: simpy.Environment) -> None:
-        self._env = env
-        self._rates: dict[Direction, float] = {}  # bytes per second
-        self._latencies: dict[str, float] = {}  # seconds
+    def __init__(self, now: Callable[[], float], call_later: Callable[[float, Callable[[], None]], object]) -> None:
+        """Set the clock, in seconds, and the function that calls another one after some seconds of it."""
+        self._now, self._call_later = now, call_later
+        self._lines: dict[str, Line] = {}
         self._under_way: dict[Transfer, None] = {}  # in order of their start
         self._moved: dict[Direction, float] = {}
-        self._changed_at = 0.0
+        self._changed_at = now()
         self._version = 0
 
-    def connect(self, name: str, line: HomeLine, factor: float = 1.0) -> None:
-        """Set a peer's connection, optionally at a fraction of its speed."""
+    def connect(self, name: str, line: Line) -> None:
+        """Set or replace a peer's connection."""
         self._advance()
-        self._latencies[name] = line.latency_s
-        for way, speed in (("up", line.up_mbit_per_second), ("down", line.down_mbit_per_second)):
-            self._rates[name, way] = factor * speed * BYTES_PER_S_OF_MBIT
+        self._lines[name] = line
         self._share()
 
     def rate(self, name: str) -> float:
-        """Return the bytes per second of a peer's connection in its slower direction."""
-        return min(self._rates[name, "up"], self._rates[name, "down"])
+        """Return the bytes per second of the slower direction of a peer's connection."""
+        return self._lines[name].slower_rate
+
+    def latency_s(self, one: str, another: str) -> float:
+        """Return the seconds that a packet takes from one peer to another."""
+        return (self._lines[one].latency_s + self._lines[another].latency_s) / 2
 
     def exchange_s(self, names: Iterable[str]) -> float:
         """Return the round-trip time in seconds between the two most distant of these peers."""
-        return sum(heapq.nlargest(2, (self._latencies[name] for name in names)))
+        return sum(heapq.nlargest(2, (self._lines[name].latency_s for name in names)))
 
     def moved(self, name: str, way: str) -> float:
         """Return the bytes transferred over a peer's connection in this direction."""
         self._advance()
         return self._moved.get((name, way), 0.0)
 
-    def send(self, bytes_by: Mapping[Direction, float]) -> Transfer:
-        """Start a transfer."""
+    def send(self, bytes_by: Mapping[Direction, float], on_done: Callable[[], object]) -> Transfer:
+        """Start a transfer; `on_done` is called when all bytes have arrived."""
         self._advance()
         on_the_line = {way: ON_THE_LINE * size for way, size in bytes_by.items() if size > 0}
-        transfer = Transfer(on_the_line, self._loads(on_the_line), self._env.event())
+        transfer = Transfer(on_the_line, self._loads(on_the_line), on_done)
         if transfer.bytes_by:
             self._under_way[transfer] = None
             self._share()
         else:
-            transfer.done.succeed()
+            on_done()
         return transfer
 
     def passed(self, name: str, size: float) -> None:
@@ -88,8 +99,8 @@ class Lines:
             self._moved[name, way] = self._moved.get((name, way), 0.0) + size
 
     def _loads(self, bytes_by: Mapping[Direction, float]) -> dict[Direction, float]:
-        """Return a transfer's used capacity, above its bytes if both directions are busy."""
-        busy_s = {way: size / self._rates[way] for way, size in bytes_by.items() if self._rates[way] > 0}
+        """Return the capacity that a transfer uses: above its bytes where the other direction is busy too."""
+        busy_s = {way: size / rate for way, size in bytes_by.items() if (rate := self._rate(*way)) > 0}
         loads = {}
         for (name, way), size in bytes_by.items():
             own_s = busy_s.get((name, way), 0.0)
@@ -105,17 +116,19 @@ class Lines:
             self._share()
 
     def _advance(self) -> None:
-        elapsed, self._changed_at = self._env.now - self._changed_at, self._env.now
+        elapsed, self._changed_at = self._now() - self._changed_at, self._now()
         if elapsed <= 0:
             return
-        for transfer in list(self._under_way):
+        for transfer in self._under_way:
             part = min(transfer.left, transfer.speed * elapsed)
             transfer.left -= part
             for way, size in transfer.bytes_by.items():
                 self._moved[way] = self._moved.get(way, 0.0) + part * size
-            if transfer.left <= DONE:
-                del self._under_way[transfer]
-                transfer.done.succeed()
+        arrived = [transfer for transfer in self._under_way if transfer.left <= DONE]
+        for transfer in arrived:
+            del self._under_way[transfer]
+        for transfer in arrived:
+            transfer.on_done()  # may start the next transfer
 
     def _share(self) -> None:
         """Divide the capacity among the active transfers, and schedule the first completion.
@@ -123,7 +136,7 @@ class Lines:
         A direction that limits all of its transfers is divided equally among them first.
         """
         waiting = list(self._under_way)
-        free = {way: self._rates[way] for transfer in waiting for way in transfer.load_by}
+        free = {way: self._rate(*way) for transfer in waiting for way in transfer.load_by}
         while waiting:
             users = Counter(way for transfer in waiting for way in transfer.load_by)
             fair = {way: max(0.0, free[way]) / users[way] for way in users}
@@ -138,10 +151,13 @@ class Lines:
         next_s = min((each.left / each.speed for each in self._under_way if each.speed > 0), default=math.inf)
         self._version += 1
         if next_s < math.inf:
-            self._env.process(self._wake(self._version, max(next_s, LEAST_S)))
+            version = self._version
+            self._call_later(max(next_s, LEAST_S), lambda: self._wake(version))
 
-    def _wake(self, version: int, seconds: float) -> Process:
-        yield self._env.timeout(seconds)
+    def _wake(self, version: int) -> None:
         if version == self._version:
             self._advance()
             self._share()
+
+    def _rate(self, name: str, way: str) -> float:
+        return self._lines[name].up if way == "up" else self._lines[name].down

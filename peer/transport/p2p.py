@@ -1,0 +1,44 @@
+"""Streams between peers over hivemind's p2p daemon."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from functools import partial
+
+from hivemind.p2p import P2P, P2PDaemonError, PeerID
+from hivemind.p2p.p2p_daemon_bindings.datastructures import StreamInfo
+
+from auth.swarm.streams import SHOWN_CHARS, StreamError, answer, ask
+from peer.transport.transport import Handler, TransportError
+
+
+class P2PTransport:
+    """A peer's end of the network, over a daemon that runs."""
+
+    def __init__(self, p2p: P2P) -> None:
+        self._p2p = p2p
+        self.peer_id: str = p2p.peer_id.to_base58()
+
+    async def serve(self, name: str, handler: Handler) -> None:
+        """Answer streams of this name with a handler; the daemon has authenticated their callers."""
+
+        async def accept(info: StreamInfo, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            caller = info.peer_id.to_base58()
+            await answer(reader, writer, partial(handler, caller), f"`{name}` for {caller}")
+
+        await self._p2p.add_binary_stream_handler(name, accept)
+
+    async def stream(self, peer: str, name: str, requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+        """Send requests to a peer's handler; yield its responses."""
+        try:
+            _, reader, writer = await self._p2p.call_binary_stream_handler(PeerID.from_base58(peer), name)
+        except (P2PDaemonError, OSError, EOFError, ValueError) as error:
+            raise TransportError(f"`{name}` of {peer} cannot be reached: {str(error)[:SHOWN_CHARS]!r}.") from error
+        try:
+            async with aclosing(ask(f"`{name}` of {peer}", reader, writer, requests)) as responses:
+                async for response in responses:
+                    yield response
+        except StreamError as error:
+            raise TransportError(f"{error}.") from error
