@@ -1,1 +1,1 @@
-"""Measurements without assertions: each module prints a table of our figures, the baseline's and their ratios."""
+"""Benchmarks without assertions: each module prints a table of our figures, a baseline's figures and the ratios."""

@@ -1,1 +1,1 @@
-"""Load on the service and its pages from a crowd of volunteers or viewers."""
+"""Load tests of the service and its pages with many volunteers or viewers."""

@@ -1,12 +1,12 @@
-"""Load test of one service: time to answer reports, processor time and memory per session, delay of dashboard events.
+"""Load test of one service: latency of reports, processor time and memory per session, delay of dashboard events.
 
     python -m benchmarks.coordinator.control_plane [--quick] [--json] [--sessions N ...] [--every S] [--spread S]
                                                    [--steps N] [--dashboards N]
 
 The product's own service (`manyhands coordinator serve --service-only`, SQLite) and a crowd of simulated volunteers
-(crowd.py) share this machine. As in a real run, each device reports a step every 30 seconds and its presence every 3.
-Reports arrive evenly, or within `--spread` seconds of the step's end. At the end the ledger must hold each
-acknowledged report exactly once.
+(crowd.py) share this machine. As in a real run, each device reports a step every 30 seconds and sends a heartbeat every
+3 seconds. Reports arrive evenly, or within `--spread` seconds of the step's end. At the end the ledger must contain
+each acknowledged report exactly once.
 """
 
 from __future__ import annotations
@@ -54,19 +54,19 @@ MAX_SESSIONS = 20_000
 
 @dataclass(frozen=True)
 class Outcome:
-    """Measurements with one crowd."""
+    """Measurements with one number of sessions."""
 
-    sessions: int  # accepted
+    sessions: int  # number of accepted sessions
     opened_per_s: float
     tally: Tally
     watched: Watched
-    seconds: float  # length of the measurement
-    cores: float  # processor time of the service per second
+    seconds: float  # duration of the measurement
+    cores: float  # average number of cores that the service used
     bytes_per_session: float
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure the service under each size of crowd."""
+    """Measure the service with each number of sessions."""
     options = _options(arguments)
     _allow_many_files()
     plan = Plan(options.every, options.every if options.spread is None else options.spread, options.steps)
@@ -77,12 +77,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argument_parser("How many sessions one service carries.")
-    parser.add_argument("--sessions", type=int, nargs="+", help="how many volunteers, one crowd after the other")
+    parser = argument_parser("Load test of one service.")
+    parser.add_argument("--sessions", type=int, nargs="+", help="numbers of volunteers, measured one after another")
     parser.add_argument("--every", type=float, help="seconds between two steps")
     parser.add_argument("--spread", type=float, help="seconds within which a step's reports arrive; default: evenly")
-    parser.add_argument("--steps", type=int, help="how many")
-    parser.add_argument("--dashboards", type=int, help="pages open on event streams")
+    parser.add_argument("--steps", type=int, help="number of steps")
+    parser.add_argument("--dashboards", type=int, help="number of open dashboard pages")
     options = parser.parse_args(arguments)
     quick = {"sessions": [40], "every": 1.0, "steps": 4, "dashboards": 4}
     full = {"sessions": [100, 1000, 5000], "every": 30.0, "steps": 3, "dashboards": 20}
@@ -93,7 +93,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def measure(count: int, plan: Plan, dashboards: int) -> Outcome:
-    """Serve a new run to `count` volunteers; raises `RuntimeError` if the ledger differs from the acknowledgements."""
+    """Serve a new run to `count` volunteers. Raises `RuntimeError` if ledger and acknowledgements differ."""
     with tempfile.TemporaryDirectory() as folder, new_run(Path(folder)) as run:
         volunteers = prepare(run, count)
         with served(run.directory, Path(folder) / "service.log") as service:
@@ -111,7 +111,7 @@ def check_ledger(run: OpenRun, tally: Tally) -> None:
 
 
 def crowd_settings() -> Settings:
-    """Return settings whose limits admit a whole crowd from one address."""
+    """Return settings with limits that admit all simulated volunteers from one address."""
     control_port, web_port, swarm_port = free_ports(HOST, 3)
     return make_settings(
         public_host=HOST,
@@ -127,7 +127,7 @@ def crowd_settings() -> Settings:
 
 @contextmanager
 def new_run(folder: Path) -> Iterator[OpenRun]:
-    """Create the small run and yield it open; its folder has the settings for a crowd."""
+    """Create the small run with `crowd_settings`, and yield the open run."""
     config = RunConfig.from_yaml(SMALL_RUN)
     path = create_run(folder / "run", config, crowd_settings()).path
     with open_run(path) as run:
@@ -142,7 +142,7 @@ async def _play(
     empty_bytes, began = int(service.memory_info().rss), time.perf_counter()
     present = await open_all(volunteers, f"{HOST}:{settings.control_port}", certificate)
     opened_per_s = len(present) / (time.perf_counter() - began)
-    gc.freeze()  # the crowd is one process here, and its garbage collection must not add to the measured times
+    gc.freeze()  # garbage collection in the process of all volunteers must not add to the measured times
     gc.disable()
     readers = [asyncio.create_task(volunteer.read(tally)) for volunteer in present]
     began, count, spent_s = time.perf_counter(), len(volunteers), _processor_time(service)
@@ -187,7 +187,7 @@ async def _hang_up(tasks: Sequence[asyncio.Task[None]], volunteers: Sequence[Vol
 
 
 def figures_of(count: int, outcome: Outcome) -> list[Figure]:
-    """Return the figures of one crowd for the report."""
+    """Return the figures of one measurement for the report."""
 
     def row(name: str, unit: str, read: Callable[[Outcome], float]) -> Figure:
         return Figure(f"{count} sessions: {name}", read(outcome), unit)
@@ -212,7 +212,7 @@ def figures_of(count: int, outcome: Outcome) -> list[Figure]:
 
 
 def quantile(values: Sequence[float], percent: int) -> float:
-    """Return a percentile by linear interpolation, or NaN if there are no values."""
+    """Return a quantile by linear interpolation, or NaN without values."""
     if len(values) < 2:
         return values[0] if values else float("nan")
     return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
@@ -223,7 +223,7 @@ def _processor_time(process: psutil.Process) -> float:
 
 
 def _allow_many_files() -> None:
-    """Raise the limit of open files: each simulated volunteer has a connection."""
+    """Raise the limit on open files, because each simulated volunteer has a connection."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 

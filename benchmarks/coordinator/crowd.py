@@ -1,8 +1,8 @@
-"""A crowd of simulated volunteers, and the measurements taken while it is connected.
+"""Many simulated volunteers, and the measurements taken while they are connected.
 
 Volunteers have real sessions over gRPC and TLS, each with a connection, a device and a token. Their members and devices
-are written directly into the database, and they share a few keys, because making thousands of RSA keys would take
-longer than the whole measurement.
+are written directly into the database, and all volunteers share a few keys, because generating thousands of RSA keys
+would take longer than the whole measurement.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from peer.reporting.wire import report_to_wire
 
 KEYS = 8
 DEVICES_PER_MEMBER = 2
-PRESENCE_EVERY_S = 3.0  # as in peer.control.session
-SAMPLES = 8  # in each report
+PRESENCE_EVERY_S = 3.0  # interval as in peer.control.session
+SAMPLES = 8  # number of samples in each report
 OPENING_AT_ONCE = 64
 TOKEN_S = 6 * 3600.0
 ANSWER_TIMEOUT_S = 120.0
@@ -49,26 +49,26 @@ _OPTIONS = (
 
 @dataclass(frozen=True)
 class Plan:
-    """The timing of the crowd's reports."""
+    """The timing of the simulated volunteers' reports."""
 
-    every_s: float  # between two reports of one device
-    spread_s: float  # reports of a step arrive evenly over this time after the step
+    every_s: float  # interval between two reports of a device
+    spread_s: float  # time after a step over which its reports are spread evenly
     steps: int
 
 
 @dataclass
 class Tally:
-    """Counts and times that the crowd records; times in seconds."""
+    """Counts and times recorded by the simulated volunteers; times in seconds."""
 
     opened: int = 0
     lost: int = 0  # sessions that ended unexpectedly
     sent: int = 0
     refused: int = 0
-    answers_s: list[float] = field(default_factory=list)  # from sending a report to its acknowledgement
+    answers_s: list[float] = field(default_factory=list)  # times from a report to its acknowledgement
 
 
 def prepare(run: OpenRun, count: int) -> list[Volunteer]:
-    """Add `count` joined devices, with their members, to the run's database; return them as volunteers."""
+    """Add `count` joined devices, with their members, to the run's database; return the devices as volunteers."""
     keys = [DeviceKey(rsa.generate_private_key(public_exponent=RSA_EXPONENT, key_size=RSA_BITS)) for _ in range(KEYS)]
     authority, name, now = run.directory.authority, run.directory.config.run.name, time.time()
     volunteers = []
@@ -90,12 +90,12 @@ def prepare(run: OpenRun, count: int) -> list[Volunteer]:
 
 
 class Volunteer:
-    """One simulated device with its connection and session."""
+    """A simulated device with its connection and session."""
 
     def __init__(self, number: int, key: DeviceKey, run: str, token_jwt: str) -> None:
         self.number = number
         self._key, self._run, self._token_jwt = key, run, token_jwt
-        self._sent_at: dict[int, float] = {}  # by the report's sequence number
+        self._sent_at: dict[int, float] = {}  # sending time by sequence number of the report
         self._step = 0
         self._presence_every_s = PRESENCE_EVERY_S
         self._call: Any = None
@@ -115,7 +115,7 @@ class Volunteer:
             hello = control_pb2.Hello(token=self._token_jwt, signature=signed, hardware="simulated")
             await self._call.write(control_pb2.PeerMessage(hello=hello))
             welcome = await asyncio.wait_for(self._call.read(), ANSWER_TIMEOUT_S)
-        except (grpc.RpcError, asyncio.TimeoutError, AttributeError):  # AttributeError: the stream has ended
+        except (grpc.RpcError, asyncio.TimeoutError, AttributeError):  # AttributeError if the stream has ended
             return False
         return welcome is not grpc.aio.EOF and welcome.WhichOneof("body") == "welcome"
 
@@ -133,7 +133,7 @@ class Volunteer:
         tally.lost += 1
 
     async def report(self, plan: Plan, crowd: int, began: float, tally: Tally) -> None:
-        """Send a report of each step at its planned time."""
+        """Report each step at its planned time."""
         late_s = plan.spread_s * self.number / crowd
         for step in range(1, plan.steps + 1):
             await _until(began + step * plan.every_s + late_s)
@@ -147,7 +147,7 @@ class Volunteer:
                 return
 
     async def say_it_is_here(self, crowd: int, began: float) -> None:
-        """Send this device's presence as often as in a real run."""
+        """Send this device's heartbeats at the rate of a real run."""
         due = began + PRESENCE_EVERY_S * self.number / crowd
         while True:
             await _until(due)
@@ -193,17 +193,17 @@ async def _until(moment: float) -> None:
 
 @dataclass
 class Watched:
-    """Measurements from outside the crowd's sessions; times in seconds."""
+    """Measurements made outside the volunteers' sessions; times in seconds."""
 
-    calls_s: list[float] = field(default_factory=list)  # duration of each challenge call
-    ages_s: list[float] = field(default_factory=list)  # age of each device's last presence in the database
-    events: int = 0  # received by dashboards
+    calls_s: list[float] = field(default_factory=list)  # durations of challenge calls
+    ages_s: list[float] = field(default_factory=list)  # ages of devices' last heartbeats in the database
+    events: int = 0  # number of events received by dashboards
     event_bytes: int = 0
-    gaps_s: list[float] = field(default_factory=list)  # between two events of one dashboard
+    gaps_s: list[float] = field(default_factory=list)  # intervals between a dashboard's events
 
 
 async def call_again_and_again(run: OpenRun, watched: Watched) -> None:
-    """Time repeated challenge calls, which need neither the database nor an account."""
+    """Time repeated challenge calls, which use neither the database nor an account."""
     client = await ControlClient.connect(run.directory.join_link, time.time)
     try:
         while True:
@@ -216,7 +216,7 @@ async def call_again_and_again(run: OpenRun, watched: Watched) -> None:
 
 
 async def look_for_ages(run: OpenRun, watched: Watched) -> None:
-    """Record repeatedly, from the database, how long ago each open session last sent its presence."""
+    """Record repeatedly, from the database, the age of each open session's last heartbeat."""
     while True:
         await asyncio.sleep(LOOK_EVERY_S)
         watched.ages_s += await asyncio.to_thread(_ages, run)
@@ -230,7 +230,7 @@ def _ages(run: OpenRun) -> Sequence[float]:
 
 
 async def keep(run: OpenRun, every_s: float, began: float, peers: int) -> None:
-    """Write the swarm's state to the database each second, as a keeper does."""
+    """Write the swarm's state to the database every second, as a keeper does."""
     while True:
         step = max(0, int((time.perf_counter() - began) / every_s))
         await asyncio.to_thread(
@@ -249,7 +249,7 @@ async def keep(run: OpenRun, every_s: float, began: float, peers: int) -> None:
 
 
 async def look_at_dashboard(host: str, port: int, number: int, watched: Watched) -> None:
-    """Read one page's event stream from an address of its own (the service trusts a proxy on this machine)."""
+    """Read one page's event stream from a separate address (the service trusts a proxy on this machine)."""
     reader, writer = await asyncio.open_connection(host, port, limit=LONGEST_LINE_BYTES)
     address = f"10.0.{number // 250}.{1 + number % 250}"
     request = f"GET /api/v1/events HTTP/1.1\r\nHost: {host}:{port}\r\nX-Forwarded-For: {address}\r\n\r\n"

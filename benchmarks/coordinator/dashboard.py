@@ -1,11 +1,11 @@
-"""The dashboard's cost and delay: at the server, on the wire, in the browser, and with many viewers.
+"""Cost and latency of the dashboard: on the server, on the network, in the browser, and with many viewers.
 
     python benchmarks/coordinator/dashboard.py [--quick] [--json]
 
-The real service serves a recorded run of 20 000 steps (recorded_run.py) that goes on. The benchmark measures the time
-of an answer, the bytes of a first visit, the time until Debian's Chromium first paints and until it shows the chart
-(also as a slow phone), the processor time that live updates cost the browser, and the processor time that 500 viewers
-cost the service. The baselines are our targets.
+The real service serves a synthetic live run of 20 000 steps (recorded_run.py). The benchmark measures response times,
+the bytes of a first visit, the time until Debian's Chromium first paints and until it shows the chart (also emulating a
+slow phone), the processor time of live updates in the browser, and the service's processor time with 500 viewers. The
+baselines are our targets.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from benchmarks.support.service import served
 from coordinator.context.open_run import open_run
 
 HOST = "127.0.0.1"
-STEP_S = 15.0  # between steps while the run goes on
+STEP_S = 15.0  # interval between steps of the live run
 TARGET = "target"
-OTHER_PAGES = {  # each with the element that its script draws last
+OTHER_PAGES = {  # page -> the element that its script draws last
     "participants": "#timeline li",
     "member?number=1": "#own-curve svg",
     "model": "#take-all[href]",
@@ -44,7 +44,7 @@ OTHER_PAGES = {  # each with the element that its script draws last
 
 @dataclass(frozen=True)
 class Extent:
-    """The amount of measurement."""
+    """The extent of the measurements."""
 
     recording: Recording
     requests: int
@@ -59,16 +59,16 @@ SMALL = Extent(QUICK, 50, 5.0, 50, 5.0)
 
 @dataclass(frozen=True)
 class Served:
-    """A served run."""
+    """A run with its service in a separate process."""
 
     port: int
     service: psutil.Process
-    invite: str  # an unused code
+    invite: str  # an unused invite code
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run all measurements, one after another."""
-    options = argument_parser("What the dashboard costs, and how soon it is there.").parse_args(arguments)
+    options = argument_parser("Cost and latency of the dashboard.").parse_args(arguments)
     extent = SMALL if options.quick else WHOLE
     with tempfile.TemporaryDirectory() as directory, served_run(Path(directory), extent.recording) as run:
         figures = [
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 @contextmanager
 def served_run(directory: Path, recording: Recording) -> Iterator[Served]:
-    """Serve a recorded run that goes on, from a separate process."""
+    """Serve a synthetic live run from a separate process."""
     run = record(directory / "run", recording, time.time())
     with open_run(run.path) as opened:
         [invite] = opened.membership.invite("guest")
@@ -97,15 +97,15 @@ def served_run(directory: Path, recording: Recording) -> Iterator[Served]:
 
 
 def measure_answers(port: int, requests: int) -> list[Figure]:
-    """Measure median times of sequential requests over one connection, alternating with a request that does nothing."""
+    """Measure median times of sequential requests over one connection, alternating with a no-op request."""
     paths = ("/healthz", "/api/v1/overview", "/", "/api/v1/curve?points=1000")
     line = http.client.HTTPConnection(HOST, port, timeout=60)
-    for path in paths:  # the first answer of each path is built, later ones come from the cache
+    for path in paths:  # the first response of each path is computed, later ones come from the cache
         ask(line, path)
     taken: dict[str, list[float]] = {path: [] for path in paths}
     for _ in range(requests):
         for path in paths:
-            time.sleep(0.12)  # an address may ask 600 times a minute
+            time.sleep(0.12)  # the service allows 600 requests per minute and address
             taken[path].append(1000 * ask(line, path)[0])
     median = {path: statistics.median(times) for path, times in taken.items()}
     nothing = (median["/healthz"], "an answer of nothing")
@@ -117,7 +117,7 @@ def measure_answers(port: int, requests: int) -> list[Figure]:
 
 
 def ask(line: http.client.HTTPConnection, path: str) -> tuple[float, bytes]:
-    """Return the seconds that an answer took, and its body; raises `RuntimeError` if the request is refused."""
+    """Return the duration in seconds and the body of a response. Raises `RuntimeError` if the request fails."""
     began = time.perf_counter()
     line.request("GET", path, headers={"Accept-Encoding": "gzip"})
     answer = line.getresponse()
@@ -128,7 +128,7 @@ def ask(line: http.client.HTTPConnection, path: str) -> tuple[float, bytes]:
 
 
 def measure_visit(run: Served, live_s: float) -> list[Figure]:
-    """Measure a first visit by Chromium, and the processor time of the page while it stays open."""
+    """Measure a first visit with Chromium, and the processor time of the open page."""
     url = f"http://{HOST}:{run.port}/"
     seen, phone = visit(url, live_s), visit_slowly(url)
     return [
@@ -147,7 +147,7 @@ def measure_visit(run: Served, live_s: float) -> list[Figure]:
 
 
 def measure_other_pages(run: Served) -> Iterator[Figure]:
-    """Measure the Web Vitals of the other pages on the same phone, and their layout shifts on a larger screen."""
+    """Measure the other pages' Web Vitals on the same phone, and their layout shifts on a larger screen."""
     invited = {f"join#invite={run.invite}": "#invited[data-state=open]"}
     for path, ready in (OTHER_PAGES | invited).items():
         name, url = re.split("[?=]", path)[0], f"http://{HOST}:{run.port}/{path}"
@@ -172,7 +172,7 @@ def measure_viewers(run: Served, viewers: int, watched_s: float) -> list[Figure]
 
 
 def cores(process: psutil.Process, seconds: float) -> float:
-    """Return the cores that a process uses on average over this many seconds."""
+    """Return the average number of cores that a process uses over this many seconds."""
     began, used = time.perf_counter(), sum(process.cpu_times()[:2])
     time.sleep(seconds)
     return (sum(process.cpu_times()[:2]) - used) / (time.perf_counter() - began)

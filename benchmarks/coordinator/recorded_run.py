@@ -1,12 +1,12 @@
-"""A synthetic history of a long run, written into a run's database to be served, and a run that goes on from it.
+"""A synthetic history of a long run, written into a run's database to be served, and optionally continued live.
 
     python benchmarks/coordinator/recorded_run.py [DIR] [--members 40] [--sessions 600] [--steps 20000]
                                       [--live S] [--quick] [--json]
 
-The same options give the same history, except that it always ends now. With DIR the run stays there, to be served by
-`manyhands coordinator serve DIR --service-only`. With `--live S` the run takes a step every S seconds until it is
-interrupted. The dashboard's benchmark and the tests of its pages use this module, too. The benchmark measures the time
-of writing.
+The same options give the same history, except that the history always ends now. With DIR the run is kept, to be served
+by `manyhands coordinator serve DIR --service-only`. With `--live S` the run takes a step every S seconds until it is
+interrupted. The dashboard's benchmark and the tests of its pages also use this module. The benchmark measures the time
+of writing the history.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ NAMES = (
     *("ananya", HOSTILE_NAME, "মৌমিতা", "rafiq", "lucía", "নাহিদ", "chen-wei", "Ελένη", "amélie", "tomás", "مريم"),
     "a-name-of-sixty-four-characters-as-long-as-any-member-may-choose",
 )
-HARDWARE = (  # as sessions describe it, with its samples per second
+HARDWARE = (  # descriptions as in sessions, and samples per second
     ("cuda:0, 2 cores", 4.2),
     ("cuda:0, 4 cores", 6.5),
     ("cpu, 8 cores", 0.5),
@@ -56,12 +56,12 @@ HARDWARE = (  # as sessions describe it, with its samples per second
 )
 TARGET = 4096
 STEP_S, AVERAGING_S = 75.0, 9.0
-STAY = (0.1, 0.2)  # shortest and longest stay, as a share of the time between two stays of a machine
-STILL_THERE = 8  # machines whose last stay has not ended
-LOST_SHARE = 0.015  # of reports whose samples were not averaged
-UNCONFIRMED_STEPS = 2  # newest steps, whose receipts have not arrived
-STEPS_AT_ONCE = 500  # written in one transaction
-CHECKPOINTS, KEPT_CHECKPOINTS = 40, 12  # written in the whole run; still kept
+STAY = (0.1, 0.2)  # minimum and maximum stay, as a share of the interval between a machine's stays
+STILL_THERE = 8  # number of machines whose last stay has not ended
+LOST_SHARE = 0.015  # share of reports whose samples were not averaged
+UNCONFIRMED_STEPS = 2  # number of newest steps without receipts
+STEPS_AT_ONCE = 500  # number of steps written per transaction
+CHECKPOINTS, KEPT_CHECKPOINTS = 40, 12  # checkpoints written, and checkpoints still kept
 SIZE_BYTES = 71_300_000
 UPDATE_S = 1.0
 
@@ -81,17 +81,17 @@ QUICK = Recording(members=8, sessions=40, steps=600)
 
 @dataclass(frozen=True)
 class Stay:
-    """One session of a machine; times in Unix seconds."""
+    """A session of a machine; times in Unix seconds."""
 
     id: str
     device_id: str
     began_at: float
-    ended_at: float  # infinite while the session lasts
+    ended_at: float  # infinite if the session is open
     samples_per_second: float
 
 
 def record(directory: Path, recording: Recording, ends_at: float) -> RunDirectory:
-    """Make a run in a new directory, with a history that ends at `ends_at` (Unix seconds)."""
+    """Create a run in a new directory, with a history that ends at `ends_at` (Unix seconds)."""
     control_port, swarm_port, web_port = free_ports("127.0.0.1", 3)
     settings = Settings(bind_host="127.0.0.1", control_port=control_port, swarm_port=swarm_port, web_port=web_port)
     description = "A recorded run: volunteers train a Bengali ALBERT, from home and from notebooks."
@@ -112,7 +112,7 @@ def record(directory: Path, recording: Recording, ends_at: float) -> RunDirector
 
 
 def write_stays(database: Database, recording: Recording, ends_at: float, rng: random.Random) -> list[Stay]:
-    """Write volunteers, their machines (three for every two) and sessions; return the stays in order of time.
+    """Write volunteers, three machines per two volunteers, and sessions; return the stays by time.
 
     The first machine is always connected. One volunteer is shown under a pseudonym.
     """
@@ -168,7 +168,7 @@ def write_stays(database: Database, recording: Recording, ends_at: float, rng: r
 
 
 def _stays_of(machine: int, count: int, rng: random.Random) -> Iterator[tuple[float, float]]:
-    """Yield the start and end of each stay of a machine as fractions of the run, with one stay in each equal part."""
+    """Yield the start and end of each stay of a machine as fractions of the run, one stay in each equal part."""
     for place in range(count):
         begins = place if machine == 0 else place + rng.uniform(0, 1 - STAY[1])
         lasts = 1.0 if machine == 0 else rng.uniform(*STAY)
@@ -214,7 +214,7 @@ def loss_at(step: int, rng: random.Random) -> float:
 def reports_of(
     step: int, completed_at: float, here: Sequence[Stay], is_confirmed: bool, rng: random.Random
 ) -> list[dict[str, Any]]:
-    """Return these machines' reports of a step, as rows of the table; a few have no averaged samples."""
+    """Return these machines' reports of a step as database rows; a few have no averaged samples."""
     all_per_second, step_loss = sum(stay.samples_per_second for stay in here), loss_at(step, rng)
     rows = []
     for stay in here:
@@ -251,7 +251,7 @@ def reports_of(
 
 
 def step_row(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the step's row that one or more reports of it add up to."""
+    """Return a step's row, summed over one or more reports of the step."""
     with_loss = [each for each in reports if each["loss"] is not None]
     return {
         "step": reports[0]["step"],
@@ -296,7 +296,7 @@ def write_checkpoints(database: Database, recording: Recording, ends_at: float) 
 
 
 class LiveRun:
-    """A recorded run that goes on; writes the presence of connected devices and the keeper's state."""
+    """A synthetic run that continues live, with connected devices' heartbeats and the keeper's state."""
 
     def __init__(self, database: Database, rng: random.Random) -> None:
         self._database, self._rng = database, rng
@@ -306,7 +306,7 @@ class LiveRun:
             self._here = [_stay(row) for row in stays]
 
     def say(self, filled: float, eta_s: float, now: float) -> None:
-        """Record the presence of all machines, and the keeper's progress of the batch (`filled`, 0 to 1)."""
+        """Record heartbeats of all machines, and the keeper's progress with the batch (`filled`, 0 to 1)."""
         claims = {
             stay.id: PresenceClaim(self._step, 0, stay.samples_per_second, "training", now) for stay in self._here
         }
@@ -348,13 +348,13 @@ def go_on(run: RunDirectory, step_s: float, until: Callable[[], bool]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write a run, and continue it if `--live` is given."""
-    parser = argument_parser("A long run's history, made up.")
+    parser = argument_parser("A long run's synthetic history.")
     parser.add_argument(
-        "directory", type=Path, nargs="?", metavar="DIR", help="where the run stays; else it goes again"
+        "directory", type=Path, nargs="?", metavar="DIR", help="directory of the run (default: a temporary one)"
     )
     for name in ("members", "sessions", "steps"):
         parser.add_argument(f"--{name}", type=int, default=getattr(Recording, name))
-    parser.add_argument("--live", type=float, metavar="S", help="go on with a step each S seconds, until interrupted")
+    parser.add_argument("--live", type=float, metavar="S", help="complete a step every S seconds until interrupted")
     options = parser.parse_args(arguments)
     recording = QUICK if options.quick else Recording(options.members, options.sessions, options.steps)
     with tempfile.TemporaryDirectory() as aside:

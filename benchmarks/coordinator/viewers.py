@@ -1,4 +1,4 @@
-"""Many simultaneous viewers of the dashboard: connections that read live events, each from an address of its own."""
+"""Many simultaneous viewers of the dashboard: connections that read live events, each from a separate address."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 REQUEST = b"GET /api/v1/events HTTP/1.1\r\nHost: dashboard\r\nAccept: text/event-stream\r\n\r\n"
-AT_ONCE = 32  # connections being opened at the same time
+AT_ONCE = 32  # maximum number of connections opened concurrently
 START_TIMEOUT_S = 120.0
 
 
 @dataclass
 class Crowd:
-    """The viewers, and the events that they have received."""
+    """Simulated viewers, and the events received by all viewers."""
 
     events: int = 0
     listening: int = 0
@@ -24,7 +24,7 @@ class Crowd:
 
 @contextmanager
 def watching(host: str, port: int, viewers: int) -> Iterator[Crowd]:
-    """Connect viewers, and yield once each has received an event; raises `TimeoutError`. They disconnect at the end."""
+    """Connect viewers until the context exits; yield once each has received an event. Raises `TimeoutError`."""
     crowd, loop = Crowd(), asyncio.new_event_loop()
     watch = loop.create_task(_watch(crowd, host, port, viewers))
     thread = threading.Thread(target=_run, args=(loop, watch))

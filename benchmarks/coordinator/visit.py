@@ -1,4 +1,4 @@
-"""A visit to the dashboard by a real browser: times of painting, bytes loaded, processor time of an open page."""
+"""A visit to the dashboard with a real browser: paint times, bytes loaded, and processor time of the open page."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FIRST_PAINT = "performance.getEntriesByName('first-contentful-paint')[0].startTi
 
 
 class _Wire:
-    """Records the bytes of each answer that a page loads, headers included, by request."""
+    """A record of the bytes, headers included, of each response that a page loads."""
 
     def __init__(self, page: Page) -> None:
         self.urls: dict[str, str] = {}
@@ -57,7 +57,7 @@ class _Wire:
         self.sizes[event["requestId"]] = self.sizes.get(event["requestId"], 0.0) + size
 
     def total(self, which: Callable[[str], bool]) -> float:
-        """Return the bytes of the answers whose address satisfies `which`."""
+        """Return the total bytes of the responses with an address that satisfies `which`."""
         return sum(size for request, size in self.sizes.items() if which(self.urls.get(request, "")))
 
 
@@ -69,13 +69,13 @@ class Visit:
     plotly_bytes: float
     first_paint_s: float
     chart_s: float
-    again_s: float  # until the chart, with a warm browser cache
+    again_s: float  # time until the chart, with a warm browser cache
     idle_cores: float
     live_cores: float
 
 
 def visit(url: str, live_s: float) -> Visit:
-    """Open the page in a new browser, open it again, then leave it open for `live_s` seconds."""
+    """Open the page twice in a new browser, then leave it open for `live_s` seconds."""
     with _new_page(DESKTOP) as page:
         page.goto("about:blank")
         time.sleep(SETTLING_S)
@@ -93,16 +93,16 @@ def visit(url: str, live_s: float) -> Visit:
 
 @dataclass(frozen=True)
 class SlowVisit:
-    """A first visit over a slow line, with a slow processor."""
+    """A first visit over a slow connection, with a slow processor."""
 
     largest_paint_s: float
-    there_s: float  # until the awaited element exists
-    shifted: float  # the sum of all layout shifts
-    own_bytes: float  # without Plotly
+    there_s: float  # time until the awaited element exists
+    shifted: float  # sum of all layout shifts
+    own_bytes: float  # bytes loaded, without Plotly
 
 
 def visit_slowly(url: str, ready: str = CHART, screen: dict[str, Any] = PHONE) -> SlowVisit:
-    """Open a page in a new browser with a phone's line and processor; wait for an element and a while longer."""
+    """Open a page in a new browser that emulates a phone; wait for an element and a short time more."""
     with _new_page(screen) as page:
         page.add_init_script(NOTE_VITALS)
         wire = _Wire(page)
@@ -117,7 +117,7 @@ def visit_slowly(url: str, ready: str = CHART, screen: dict[str, Any] = PHONE) -
 
 @contextmanager
 def _new_page(screen: Mapping[str, Any]) -> Iterator[Page]:
-    """Yield a page of a new browser, which is closed at the end."""
+    """Yield a page of a new browser, which is closed when the context exits."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS, timeout=PATIENCE_MS)
         context = browser.new_context(**screen)
@@ -127,7 +127,7 @@ def _new_page(screen: Mapping[str, Any]) -> Iterator[Page]:
 
 
 def _open(page: Page, url: str, ready: str) -> float:
-    """Open an address; return the seconds until the element exists."""
+    """Open an address; return the number of seconds until the element exists."""
     page.add_init_script(NOTE_ELEMENT % ready)
     page.goto(url)
     page.wait_for_selector(ready, state="attached")
@@ -135,7 +135,7 @@ def _open(page: Page, url: str, ready: str) -> float:
 
 
 def _browser_cores(seconds: float) -> float:
-    """Return the cores that all processes of the browser use on average over this many seconds."""
+    """Return the average number of cores that the browser's processes use over this many seconds."""
     began, used = time.perf_counter(), _browser_seconds()
     time.sleep(seconds)
     return (_browser_seconds() - used) / (time.perf_counter() - began)

@@ -1,1 +1,1 @@
-"""Speed of the path from text to masked batches."""
+"""Throughput of the data pipeline from text to masked batches."""

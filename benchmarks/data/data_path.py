@@ -1,9 +1,9 @@
-"""Tokens per second from a file of documents to masked batches, on one core and on two, beside a mapped dataset.
+"""Tokens per second from a file of documents to masked batches, on one core and on two, compared with a mapped dataset.
 
-The baseline "datasets.map" is the usual way today: it tokenizes each sentence once, builds pairs in batches on a
-streamed dataset, truncates long samples and pads short ones. Each way runs in a process of its own, pinned to the
-cores. Both use the same sentences, tokenizer, length and masker, and only tokens of text that arrive in a batch count.
-By default they read the built-in corpus with a tokenizer trained on it:
+The baseline "datasets.map" is the common practice: it tokenizes each sentence once, builds pairs in batches on a
+streamed dataset, truncates long samples and pads short ones. Each pipeline runs in a separate process, pinned to the
+cores. Both use the same sentences, tokenizer, length and masker, and only text tokens that arrive in a batch count.
+By default both read the built-in corpus with a tokenizer trained on it:
 
     python benchmarks/data/data_path.py [--quick] [--json] [--preset PRESET]
     python benchmarks/data/data_path.py --corpus corpus.jsonl.gz --language bn --tokenizer tokenizer.json.gz
@@ -45,24 +45,24 @@ MICROBATCH_SIZE = 32
 ROUNDS, QUICK_ROUNDS = 5, 3
 QUICK_CHARACTERS = 1_000_000
 SPECIAL_PLACES = 3  # [CLS], [SEP] and [SEP] in each sample
-MAPPED_DOCUMENTS = 100  # documents in one call of the mapped function; datasets' default, 1000, is no faster
+MAPPED_DOCUMENTS = 100  # documents per call of the mapped function; datasets' default of 1000 is no faster
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The run and corpus to measure with."""
+    """The run and the corpus to measure with."""
 
-    config: RunConfig  # with a jsonl source
+    config: RunConfig  # configuration with a jsonl source
     tokenizer_dir: Path
-    tokens: int  # in the source
+    tokens: int  # number of tokens in the source
 
 
 @dataclass(frozen=True)
 class Outcome:
     """Tokens, token positions and duration of one pass over the documents."""
 
-    tokens: int  # tokens of text in samples
-    places: int  # positions in all samples, padding and special tokens included
+    tokens: int  # number of text tokens in samples
+    places: int  # number of positions in all samples, including padding and special tokens
     samples: int
     seconds: float
 
@@ -73,14 +73,14 @@ class Outcome:
 
 
 def manyhands(plan: Plan) -> list[Outcome]:
-    """Measure the product's own path from the source to the batch, including the thread that reads ahead.
+    """Measure the product's own pipeline from source to batch, including the prefetching thread.
 
-    The passes are the two halves of the first epoch (fewer words are new in the second) and the second epoch, in which
-    no word is new.
+    The passes are the two halves of the first epoch (the second half has fewer new words) and the second epoch, which
+    has no new words.
     """
     size, length = plan.config.data.microbatch_size, plan.config.data.sequence_length
     pad = load_special_ids(plan.tokenizer_dir).pad
-    half = plan.tokens // (length - SPECIAL_PLACES) // size // 2  # batches
+    half = plan.tokens // (length - SPECIAL_PLACES) // size // 2  # in batches
     outcomes = []
     with (
         tempfile.TemporaryDirectory() as state,
@@ -96,7 +96,7 @@ def manyhands(plan: Plan) -> list[Outcome]:
 
 
 class Mapped:
-    """Samples of a mapped dataset: pairs of groups of sentences, truncated or padded to the sample's length."""
+    """The samples of a mapped dataset: pairs of sentence groups, truncated or padded to the sample's length."""
 
     def __init__(self, plan: Plan) -> None:
         self.language, self.length = plan.config.run.language, plan.config.data.sequence_length
@@ -105,7 +105,7 @@ class Mapped:
         self.tokens = self.samples = 0
 
     def rows(self, batch: Mapping[str, Sequence[str]]) -> dict[str, list[list[int]]]:
-        """Return the samples of a batch of documents; each sentence is tokenized once, many in one call."""
+        """Return the samples of a batch of documents, tokenizing each sentence once and many per call."""
         by_document = [split_sentences(document, self.language) for document in batch["text"]]
         flat = list(chain.from_iterable(by_document))
         encodings = iter(self.tokenizer.encode_batch_fast(flat, add_special_tokens=False))
@@ -152,11 +152,11 @@ def datasets_map(plan: Plan) -> list[Outcome]:
 
 
 WAYS: dict[str, Callable[[Plan], list[Outcome]]] = {"manyhands": manyhands, "datasets.map": datasets_map}
-Outcomes = dict[str, list[list[Outcome]]]  # way -> rounds -> passes
+Outcomes = dict[str, list[list[Outcome]]]  # pipeline -> rounds -> passes
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure both ways alternately, so that changes of the machine's load affect both; report the medians."""
+    """Measure both pipelines alternately, so that changes of the machine's load affect both; report medians."""
     options = _parse(arguments)
     figures: list[Figure] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -187,7 +187,7 @@ def _prepare(options: argparse.Namespace, folder: Path) -> Plan:
 
 
 def _measure(plan: Plan, cores: int, rounds: int) -> Outcomes:
-    """Measure the ways alternately for this many rounds, after one discarded round that loads everything."""
+    """Measure the pipelines alternately for this many rounds, after one discarded warm-up round."""
     os.environ.update(environment(cores))
     with ExitStack() as stack:
         processes = {
@@ -211,7 +211,7 @@ def _hold_to(cores: int) -> None:
 
 
 def _speeds(cores: str, outcomes: Outcomes) -> Iterator[Figure]:
-    """Yield the medians of our speeds beside the baseline's."""
+    """Yield the medians of our speeds and of the baseline's."""
     ours = outcomes["manyhands"]
     theirs = median(map(_speed, outcomes["datasets.map"]))
     for name, speed in {
@@ -223,12 +223,12 @@ def _speeds(cores: str, outcomes: Outcomes) -> Iterator[Figure]:
 
 
 def _speed(outcomes: Sequence[Outcome]) -> float:
-    """Return the tokens per second over several passes together."""
+    """Return the average tokens per second of several passes."""
     return sum(outcome.tokens for outcome in outcomes) / sum(outcome.seconds for outcome in outcomes)
 
 
 def _config(options: argparse.Namespace, path: Path | None) -> RunConfig:
-    """Return the run's configuration, on the corpus that the options name or on the file prepared from it."""
+    """Return the run's configuration for the corpus given in the options, or for the file prepared from it."""
     source = {"kind": "builtin"}
     if path is not None:
         source = {"kind": "jsonl" if ".jsonl" in path.name else "text", "path": str(path)}
@@ -248,9 +248,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--corpus", type=Path, help="text or .jsonl file, may be gzipped (default: the built-in corpus)"
     )
-    parser.add_argument("--language", default="en", help="its language (default: en)")
+    parser.add_argument("--language", default="en", help="language of the corpus (default: en)")
     parser.add_argument("--tokenizer", type=Path, help="tokenizer.json, may be gzipped (default: train one)")
-    parser.add_argument("--preset", choices=PRESETS, default="albert", help="of the tokenizer to train")
+    parser.add_argument("--preset", choices=PRESETS, default="albert", help="preset of the tokenizer to train")
     parser.add_argument("--sequence-length", type=int, default=512)
     return parser.parse_args(arguments)
 

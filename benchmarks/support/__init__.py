@@ -1,1 +1,1 @@
-"""Helpers shared by several benchmarks: reports, small runs, hosts with shaped links."""
+"""Helpers shared by benchmarks: reports, small runs, and hosts with rate-limited links."""

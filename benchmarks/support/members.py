@@ -13,7 +13,7 @@ LIFETIME_S = 24 * 3600.0
 
 
 def admit(directory: Path, authority: AuthorityKey, role: Role, run: str) -> str:
-    """Make credentials for a new device of a new member; return the directory that holds them."""
+    """Create credentials for a new device of a new member; return the directory of the credentials."""
     credentials = Credentials(directory)
     key, now, name = credentials.device_key, time.time(), directory.name
     pseudonym = key.receipt_key(run).pseudonym

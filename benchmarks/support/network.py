@@ -1,4 +1,4 @@
-"""Simulated hosts on this machine: network namespaces joined by a bridge, with link rates shaped by `tc`.
+"""Simulated hosts on this machine: network namespaces on a bridge, with link rates limited by `tc`.
 
 Needs root, iproute2 and nftables. Used by averaging.py, chaos.py, home_lines.py, scale.py and the system tests.
 """
@@ -16,28 +16,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-NETWORK_V6 = "2a05:f480:77:"  # public for the same reason
+NETWORK_V6 = "2a05:f480:77:"  # also public, because libp2p does not relay for private addresses
 NETWORK = "45.77.0"  # public, because libp2p does not relay for private addresses; no packet leaves the namespaces
 _CLONE_NEWNET = 0x40000000
-BURST_S = 0.01  # burst that a link may pass at once, as time at its rate
+BURST_S = 0.01  # maximum burst of a link, in seconds at the link's rate
 LEAST_BURST_BYTES = 16_384
-QUEUE_MS = 200  # longest wait of a packet for its link; then it is dropped
-ALLOWED_CONTROLS = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")  # in namespaces; reno is always allowed
+QUEUE_MS = 200  # maximum queueing time of a packet before it is dropped
+ALLOWED_CONTROLS = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")  # `reno` is always allowed
 _counter = itertools.count()
 
 
 @dataclass(frozen=True)
 class HostPlan:
-    """One host: the rates of its link, and the router or firewall in front of it.
+    """A planned host: the rates of its link, and any router or firewall in front of it.
 
-    `mbit_per_second` is the rate of both directions, or of the uplink if the downlink's is given.
+    `mbit_per_second` is the rate of both directions, or only of the uplink if a downlink rate is given.
     """
 
     name: str
     mbit_per_second: float
     place: Literal["open", "nat", "firewall", "no-tcp"] = "open"
-    versions: tuple[Literal[4, 6], ...] = (4,)  # IP versions; a host behind a router has only the first
-    down_mbit_per_second: float | None = None  # None: the uplink's rate
+    versions: tuple[Literal[4, 6], ...] = (4,)  # IP versions; a host behind a router has only the first version
+    down_mbit_per_second: float | None = None  # None: equal to the uplink's rate
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Host:
     """A running host."""
 
     namespace: str
-    address: str  # the host's own, which others do not see if it is behind a router; "" without IPv4
+    address: str  # the host's own address, hidden if it is behind a router; "" without IPv4
     address_v6: str = ""
 
     def command(self, *command: str) -> list[str]:
@@ -53,13 +53,13 @@ class Host:
         return ["ip", "netns", "exec", self.namespace, *command]
 
     def enter(self) -> None:
-        """Move this process, and all processes that it starts from now on, to this host."""
+        """Move this process, and all its future child processes, to this host."""
         with (Path("/run/netns") / self.namespace).open() as file:
             _set_namespace(file.fileno(), self.namespace)
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Run this thread, and the processes that it starts, on this host for the length of the block."""
+        """Run this thread, and the processes that it starts, on this host within the context."""
         with Path("/proc/thread-self/ns/net").open() as before:
             self.enter()
             try:
@@ -75,7 +75,7 @@ def _set_namespace(descriptor: int, name: str) -> None:
 
 
 def why_impossible() -> str:
-    """Return why hosts cannot be made on this machine, or "" if they can."""
+    """Return the reason that hosts cannot be created on this machine, or "" if there is none."""
     if missing := [tool for tool in ("ip", "tc", "nft") if shutil.which(tool) is None]:
         return f"{', '.join(missing)} not installed"
     name = f"mh{os.getpid()}try"
@@ -87,13 +87,13 @@ def why_impossible() -> str:
 
 
 class Network:
-    """A context in which the planned hosts exist; all namespaces are deleted at its end."""
+    """A context in which the planned hosts exist; all namespaces are deleted on exit."""
 
     def __init__(self, plans: Sequence[HostPlan]) -> None:
         self._plans = plans
         self._stack = ExitStack()
         self._id = f"mh{os.getpid() % 100_000}n{next(_counter)}"
-        self._ports: dict[str, tuple[str, str]] = {}  # host -> (namespace, device) at which the bridge reaches it
+        self._ports: dict[str, tuple[str, str]] = {}  # host -> (namespace, device) of its bridge port
 
     def __enter__(self) -> dict[str, Host]:
         with ExitStack() as stack:
@@ -127,7 +127,7 @@ class Network:
         _ip("netns", "add", namespace)
         stack.callback(_ip, "netns", "delete", namespace)
         _ip("-n", namespace, "link", "set", "lo", "up")
-        # Most machines use CUBIC. This machine may use BBR, which does not slow down when packets are lost.
+        # Most machines use CUBIC. This machine may use BBR, which does not slow down on packet loss.
         control = "cubic" if "cubic" in ALLOWED_CONTROLS.read_text().split() else "reno"
         _run("ip", "netns", "exec", namespace, "sysctl", "-qw", f"net.ipv4.tcp_congestion_control={control}")
         return namespace
@@ -176,14 +176,14 @@ def _join(
 
 
 def _shape(namespace: str, device: str, mbit_per_second: float) -> None:
-    """Limit the rate at which packets leave through the device."""
+    """Limit the rate of outgoing packets on the device."""
     burst = max(LEAST_BURST_BYTES, int(mbit_per_second * 1e6 / 8 * BURST_S))
     options = ["rate", f"{mbit_per_second}mbit", "burst", str(burst), "latency", f"{QUEUE_MS}ms"]
     _run("tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf", *options)
 
 
 def _refuse_new(namespace: str, hook: str) -> None:
-    """Drop connections opened from outside; let answers to the host's own connections pass."""
+    """Drop inbound connections; accept replies to the host's own connections."""
     _filter(namespace, f"add chain inet f {hook} {{ type filter hook {hook} priority 0; }}")
     _filter(namespace, f"add rule inet f {hook} ct state established,related accept")
     _filter(namespace, f'add rule inet f {hook} iifname "wan" drop')

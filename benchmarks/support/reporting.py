@@ -1,4 +1,4 @@
-"""Common parts of benchmarks: two options, the exit at a signal, and a report of figures beside their baselines.
+"""Common parts of benchmarks: two options, exit on SIGTERM, and a report of figures with their baselines.
 
 A benchmark makes no assertions; it prints a table for people or, with `--json`, one object for machines.
 """
@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured quantity, with the baseline's value if there is a baseline."""
+    """A measured quantity, with the baseline's value if there is a baseline."""
 
     name: str
     value: float
@@ -39,7 +39,7 @@ def argument_parser(description: str) -> argparse.ArgumentParser:
 
 
 def exit_at_sigterm() -> None:
-    """Make SIGTERM end this process as `sys.exit` does, so that its child processes and hosts are cleaned up."""
+    """Make SIGTERM end this process like `sys.exit`, so that child processes and hosts are cleaned up."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 
 

@@ -15,7 +15,7 @@ from tests.support.waiting import wait_until
 
 @contextmanager
 def served(run: RunDirectory, log: Path) -> Iterator[psutil.Process]:
-    """Serve a run, and yield the process that listens on the web port, the last port to open; stop it at the end."""
+    """Serve a run until the context exits; yield the process that listens on the web port, the last port to open."""
     command = Command(log, "coordinator", "serve", str(run.path), "--service-only")
     found: list[psutil.Process] = []
 

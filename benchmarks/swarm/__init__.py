@@ -1,1 +1,1 @@
-"""Averaging rounds, slow lines and large swarms, beside hivemind."""
+"""Averaging rounds, slow connections and large swarms, compared with hivemind."""

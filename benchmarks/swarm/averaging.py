@@ -1,11 +1,11 @@
-"""Duration and processor time of one averaging round on home lines, for each code of gradients.
+"""Duration and processor time of one averaging round on home connections, for each gradient encoding.
 
     python -m benchmarks.swarm.averaging [--millions 19,151] [--codes float16,...] [--quick] [--json]
 
-Three volunteers on lines of 10 Mbit/s up and 50 down and a keeper on a line of 100 Mbit/s average random square
-matrices, once in each code. They are real peers (the product's averager over libp2p) in network namespaces whose links
-`tc` shapes (network.py), and share this machine's processors. The baseline is the least time that the lines allow by
-the product's own estimate, which takes a line's slower direction. Needs root and iproute2; takes a quarter of an hour.
+Three volunteers with 10 Mbit/s up and 50 down and a keeper with 100 Mbit/s average random square matrices, once in
+each encoding. All are real peers (the product's averager over libp2p) in network namespaces with links limited by `tc`
+(network.py), and share this machine's processors. The baseline is the minimum time that the links allow, by the
+product's own estimate for a link's slower direction. Needs root and iproute2; takes a quarter of an hour.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from peer.reduction.sizes import RoundBytes, values_sent
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = "averaging"
-CODES: Mapping[str, Mapping[str, Any]] = {  # name of a code -> keys of `averaging`
+CODES: Mapping[str, Mapping[str, Any]] = {  # name of an encoding -> keys of `averaging`
     "float16": {},
     "8bit-blockwise": {"compression": "8bit-blockwise"},
     "powersgd 16": {"powersgd_rank": 16},
@@ -42,14 +42,14 @@ CODES: Mapping[str, Mapping[str, Any]] = {  # name of a code -> keys of `averagi
 LINES = (HostPlan("keeper", 100), *(HostPlan(f"home-{n}", 10, down_mbit_per_second=50) for n in (1, 2, 3)))
 ROLES: Sequence[Role] = ("keeper", "trainer", "trainer", "trainer")
 RATES = [line.mbit_per_second * 1e6 / 8 for line in LINES]
-SIDE = 1024  # of a matrix
+SIDE = 1024  # side length of a matrix
 MILLIONS, QUICK_MILLIONS = [19.0, 151.0], [1.1]
 LONGEST_S = 1200.0
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The configuration of one process of averaging_peer.py."""
+    """The configuration of an averaging_peer.py process."""
 
     place: int
     peers: int
@@ -57,20 +57,20 @@ class Plan:
     values: int
     credentials_dir: str = ""
     matchmaking_s: float = 4.0
-    patience_s: float = 100.0  # for a peer that sends nothing
-    timeout_s: float = 300.0  # of a round
-    fails: bool = False  # break off as a reducer in the middle of every second round
+    patience_s: float = 100.0  # timeout for a peer that sends nothing
+    timeout_s: float = 300.0  # timeout of a round
+    fails: bool = False  # whether to abort as a reducer in every second round
     initial_peers: tuple[str, ...] = ()
-    averaging: Mapping[str, Any] = field(default_factory=dict)  # keys of a run file's section
-    side: int = 0  # of the square matrices that hold the values; 0: one vector
-    samples: int = 1  # behind this peer's gradient; 0 for the keeper
+    averaging: Mapping[str, Any] = field(default_factory=dict)  # keys of the run file's section
+    side: int = 0  # side length of square matrices of values; 0: one vector
+    samples: int = 1  # number of samples in this peer's gradient; 0 for the keeper
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Time a round in each code."""
-    parser = argument_parser("The time of one round on home lines, by the code of gradients.")
-    parser.add_argument("--millions", type=_numbers, default=MILLIONS, help="of values, in models (default: 19,151)")
-    parser.add_argument("--codes", default=",".join(CODES), help="(default: %(default)s)")
+    """Time a round in each encoding."""
+    parser = argument_parser("Duration of one round on home connections, for each gradient encoding.")
+    parser.add_argument("--millions", type=_numbers, default=MILLIONS, help="values in millions (default: 19,151)")
+    parser.add_argument("--codes", default=",".join(CODES), help="gradient encodings (default: %(default)s)")
     options = parser.parse_args(arguments)
     if unknown := set(options.codes.split(",")) - CODES.keys():
         parser.error(f"{', '.join(sorted(unknown))}: take {', '.join(CODES)}")
@@ -92,7 +92,7 @@ def _numbers(text: str) -> list[float]:
 
 
 def measure(code: str, matrices: int, hosts: Sequence[Host], directory: Path) -> list[Figure]:
-    """Return the time of a round at its slowest peer, and the processor time of a volunteer."""
+    """Return a round's duration at its slowest peer, and a volunteer's processor time."""
     averaging, values = Averaging(**CODES[code]), matrices * SIDE**2
     sent = values_sent([(SIDE, SIDE)] * matrices, averaging.powersgd_rank)
     size = RoundBytes.of(averaging.wire_format, sent)
@@ -114,7 +114,7 @@ def measure(code: str, matrices: int, hosts: Sequence[Host], directory: Path) ->
 
 
 def swarm_plans(directory: Path, roles: Sequence[Role], values: int, **options: Any) -> list[Plan]:
-    """Return plans of peers admitted to one run, without initial peers."""
+    """Return plans for peers admitted to one run, without initial peers."""
     authority = AuthorityKey.generate()
     return [
         Plan(
@@ -132,7 +132,7 @@ def swarm_plans(directory: Path, roles: Sequence[Role], values: int, **options: 
 
 @contextmanager
 def started(hosts: Sequence[Host], plans: Sequence[Plan]) -> Iterator[list[subprocess.Popen[str]]]:
-    """Start a process for each plan; all but the first join by the first one's addresses. Stop them at the end."""
+    """Start a process per plan, all but the first with the first process's addresses; stop all on exit."""
     with ExitStack() as stack:
         addresses: tuple[str, ...] = ()
         peers = []
@@ -144,7 +144,7 @@ def started(hosts: Sequence[Host], plans: Sequence[Plan]) -> Iterator[list[subpr
             hear(process)
         yield peers
         for process in peers:
-            process.communicate()  # closes its input
+            process.communicate()  # closes the process's input
 
 
 def used_by(peer: subprocess.Popen[str]) -> float:
@@ -170,7 +170,7 @@ def hear(process: subprocess.Popen[str]) -> Any:
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line:
-        raise RuntimeError("a peer has ended; what it says is above")
+        raise RuntimeError("a peer has ended; see its output above")
     return json.loads(line)
 
 

@@ -1,8 +1,8 @@
-"""One peer of averaging.py: `python -m benchmarks.swarm.averaging_peer PLAN` averages with the others again and again.
+"""One peer of averaging.py: `python -m benchmarks.swarm.averaging_peer PLAN` averages with the others repeatedly.
 
-The peer prints its addresses. Each line of standard input is the rate to declare (bytes per second, or null) for one
-round; the peer answers with the seconds that the round took here, or null if it failed. It answers "rounds" with the
-number of finished rounds that are still in memory, and "processor" with the processor time of its processes in seconds.
+The peer prints its addresses. Each line of standard input starts one round and is the rate to declare (bytes per
+second, or null); the peer answers with the round's duration in seconds, or null if it failed. The peer answers "rounds"
+with the number of finished rounds in memory, and "processor" with the processor time of its processes in seconds.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LIFETIME_S = 3600.0
 
 
 class WatchedAverager(SwarmGradientAverager):
-    """An averager that reports the rounds held in its process's memory."""
+    """An averager that reports the number of rounds in its process's memory."""
 
     def held_rounds(self) -> int:
         """Return the number of rounds in memory."""
@@ -53,7 +53,7 @@ class WatchedAverager(SwarmGradientAverager):
 
 
 class FailingAverager(WatchedAverager):
-    """An averager that breaks off in the middle of every second round."""
+    """An averager that aborts in the middle of every second round."""
 
     rounds = 0
 
@@ -64,7 +64,7 @@ class FailingAverager(WatchedAverager):
     async def rpc_aggregate_part(
         self, stream: AsyncIterator[averaging_pb2.AveragingData], context: P2PContext
     ) -> AsyncIterator[averaging_pb2.AveragingData]:
-        """Answer all parts, but in every second round only the first."""
+        """Answer all parts, or only the first one in every second round."""
         async for message in super().rpc_aggregate_part(stream, context):
             yield message
             if self.rounds % 2:
@@ -72,11 +72,11 @@ class FailingAverager(WatchedAverager):
 
 
 for averager_type in WatchedAverager, FailingAverager:
-    averager_type.__name__ = SwarmGradientAverager.__name__  # hivemind's peers call each other by the class's name
+    averager_type.__name__ = SwarmGradientAverager.__name__  # hivemind's RPC names contain the class's name
 
 
 def used_seconds() -> float:
-    """Return the processor time of this process and its children, p2p daemons included."""
+    """Return the processor time of this process and its children, including p2p daemons."""
     here = psutil.Process()
     return sum(sum(process.cpu_times()[:2]) for process in [here, *here.children(recursive=True)])
 
@@ -88,10 +88,10 @@ def join(plan: Plan, credentials: Credentials) -> hivemind.DHT:
 
 
 def main() -> None:
-    """Average by the plan in the first argument."""
+    """Average according to the plan in the first argument."""
     plan = Plan(**json.loads(sys.argv[1]))
     logging.basicConfig(level=logging.CRITICAL)
-    logging.getLogger("hivemind").setLevel(logging.CRITICAL)  # hides its stack traces of rounds that are meant to fail
+    logging.getLogger("hivemind").setLevel(logging.CRITICAL)  # hides stack traces of rounds that are meant to fail
     torch.set_num_threads(1)
     credentials = Credentials(Path(plan.credentials_dir))
     dht = join(plan, credentials)

@@ -1,6 +1,6 @@
-"""One peer of home_lines.py or scale.py with hivemind alone: `python -m benchmarks.swarm.hivemind_peer PLAN`.
+"""One peer of home_lines.py or scale.py that uses only hivemind: `python -m benchmarks.swarm.hivemind_peer PLAN`.
 
-An auxiliary peer, which lends its line to the averaging, replaces the keeper. Events are those of home_peer.py.
+An auxiliary peer, which contributes only bandwidth, replaces the keeper. The events are the same as in home_peer.py.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from peer.reporting.messages import LostCause
 from peer.runtime.processes import exit_now
 
 ASSIST_EVERY_S = 0.2
-PART_BYTES = 2**19 // 16  # hivemind's, scaled like lines and model: a part must arrive within the matchmaking time
+PART_BYTES = 2**19 // 16  # hivemind's size, scaled like links and model: a part must arrive within the matchmaking time
 
 
 @dataclass(frozen=True)
 class Due:
-    """Samples of this peer that an averaging round is to include."""
+    """This peer's samples in a pending averaging round."""
 
     step: int
     samples: int
@@ -37,7 +37,7 @@ class Due:
 
 
 class WatchedOptimizer(hivemind.Optimizer):  # type: ignore[misc]
-    """hivemind's optimizer, which also records whether its samples were averaged or lost."""
+    """hivemind's optimizer, with a record of averaged and lost samples."""
 
     def __init__(self, journal: Journal, downloads: DownloadWatch, **options: Any) -> None:
         self._journal, self._downloads = journal, downloads
@@ -70,9 +70,9 @@ class WatchedOptimizer(hivemind.Optimizer):  # type: ignore[misc]
         self._tell(self._due.pop(control), group, is_finite)
 
     def _tell(self, due: Due, group: int, is_finite: bool = True) -> None:
-        """Record whether samples were averaged; a `group` of 0 is a step on the peer's own gradient beside others.
+        """Record whether samples were averaged; a `group` of 0 is a step on the own gradient after a failed round.
 
-        hivemind divides by the weight even of parts that nobody sent, so an average may be not finite.
+        hivemind also divides by the weight of parts that no peer sent, so an average may not be finite.
         """
         counted = due.samples if group and is_finite else 0
         took_s = time.monotonic() - due.began_at
@@ -92,7 +92,7 @@ class WatchedOptimizer(hivemind.Optimizer):  # type: ignore[misc]
 
 
 def main() -> None:
-    """Train, or assist as the keeper's substitute, by the plan in the first argument."""
+    """Train, or assist in place of the keeper, according to the plan in the first argument."""
     plan, config, model, journal = begin()
     dht = hivemind.DHT(
         initial_peers=list(plan.initial_peers),
@@ -142,7 +142,7 @@ def open_optimizer(plan: Plan, config: RunConfig, model: Any, dht: hivemind.DHT,
 
 
 def train(plan: Plan, config: RunConfig, model: Any, optimizer: WatchedOptimizer, journal: Journal) -> None:
-    """Run the loop of hivemind's quick start at the pace of the volunteer's device."""
+    """Run the training loop of hivemind's quick start at the simulated device's speed."""
     for number, batch in zip(count(), RepeatedBatches(config), strict=False):
         began = time.monotonic()
         compute_losses(model, batch, config).total.backward()  # type: ignore[no-untyped-call]

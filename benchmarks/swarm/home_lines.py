@@ -1,38 +1,38 @@
-"""A swarm on home lines beside hivemind: who contributes, and how much of the computation counts.
+"""A swarm on home connections, compared with hivemind: volunteers' contributions, and the share of samples that count.
 
     python benchmarks/swarm/home_lines.py [--setting stress|homes|room] [--churn] [--seconds 330]
                                     [--systems ours,delayed,hivemind-example] [--logs DIR] [--quick] [--json]
 
-The swarm has five hosts in network namespaces, with lines that `tc` shapes (network.py): a keeper, a fast volunteer,
-one half as fast, and two on home lines whose uplink is a fifth of the downlink, one of them behind a router. The lines
-are real ones and the model is ALBERT-large, both scaled by 1/16. Each peer's processes, daemons included, run on its
-own host; only the processors are shared.
+The swarm has five hosts in network namespaces, with links limited by `tc` (network.py): a keeper, a fast volunteer, one
+half as fast, and two on home connections with an uplink of a fifth of the downlink, one of them behind a router. The
+link rates are realistic and the model is ALBERT-large, both scaled by 1/16. Each peer's processes, including daemons,
+run on a separate host; only the processors are shared.
 
-Computation is simulated. A peer computes a microbatch of a tiny model on few tokens, then sleeps until the time has
-passed that the setting gives the volunteer's device for these samples. So this machine's speed does not matter.
+Computation is simulated: a peer computes a microbatch of a tiny model on few tokens, then sleeps until the samples have
+taken the time that the setting defines for the volunteer's device. This machine's speed therefore does not matter.
 
-- stress: the four devices compute a batch in 5 seconds; the slowest line needs 14 for a gradient;
-- homes: all four have lines of 10 Mbit/s up and 50 down (scaled, too), and compute a batch in 20 seconds;
-- room: all four have fast lines, and compute a batch in two seconds, starting half a minute after the first joined. The
-  many rounds test whether all peers present at the first step keep the same bits (later joiners get 16-bit moments).
+- stress: the four devices compute a batch in 5 seconds; the slowest link needs 14 seconds for a gradient;
+- homes: all four have 10 Mbit/s up and 50 down (also scaled), and compute a batch in 20 seconds;
+- room: all four have fast links, and compute a batch in two seconds, starting half a minute after the first joins. The
+  many rounds test whether peers present since the first step keep identical bits (later joiners get 16-bit moments).
 
-`ours` takes exact steps, `delayed` takes steps with `averaging.delay`, and further names set other keys of `averaging`
+`ours` takes exact steps, `delayed` takes steps with `averaging.delay`, and other names set other keys of `averaging`
 (`OURS` in homes.py). The first system of `--systems` is compared with each of the others. Our systems are the product's
 `Swarm`, `StateTaking` and `train` (home_peer.py), without agents and checkpoints; the keeper runs its loop without a
 database. hivemind's systems are `hivemind.Optimizer` as installed (hivemind_peer.py) with the same model, optimizer and
-target batch, and an auxiliary peer on the keeper's host. `hivemind-example` has the options and times of hivemind's own
-ALBERT example (delayed steps, gradients and averaged parameters in fp16), `hivemind-exact` the same without the delay
-(`HIVEMIND` in homes.py). Its part size is scaled like the lines. A hivemind sample counts if its round averaged two
-peers or more, even if the step had several groups or the average lacked parts. If a peer steps on its own gradient
-alone and another volunteer took the step, too, its samples are lost. hivemind's peers begin without a download, because
-all draw the same first weights; ours take the keeper's state. In both systems volunteers join one after another.
+target batch, and an auxiliary peer on the keeper's host. `hivemind-example` has the options and timeouts of hivemind's
+ALBERT example (delayed steps, gradients and averaged parameters in fp16), `hivemind-exact` has no delay (`HIVEMIND` in
+homes.py). The part size is scaled like the links. A hivemind sample counts if its round averaged two or more peers,
+even if the step had several groups or the average lacked parts. If a peer steps on its own gradient while another
+volunteer also takes the step, the peer's samples are lost. hivemind's peers start without a download, because all have
+the same initial weights; our peers download the keeper's state. In both systems volunteers join one after another.
 
 With `--churn` there are six volunteers, and every 15 seconds one leaves or returns. In `room` the first volunteer
-stays, so that its bits can be compared with the keeper's to the end.
+stays, so that its parameters can be compared with the keeper's until the end.
 
 Samples count with their weight in the step's average, by the keeper's record of its round (`weights_in`); the cut part
-of a member's weight is lost. The measurement ends with the first step after `--seconds`. Samples that then still wait
-for a step are neither counted nor lost. A volunteer's time begins when it holds the run's state.
+of a member's weight is lost. The measurement ends with the first step after `--seconds`. Samples that are then waiting
+for a step are neither counted nor lost. A volunteer's time starts when the volunteer has the run's state.
 """
 
 from __future__ import annotations
@@ -68,22 +68,22 @@ from peer.config.run import RunConfig
 from peer.reporting.messages import LostCause
 
 TARGET_BATCH = 64
-MATCHMAKING_S, TIMEOUT_S, EXPIRATION_S = 15.0, 60.0, 60.0  # the first two are our defaults
-ROOM_BEGINS_S = 30.0  # after the first volunteer's start; by then all hold the first state
+MATCHMAKING_S, TIMEOUT_S, EXPIRATION_S = 15.0, 60.0, 60.0  # the first two are the product's defaults
+ROOM_BEGINS_S = 30.0  # time after the first volunteer's start, when all have the initial state
 CHURN_EVERY_S = 15.0
 STAY_IN_ROOM = 1  # number of volunteers who do not leave
-OVERTIME = 0.5  # longest extra wait for the step that ends the measurement, as a share of `--seconds`
-CUT = "cut weight"  # cause of lost samples that a peer sent but the average did not weigh
-SETTLE_S = 3.0  # wait after the last step for the other peers' reports of it
+OVERTIME = 0.5  # maximum extra time for the last step, as a share of `--seconds`
+CUT = "cut weight"  # cause of loss: sent samples that were not averaged
+SETTLE_S = 3.0  # wait for the other peers' reports of the last step
 
 
 @dataclass
 class Outcome:
-    """Measurements of one volunteer in one system."""
+    """Measurements of a volunteer in one system."""
 
     seconds_per_sample: float
-    joining_s: float = 0.0  # from its start until it held the state
-    present_s: float = 0.0  # from holding the state to the end
+    joining_s: float = 0.0  # from the volunteer's start until the state was downloaded
+    present_s: float = 0.0  # from the end of the download to the end of the measurement
     computed: int = 0
     counted: int = 0
     lost: Counter[str] = field(default_factory=Counter)
@@ -91,58 +91,58 @@ class Outcome:
     download_s: float = 0.0
     sent_bytes: int = 0
     received_bytes: int = 0
-    percent_able: float = 0.0  # of the samples that all volunteers' devices together could compute while present
-    percent_counted: float = 0.0  # of the samples of all volunteers that count
+    percent_able: float = 0.0  # share of the samples that all volunteers' devices could compute while present
+    percent_counted: float = 0.0  # share of all volunteers' samples that count
 
     @property
     def pending(self) -> int:
-        """Return the samples that waited for a step at the end."""
+        """Return the number of samples that waited for a step at the end."""
         return self.computed - self.counted - self.lost.total()
 
     @property
     def utilisation(self) -> float:
-        """Return the share of the volunteer's time that was spent on samples that count."""
+        """Return the share of the volunteer's time spent on samples that count."""
         return self.counted * self.seconds_per_sample / self.present_s if self.present_s else 0.0
 
 
 @dataclass
 class Result:
-    """Measurements of one system in one setting."""
+    """Measurements of a system in one setting."""
 
-    seconds: float  # from the first volunteer's start to the end
+    seconds: float  # from the first volunteer's start to the end of the measurement
     steps: int
-    split_steps: int  # taken by volunteers in more than one group
-    compared_steps: int  # after which parameters of two or more peers from the first step were compared
-    unlike_steps: int  # compared steps after which these parameters differed in any bit
+    split_steps: int  # number of steps that volunteers took in more than one group
+    compared_steps: int  # number of steps after which parameters of two or more peers were compared
+    unlike_steps: int  # number of compared steps after which the parameters differed in any bit
     volunteers: dict[str, Outcome]
-    processors_percent: float  # load of this machine: near 100, processors limit the figures, not lines
+    processors_percent: float  # load of this machine; near 100, processors rather than links limit the figures
 
     @property
     def counted(self) -> int:
-        """Return the number of samples of all volunteers that count."""
+        """Return the number of all volunteers' samples that count."""
         return sum(outcome.counted for outcome in self.volunteers.values())
 
     @property
     def utilisation(self) -> float:
-        """Return the share of all volunteers' time that was spent on samples that count."""
+        """Return the share of all volunteers' time spent on samples that count."""
         present_s = sum(outcome.present_s for outcome in self.volunteers.values())
         useful_s = sum(outcome.counted * outcome.seconds_per_sample for outcome in self.volunteers.values())
         return useful_s / present_s if present_s else 0.0
 
     @property
     def percent_counted(self) -> float:
-        """Return the percentage that counts of all samples that are counted or lost."""
+        """Return the percentage of samples that count, among samples that count or are lost."""
         judged = sum(outcome.computed - outcome.pending for outcome in self.volunteers.values())
         return 100 * self.counted / judged if judged else 0.0
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Volunteers and their speed; the last two take part only with churn, so that enough others remain."""
+    """Volunteers and their speed; the last two take part only with churn, so that enough volunteers remain."""
 
     volunteers: tuple[Volunteer, ...]
-    batch_s: float  # time in which all volunteers together compute a batch
-    microbatch: int  # samples
+    batch_s: float  # time for all volunteers together to compute a batch
+    microbatch: int  # number of samples
 
 
 SETTINGS = {
@@ -154,7 +154,7 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class Case:
-    """A measured case: a key of `SETTINGS`, whether volunteers come and go, and the duration."""
+    """A case to measure: a key of `SETTINGS`, whether volunteers leave and return, and the duration."""
 
     setting: str
     churns: bool
@@ -167,7 +167,7 @@ class Case:
 
     @property
     def volunteers(self) -> tuple[Volunteer, ...]:
-        """Return the volunteers of this case."""
+        """Return the volunteers that take part in this case."""
         everybody = SETTINGS[self.setting].volunteers
         return everybody if self.churns else everybody[:-2]
 
@@ -180,11 +180,11 @@ class Case:
 Weights = Mapping[
     int, Mapping[str, int]
 ]  # step -> device's pseudonym in receipts -> its weight in the average, in samples
-Events = list[tuple[float, Callable[[], object]]]  # (seconds from the beginning, action)
+Events = list[tuple[float, Callable[[], object]]]  # (seconds since the start, action)
 
 
 def churn(homes: Homes, case: Case) -> Events:
-    """Each 15 seconds one volunteer leaves, or the one that has left comes back; all have their turn."""
+    """Let a volunteer leave every 15 seconds, or return if it has left; all volunteers take turns."""
     staying = STAY_IN_ROOM if case.setting == "room" else 0
     turns = (
         action
@@ -197,12 +197,12 @@ def churn(homes: Homes, case: Case) -> Events:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure all systems."""
-    parser = argument_parser("Who contributes on home lines, beside hivemind.")
-    parser.add_argument("--setting", choices=SETTINGS, default="stress", help="the volunteers (default: %(default)s)")
+    parser = argument_parser("A swarm on home connections, compared with hivemind.")
+    parser.add_argument("--setting", choices=SETTINGS, default="stress", help="the setting (default: %(default)s)")
     parser.add_argument("--churn", action="store_true", help=churn.__doc__)
-    parser.add_argument("--seconds", type=float, default=330.0, help="of each system")
+    parser.add_argument("--seconds", type=float, default=330.0, help="duration per system in seconds")
     parser.add_argument("--systems", type=systems_of, default=SYSTEMS, help=systems_of.__doc__)
-    parser.add_argument("--matchmaking", type=float, default=MATCHMAKING_S, help="seconds to look for a group, of ours")
+    parser.add_argument("--matchmaking", type=float, default=MATCHMAKING_S, help="matchmaking time of ours in seconds")
     parser.add_argument("--logs", type=Path, help="a directory for the processes' logs")
     options = parser.parse_args(arguments)
     if reason := why_impossible():
@@ -215,7 +215,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def configure(setting: str, matchmaking_s: float, quick: bool) -> RunConfig:
-    """Return a run of 1.1 million values (`quick`: a fifth) and a batch of 64, with the product's other defaults."""
+    """Return a run with 1.1 million parameters (`quick`: a fifth), a batch of 64, and defaults otherwise."""
     size = 64 if quick else 256
     raw = RunConfig.from_yaml(SMALL_RUN).model_dump(mode="json")
     raw["model"] |= {"hidden_size": size, "intermediate_size": 4 * size, "num_hidden_layers": 2}
@@ -232,7 +232,7 @@ def configure(setting: str, matchmaking_s: float, quick: bool) -> RunConfig:
 
 
 def measure(system: str, case: Case, config: RunConfig, logs: Path | None) -> Result:
-    """Run one system in one case."""
+    """Run a system in a case, and return the measurements."""
     seconds_per_sample = case.seconds_per_sample()
     with tempfile.TemporaryDirectory() as scratch:
         log_dir = Path(scratch) if logs is None else logs / f"{case.name.replace(', ', '-')}-{system}"
@@ -256,7 +256,7 @@ def measure(system: str, case: Case, config: RunConfig, logs: Path | None) -> Re
 
 
 def states_after_steps(peers: Sequence[Peer]) -> list[list[str]]:
-    """Return, for each step, the parameter digests of the peers present since the first step, if two or more."""
+    """Return each step's parameter digests of peers present since the first step, if there are two or more."""
     digests: dict[int, list[str]] = {}
     for peer in peers:
         if not any(event["step"] for event in peer.events("ready")) and len(peer.events("download")) <= 1:
@@ -277,7 +277,7 @@ def outcomes_at(homes: Homes, seconds_per_sample: Mapping[Volunteer, float], end
 
 
 def weights_in(homes: Homes) -> Weights:
-    """Return the weights in each step's average, from the keeper's record or that of a member that reduced a part."""
+    """Return the weights in each step's average, as recorded by the keeper or by a member that reduced a part."""
     return {
         event["step"]: event["weights"]
         for peer in (*homes.peers, homes.keeper)
@@ -287,7 +287,7 @@ def weights_in(homes: Homes) -> Weights:
 
 
 def weighed_samples(peer: Peer, event: Mapping[str, Any], weights: Weights) -> int:
-    """Return the samples of a peer that a step's average weighed, or all if the weights are unknown."""
+    """Return the number of a peer's samples in a step's average, or all samples if the weights are unknown."""
     samples: int = event["samples"]
     if not samples or event["step"] not in weights:
         return samples
@@ -295,7 +295,7 @@ def weighed_samples(peer: Peer, event: Mapping[str, Any], weights: Weights) -> i
 
 
 def groups_at(peers: Sequence[Peer], ended_at: float) -> dict[int, list[int]]:
-    """Return, for each step until this time, the group size reported by each peer that took it."""
+    """Return the group sizes reported by the peers that took each step, for steps until this time."""
     groups: dict[int, list[int]] = {}
     for event in (event for peer in peers for event in peer.events("step") if event["at"] <= ended_at):
         groups.setdefault(event["step"], []).append(event["group"])
@@ -303,7 +303,7 @@ def groups_at(peers: Sequence[Peer], ended_at: float) -> dict[int, list[int]]:
 
 
 def _run(homes: Homes, case: Case, began_at: float) -> float:
-    """Wait for the first step after the case's duration; return the time of that step, or of giving up."""
+    """Wait for the first step after the case's duration; return the time of the step, or of the timeout."""
     due, events = began_at + case.seconds, churn(homes, case) if case.churns else []
     while (now := time.monotonic()) < due + OVERTIME * case.seconds:
         while events and now - began_at >= events[0][0]:
@@ -321,7 +321,7 @@ def _run(homes: Homes, case: Case, began_at: float) -> float:
 def _add_up(
     peer: Peer, outcome: Outcome, ended_at: float, groups: Mapping[int, Sequence[int]], weights: Weights
 ) -> None:
-    """Add one stay of a volunteer, up to `ended_at`; `groups` has the sizes reported by all who took each step."""
+    """Add a volunteer's stay until `ended_at`; `groups` has the group sizes reported for each step."""
     if peer.began_at >= ended_at:
         return
     said = [event for event in list(peer.said) if event["at"] <= ended_at]
@@ -335,10 +335,10 @@ def _add_up(
     outcome.present_s += end - ready_at
     last = said[-1] if said else {}
     computed, counted = last.get("computed", 0), 0
-    outcome.sent_bytes, outcome.received_bytes = last.get("sent", 0), last.get("received", 0)  # since the host's start
+    outcome.sent_bytes, outcome.received_bytes = last.get("sent", 0), last.get("received", 0)  # totals since start
     lost: Counter[str] = Counter()
     for event in events("step"):
-        if event["group"] == 1 and len(groups[event["step"]]) > 1:  # the peer wrongly believed that it was alone
+        if event["group"] == 1 and len(groups[event["step"]]) > 1:  # the peer wrongly considered itself alone
             lost[LostCause.AVERAGING.value] += event["samples"]
         else:
             weighed = weighed_samples(peer, event, weights)
@@ -385,7 +385,7 @@ VOLUNTEER_FIGURES: tuple[tuple[str, str, Callable[[Outcome], float]], ...] = (
 
 
 def figures_of(setting: str, results: dict[str, Result]) -> list[Figure]:
-    """Return every figure of the first system beside those of each other system."""
+    """Return every figure of the first system, with each other system as the baseline."""
     (_, ours), *others = results.items()
     beside: list[tuple[str, Result | None]] = [*others] or [("", None)]
     return [figure for name, theirs in beside for figure in _beside(setting, ours, name, theirs)]

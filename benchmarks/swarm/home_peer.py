@@ -1,7 +1,7 @@
-"""One peer of `benchmarks.swarm.homes`: `python -m benchmarks.swarm.home_peer PLAN`, until its standard input ends.
+"""One peer of `benchmarks.swarm.homes`: `python -m benchmarks.swarm.home_peer PLAN` runs until its standard input ends.
 
-It prints each event as a line of JSON with the time, the samples computed, the bytes over its host's line, and the
-bytes of its DHT calls.
+The peer prints each event as a line of JSON with the time, the samples computed, the bytes sent and received by its
+host, and the bytes of its DHT calls.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ from peer.training.trainer import train
 
 KEEPER_POLL_S, WATCH_S = 0.03, 0.2
 BYTES_PER_PARAMETER = 4
-WHOLE = 0.9  # share of the parameters' bytes; a smaller download is not a whole state
+WHOLE = 0.9  # share of the parameters' bytes above which a download is a whole state
 PORT = 31330
-BATCHES = 128  # made in advance and repeated, so that making them takes no time during training
+BATCHES = 128  # number of batches made in advance and repeated, to take no time during training
 
 
 class RepeatedBatches:
     """A stream of batches that never waits for data; each peer draws different words.
 
-    Between peers with the same words there would be no gradient noise, and a weight without noise is cut as false.
+    Peers with the same words would have no gradient noise, and averaging cuts a weight without noise as false.
     """
 
     wait_s = 0.0
@@ -75,16 +75,16 @@ class RepeatedBatches:
 
 
 class DhtCalls:
-    """Counts the bytes of this peer's calls to other DHT nodes, answers included, by kind of call.
+    """A counter of the bytes of this peer's calls to other DHT nodes, including responses, by kind of call.
 
-    The caller counts, in whichever process it is; averaged over all peers this equals the bytes that a peer sends.
+    Only callers count, in any process; averaged over all peers, the count equals the bytes that a peer sends.
     """
 
     KINDS = ("find", "store", "ping")
 
     def __init__(self) -> None:
         self._bytes = {kind: multiprocessing.Value("q", 0) for kind in self.KINDS}
-        patch_hivemind()  # first, because it replaces the function that is counted
+        patch_hivemind()  # first, because it replaces the counted function
         call: Any = P2P._call_unary_protobuf_handler
 
         async def counted(p2p: P2P, peer: PeerID, name: str, request: Message, answer: type[Message]) -> Message:
@@ -101,7 +101,7 @@ class DhtCalls:
                 kind.value += size_bytes
 
     def read(self) -> dict[str, int]:
-        """Return the bytes of each kind of call so far."""
+        """Return the number of bytes so far by kind of call."""
         return {kind: counted.value for kind, counted in self._bytes.items()}
 
 
@@ -109,7 +109,7 @@ class Journal:
     """A log of this peer's events for the benchmark, one line of JSON per event."""
 
     def __init__(self, calls: DhtCalls) -> None:
-        self.computed = 0  # samples
+        self.computed = 0  # number of samples
         self._calls = calls
         self._lock = threading.Lock()
 
@@ -119,7 +119,7 @@ class Journal:
         self.say("computed")
 
     def say(self, event: str, **facts: Any) -> None:
-        """Print one event."""
+        """Print one event as a line of JSON."""
         sent, received = line_traffic()
         known = {"at": time.monotonic(), "computed": self.computed, "sent": sent, "received": received}
         with self._lock:
@@ -127,7 +127,7 @@ class Journal:
 
 
 class DownloadWatch:
-    """Logs each download of a whole state, recognized by the bytes received over the line."""
+    """A log of downloads of a whole state, recognized by the bytes received."""
 
     def __init__(self, journal: Journal, model: torch.nn.Module) -> None:
         self._journal = journal
@@ -135,7 +135,7 @@ class DownloadWatch:
         self._began: tuple[float, int] | None = None
 
     def look(self, is_downloading: bool) -> None:
-        """Record whether a state is being downloaded now, and log a download that has ended."""
+        """Record whether a state download is running, and log a completed download."""
         if is_downloading and self._began is None:
             self._began = time.monotonic(), line_traffic()[1]
         elif not is_downloading and self._began is not None:
@@ -145,14 +145,14 @@ class DownloadWatch:
 
 
 class PacedBackend(TorchBackend):
-    """A backend that computes, then sleeps until the time that the plan gives the samples has passed."""
+    """A backend that sleeps after computing, until the samples have taken the time set by the plan."""
 
     def __init__(self, config: RunConfig, model: Any, journal: Journal, plan: Plan) -> None:
         super().__init__(config, model)
         self._journal, self._seconds_per_sample, self._begin_at = journal, plan.seconds_per_sample, plan.begin_at
 
     def accumulate(self, batch: Batch) -> MicrobatchResult:
-        """Add the gradient in the time that the volunteer's device would need."""
+        """Add the gradient, taking as long as the volunteer's device would."""
         time.sleep(max(0.0, self._begin_at - time.monotonic()))
         began = time.monotonic()
         result = super().accumulate(batch)
@@ -162,17 +162,17 @@ class PacedBackend(TorchBackend):
 
 
 def line_traffic() -> tuple[int, int]:
-    """Return the bytes that all processes of this host have sent and received over its line."""
+    """Return the bytes sent and received by all processes of this host."""
     lines = [counters for name, counters in psutil.net_io_counters(pernic=True).items() if name != "lo"]
     return sum(each.bytes_sent for each in lines), sum(each.bytes_recv for each in lines)
 
 
 def end_of_input(then: Callable[[], None] = lambda: None) -> threading.Event:
-    """Return an event that is set when the benchmark tells this peer to leave; `then` is called after that."""
+    """Return an event that is set when the benchmark asks this peer to leave; call `then` afterwards."""
     ended = threading.Event()
 
     def wait() -> None:
-        os.read(0, 1)  # not sys.stdin, whose lock, held by this thread, would block a forked child for ever
+        os.read(0, 1)  # not sys.stdin, whose lock would block a forked child forever
         ended.set()
         then()
 
@@ -181,7 +181,7 @@ def end_of_input(then: Callable[[], None] = lambda: None) -> threading.Event:
 
 
 def run_to_end(act: Callable[[], None]) -> NoReturn:
-    """Run `act`, then exit at once: hivemind's threads and processes would keep an orderly exit waiting."""
+    """Run `act`, then exit immediately, because hivemind's threads and processes would delay a normal exit."""
     try:
         act()
     except Exception:  # noqa: BLE001 - the process's outermost boundary; the log has the trace
@@ -191,18 +191,18 @@ def run_to_end(act: Callable[[], None]) -> NoReturn:
 
 
 def begin() -> tuple[Plan, RunConfig, Any, Journal]:
-    """Start a peer of either system; return its plan, the run, the model and the event log."""
+    """Start a peer of either system; return its plan, run, model and event log."""
     kill_forks_at_end()
     plan = Plan(**json.loads(sys.argv[1]))
     log_format = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-    logging.basicConfig(level=logging.INFO, format=log_format, force=True)  # a forked process may have handlers already
+    logging.basicConfig(level=logging.INFO, format=log_format, force=True)  # a forked process may already have handlers
     torch.set_num_threads(1)
     config = RunConfig.from_json(plan.config_json)
     return plan, config, build_model(config, config.tokenizer.vocab_size, SPECIAL), Journal(DhtCalls())
 
 
 def main() -> None:
-    """Join the swarm, then keep or train by the plan in the first argument."""
+    """Join the swarm, then act as keeper or trainer according to the plan in the first argument."""
     plan, config, model, journal = begin()
     maddr = f"/ip4/0.0.0.0/tcp/{PORT}"
     announced = None if plan.behind_nat else (f"/ip4/{plan.address}/tcp/{PORT}",)
@@ -218,7 +218,7 @@ def main() -> None:
 
 
 def keep(_plan: Plan, _config: RunConfig, swarm: Swarm, _model: Any, journal: Journal) -> None:
-    """Average with the trainers and give joiners the state, as the keeper does."""
+    """Average with the trainers and send the state to joiners, as the keeper does."""
     ended = end_of_input(swarm.interrupt)
     journal.say("addresses", addresses=swarm.addresses)
     while not ended.wait(KEEPER_POLL_S):
@@ -229,7 +229,7 @@ def keep(_plan: Plan, _config: RunConfig, swarm: Swarm, _model: Any, journal: Jo
 
 
 def facts_of(taken: StepOutcome | StepReport, swarm: Swarm) -> dict[str, Any]:
-    """Return the facts of a step to log; the average's weights are in the receipt if this peer reduced a part."""
+    """Return a step's log entry; if this peer reduced a part, the receipt contains the average's weights."""
     return {
         "step": taken.step,
         "seconds": taken.averaging_s,
@@ -256,7 +256,7 @@ def take_part(plan: Plan, config: RunConfig, swarm: Swarm, model: Any, journal: 
 
     def answer(message: CheckpointWanted | KeeperSought | Notice) -> None:
         if isinstance(message, CheckpointWanted):
-            taking.hear(CheckpointFetched(0, ""))  # there is no checkpoint
+            taking.hear(CheckpointFetched(0, ""))  # no checkpoint: load a donor's state
 
     taking = StateTaking(swarm, model, answer, ended, random.Random(), time.monotonic)
     if not taking.run():

@@ -1,6 +1,6 @@
-"""The simulated homes of home_lines.py and scale.py: hosts with lines, and one peer's process on each.
+"""Simulated homes for home_lines.py and scale.py: hosts with limited links, and one peer's process on each.
 
-`Homes` starts the keeper and the volunteers; each process prints its events, and `Peer` stores them.
+`Homes` starts the keeper and the volunteers; each process prints events, which `Peer` stores.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.support.zygote import forking_python
 
 ROOT = Path(__file__).resolve().parents[2]
 SYSTEMS = "ours,hivemind-example,hivemind-exact"
-LOCAL_STEPS = 4  # each of the run's batch
+LOCAL_STEPS = 4  # local steps per global step, each with the run's batch size
 LOCAL: dict[str, Any] = {"local_steps": LOCAL_STEPS, "compression": "8bit-blockwise"}
 PLAIN_OUTER: dict[str, Any] = {"outer_learning_rate": 1.0, "outer_momentum": 0.0}
 OURS: Mapping[str, Mapping[str, Any]] = {  # system's name -> keys of `averaging` that it sets
@@ -56,8 +56,8 @@ EXAMPLE: Mapping[str, Any] = {
     "delay_grad_averaging": True,
     "grad_compression": Float16Compression(),
     "state_averaging_compression": Float16Compression(),
-    # The example's `bandwidth` (100 for all) is left out: with any rate hivemind calls a solver that
-    # SciPy no longer has, and its rounds fail. Equal rates give equal shares, the default without rates.
+    # The example's `bandwidth` (100 for all) is omitted: with any rate hivemind calls a solver that
+    # SciPy no longer has, and rounds fail. Equal rates give equal shares, as does the default.
     "averager_opts": {"target_group_size": 256},
     "tracker_opts": {
         "min_refresh_period": 0.5,
@@ -79,7 +79,7 @@ POLL_S = 0.2
 
 
 def systems_of(text: str) -> list[str]:
-    """Read `--systems`: ours, ours with other keys of `averaging`, hivemind as its example has it, hivemind exact."""
+    """Parse the systems: ours, ours with other `averaging` keys, hivemind's example, or the example without delay."""
     systems = text.split(",")
     if unknown := set(systems) - set(MODULES):
         raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: take {', '.join(MODULES)}")
@@ -88,7 +88,7 @@ def systems_of(text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Volunteer:
-    """One volunteer: its line, and the speed of its device relative to the others'."""
+    """A volunteer: the rates of its link, and the relative speed of its device."""
 
     line: HostPlan
     speed: float
@@ -117,27 +117,27 @@ ROOM = tuple(Volunteer(HostPlan(f"room-{number}", 100), 1) for number in range(1
 
 @dataclass(frozen=True)
 class Plan:
-    """The configuration of one process of home_peer.py or hivemind_peer.py."""
+    """The configuration of a home_peer.py or hivemind_peer.py process."""
 
     role: str  # "keeper" or "trainer"
     config_json: str
     address: str
     credentials_dir: str
     seconds_per_sample: float = 0.0
-    rate: float | None = None  # of the line's slower direction, in bytes per second
+    rate: float | None = None  # rate of the link's slower direction, in bytes per second
     behind_nat: bool = False
     system: str = "ours"
-    begin_at: float = 0.0  # time of the first sample, by the monotonic clock, which all processes share
+    begin_at: float = 0.0  # monotonic time of the first sample, shared by all processes
     initial_peers: tuple[str, ...] = ()
 
 
 def slower_rate(line: HostPlan) -> float:
-    """Return the rate of the line's slower direction, in bytes per second."""
+    """Return the rate of the link's slower direction, in bytes per second."""
     return min(line.mbit_per_second, line.down_mbit_per_second or line.mbit_per_second) * 1e6 / 8
 
 
 class Peer:
-    """A peer's process, and the events that it has printed."""
+    """A peer's process, and the events printed so far."""
 
     def __init__(self, host: Host, plan: Plan, log: Path) -> None:
         self.plan, self.has_died = plan, False
@@ -170,21 +170,21 @@ class Peer:
         return [said for said in list(self.said) if said["event"] == kind]
 
     def hear(self, kind: str) -> dict[str, Any]:
-        """Wait for the first event of this kind and return it; raises `RuntimeError` if the process ends before."""
+        """Wait for the first event of this kind and return it. Raises `RuntimeError` if the process ends first."""
         while not (found := self.events(kind)):
             self.look()
             if self.has_died:
-                raise RuntimeError("a peer has ended; its log says why: see `--logs`")
+                raise RuntimeError("a peer has ended; see its log (`--logs`)")
             time.sleep(POLL_S)
         return found[0]
 
     def look(self) -> None:
-        """Record it if the process has ended by itself."""
+        """Record whether the process has ended by itself."""
         if self.left_at == math.inf and self.process.poll() is not None:
             self.left_at, self.has_died = time.monotonic(), True
 
     def leave(self) -> None:
-        """Tell the process to leave, by closing its input."""
+        """Ask the process to leave by closing its input."""
         self.left_at = min(self.left_at, time.monotonic())
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):
@@ -201,7 +201,7 @@ class Peer:
 
 
 def configured(config: RunConfig, system: str) -> RunConfig:
-    """Return the run with the system's keys; with n local steps the target batch is n times the run's."""
+    """Return the run with the system's keys; n local steps multiply the target batch by n."""
     raw = config.model_dump(mode="json")
     raw["averaging"] |= OURS.get(system, {})
     raw["averaging"]["target_batch_size"] *= raw["averaging"]["local_steps"]
@@ -209,7 +209,7 @@ def configured(config: RunConfig, system: str) -> RunConfig:
 
 
 class Homes:
-    """A context in which the keeper and all volunteers run, each on its own line; all have left at its end."""
+    """A context in which the keeper and all volunteers run, each on a separate host; all leave on exit."""
 
     def __init__(
         self,
@@ -220,7 +220,7 @@ class Homes:
         logs: Path,
         begin_after_s: float = 0.0,
     ) -> None:
-        """`begin_after_s` delays the first sample, so that all peers take part in the first step."""
+        """Plan the peers; `begin_after_s` delays the first sample, so that all take part in the first step."""
         self._system, self._directory, self._logs = system, directory, logs
         self._config = configured(config, system)
         self._begin_at = time.monotonic() + begin_after_s
@@ -228,12 +228,12 @@ class Homes:
         self.network = Network([KEEPER, *(volunteer.line for volunteer in seconds_per_sample)])
         self._authority = AuthorityKey.generate()
         self._stack = ExitStack()
-        self.stays: dict[str, list[Peer]] = {volunteer.name: [] for volunteer in seconds_per_sample}  # in order of time
+        self.stays: dict[str, list[Peer]] = {volunteer.name: [] for volunteer in seconds_per_sample}  # in time order
 
     def __enter__(self) -> Homes:
         with ExitStack() as stack:
             self._hosts = stack.enter_context(self.network)
-            stack.enter_context(forking_python())  # thirty peers with imports of their own would exceed 24 GiB
+            stack.enter_context(forking_python())  # thirty peers with separate imports would exceed 24 GiB
             self.keeper = self._start("keeper", Plan("keeper", self._config.to_json(), "", self._admit("keeper")))
             stack.callback(self.keeper.end, LEAVE_S)
             stack.callback(self.keeper.leave)
@@ -254,7 +254,7 @@ class Homes:
         return [peer for stays in self.stays.values() for peer in stays]
 
     def start(self, volunteer: Volunteer) -> None:
-        """Start a volunteer's process, also again after it has left."""
+        """Start a volunteer's process, for the first time or after it has left."""
         stays, line = self.stays[volunteer.name], volunteer.line
         for gone in stays:
             gone.end(0)
@@ -272,7 +272,7 @@ class Homes:
         stays.append(self._start(volunteer.name, plan))
 
     def leave(self, volunteer: Volunteer) -> None:
-        """Tell a volunteer to leave."""
+        """Ask a volunteer to leave."""
         self.stays[volunteer.name][-1].leave()
 
     def _admit(self, role: Role, name: str = "keeper") -> str:

@@ -1,20 +1,20 @@
-"""Swarms of growing size, beside hivemind: peers in a step, delay of steps, traffic, processor time and memory.
+"""Swarms of growing size, compared with hivemind: peers per step, delay of steps, traffic, processor time and memory.
 
     python -m benchmarks.swarm.scale [--sizes 5,10,20,30] [--seconds 60] [--systems ours,hivemind-example]
                                      [--logs DIR] [--quick] [--json]
 
-`--sizes` gives the numbers of volunteers beside the keeper (for hivemind: an auxiliary peer). Each has a host of its
-own in network namespaces (network.py), on a line far faster than the tiny model needs. The peers are those of
-home_lines.py, with all their processes and the same simulated computation. Together they compute a batch in 10 seconds,
+`--sizes` gives the numbers of volunteers, in addition to the keeper (for hivemind: an auxiliary peer). Each has a host
+in a network namespace (network.py), with a link much faster than the tiny model needs. The peers are the same as in
+home_lines.py, with all processes and the same simulated computation. All peers together compute a batch in 10 seconds,
 so the figures depend on the protocol and on this machine's processors, which all peers share.
 
-The measurement begins when the last volunteer holds the run's state, and lasts `--seconds`.
+The measurement starts when the last volunteer has the run's state, and lasts `--seconds`.
 
-- A step's peers are its largest group, among all volunteers and the keeper.
+- A step's peers are its largest group, including the keeper.
 - A batch is full when the samples that volunteers have computed since the previous step, and not lost, reach the
-  target. The delay lasts from then until the last peer that takes the step has taken it.
-- DHT bytes are those of calls and their answers; line bytes are all that passed the line. Both are for one direction,
-  averaged over volunteers; on average a volunteer receives as much as it sends.
+  target. The delay lasts from that moment until the last participating peer has taken the step.
+- DHT bytes include calls and responses; line bytes include all traffic. Both are for one direction, averaged over
+  volunteers; on average a volunteer receives as much as it sends.
 - Processor time and memory include all of a volunteer's processes; shared pages are divided among them (PSS).
 """
 
@@ -39,11 +39,11 @@ from benchmarks.swarm.homes import POLL_S, SYSTEMS, Homes, Peer, Volunteer, syst
 from peer.config.run import RunConfig
 
 SIZES = "5,10,20,30"
-SAMPLES_EACH = 4  # samples of a batch per volunteer
+SAMPLES_EACH = 4  # number of samples in a batch per volunteer
 BATCH_S = 10.0  # time to compute a batch
 LINE_MBIT = 100.0
-MATCHMAKING_S, TIMEOUT_S, EXPIRATION_S = 15.0, 60.0, 60.0  # as in home_lines.py
-READY_S = 600.0  # longest wait for the last volunteer
+MATCHMAKING_S, TIMEOUT_S, EXPIRATION_S = 15.0, 60.0, 60.0  # same timeouts as in home_lines.py
+READY_S = 600.0  # maximum wait for the last volunteer
 MIB = 2**20
 
 
@@ -51,39 +51,39 @@ MIB = 2**20
 class Step:
     """A step taken during the measurement."""
 
-    group: int  # peers in its largest group
-    followers: int  # volunteers that took it
-    delay_s: float  # from the full batch until the last volunteer took it
+    group: int  # number of peers in the largest group
+    followers: int  # number of volunteers that took the step
+    delay_s: float  # from the full batch until the last volunteer took the step
 
 
 @dataclass(frozen=True)
 class Use:
     """Use of network, processors and memory, averaged over volunteers."""
 
-    line_kb_per_s: float  # in one direction
-    busiest_kb_per_s: float  # sent by the volunteer that sent most
-    dht_kb_per_s: dict[str, float]  # by kind of call
-    processor_share: float  # of one core
+    line_kb_per_s: float  # rate in one direction
+    busiest_kb_per_s: float  # rate of the volunteer that sent most
+    dht_kb_per_s: dict[str, float]  # rate by kind of call
+    processor_share: float  # share of a core
     mib: float
 
 
 @dataclass(frozen=True)
 class Result:
-    """Measurements of one system at one size."""
+    """Measurements of a system at one size."""
 
     volunteers: int
-    ready_s: float  # from the first volunteer's start until the last held the state
+    ready_s: float  # from the first volunteer's start until the last had the state
     steps: list[Step]
-    downloads: int  # downloads of a whole state after joining
+    downloads: int  # number of whole-state downloads after joining
     use: Use
     processors_percent: float  # load of this machine's processors
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure all systems at each size."""
-    parser = argument_parser("A swarm that grows, beside hivemind.")
-    parser.add_argument("--sizes", default=SIZES, help="how many volunteers, separated by commas")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of each system at each size")
+    parser = argument_parser("Swarms of growing size, compared with hivemind.")
+    parser.add_argument("--sizes", default=SIZES, help="numbers of volunteers, separated by commas")
+    parser.add_argument("--seconds", type=float, default=60.0, help="duration per system and size in seconds")
     parser.add_argument("--systems", type=systems_of, default=SYSTEMS, help=systems_of.__doc__)
     parser.add_argument("--logs", type=Path, help="a directory for the processes' logs")
     options = parser.parse_args(arguments)
@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def configure(volunteers: int) -> RunConfig:
-    """Return a run with a tiny model and a few samples per volunteer in a batch, with the product's other defaults."""
+    """Return a run with a tiny model, a few samples per volunteer and batch, and defaults otherwise."""
     raw = RunConfig.from_yaml(SMALL_RUN).model_dump(mode="json")
     raw["model"] |= {"embedding_size": 16, "hidden_size": 16, "intermediate_size": 64, "num_hidden_layers": 1}
     raw["tokenizer"] |= {"vocab_size": 500}
@@ -116,7 +116,7 @@ def configure(volunteers: int) -> RunConfig:
 
 
 def measure(system: str, volunteers: int, seconds: float, logs: Path | None) -> Result:
-    """Run one system at one size."""
+    """Run a system at one size, and return the measurements."""
     speeds = {Volunteer(HostPlan(f"v{number}", LINE_MBIT), 1.0): BATCH_S / SAMPLES_EACH for number in range(volunteers)}
     config = configure(volunteers)
     with tempfile.TemporaryDirectory() as scratch:
@@ -137,13 +137,13 @@ def measure(system: str, volunteers: int, seconds: float, logs: Path | None) -> 
 
 
 def _await_all(peers: Sequence[Peer]) -> float:
-    """Wait until each volunteer holds the state; return the seconds since the first volunteer's start."""
+    """Wait until each volunteer has the state; return the seconds since the first volunteer's start."""
     deadline = time.monotonic() + READY_S
     while not all(peer.events("ready") for peer in peers):
         for peer in peers:
             peer.look()
         if any(peer.has_died for peer in peers) or time.monotonic() > deadline:
-            raise RuntimeError("not all peers hold the state; their logs say why: see `--logs`")
+            raise RuntimeError("not all peers have the state; see their logs (`--logs`)")
         time.sleep(POLL_S)
     return time.monotonic() - peers[0].began_at
 
@@ -160,7 +160,7 @@ class Processes:
         return sum(sum(process.cpu_times()[:2]) for process in self._all)
 
     def used_s(self) -> float:
-        """Return the processor time used since this object was made, in seconds."""
+        """Return the processor time in seconds since this object was created."""
         return self._processor_s() - self._began_s
 
     def memory_bytes(self) -> int:
@@ -175,7 +175,7 @@ def _use(peers: Sequence[Peer], trees: Sequence[Processes], began_at: float, end
     sent, called = [], dict.fromkeys(DhtCalls.KINDS, 0.0)
     for peer in peers:
         within = [event for event in list(peer.said) if began_at <= event["at"] <= ended_at]
-        if len(within) < 2:  # this peer is stuck
+        if len(within) < 2:  # the peer is stuck
             continue
         first, last = within[0], within[-1]
         told_s = last["at"] - first["at"]
@@ -188,7 +188,7 @@ def _use(peers: Sequence[Peer], trees: Sequence[Processes], began_at: float, end
 def steps_between(
     told: Sequence[Sequence[dict[str, Any]]], target: int, began_at: float, ended_at: float
 ) -> Iterator[Step]:
-    """Yield the steps first taken between these times whose full batch is known; `told` has each peer's events."""
+    """Yield the steps first taken between two times, if the time of the full batch is known from the peers' events."""
     taken = [{event["step"]: event for event in each if event["event"] == "step"} for each in told]
     for step in sorted(set().union(*taken)):
         events = [each[step] for each in taken if step in each]
@@ -199,7 +199,7 @@ def steps_between(
 
 
 def full_batch_at(told: Sequence[Sequence[dict[str, Any]]], step: int, target: int) -> float | None:
-    """Return when the samples computed after `step` filled a batch, or None if they did not."""
+    """Return the time at which the samples computed after `step` filled a batch, or None."""
     pending = sorted(gain for each in told for gain in _gains_after(each, step))
     total = 0
     for at, samples in pending:
@@ -210,8 +210,8 @@ def full_batch_at(told: Sequence[Sequence[dict[str, Any]]], step: int, target: i
 
 
 def _gains_after(told: Sequence[dict[str, Any]], step: int) -> Iterator[tuple[float, int]]:
-    """Yield (time, change) of the samples that a peer has accumulated towards the step after this one."""
-    settled, has_taken = 0, False  # samples in steps or lost
+    """Yield (time, change) of the samples that a peer has accumulated for the next step."""
+    settled, has_taken = 0, False  # number of samples in steps or lost
     computed = 0
     for event in told:
         if event["event"] == "step":
@@ -229,7 +229,7 @@ def _gains_after(told: Sequence[dict[str, Any]], step: int) -> Iterator[tuple[fl
 
 
 def figures_of(results: dict[str, Result]) -> list[Figure]:
-    """Return every figure of the first system beside those of each other system."""
+    """Return every figure of the first system, with each other system as the baseline."""
     (_, ours), *others = results.items()
     beside = [(name, dict(_rows(theirs))) for name, theirs in others] or [("", {})]
     return [

@@ -1,16 +1,16 @@
-"""Samples per second and peak memory of one worker, beside transformers' own forward in a plain PyTorch loop.
+"""Samples per second and peak memory of one worker, compared with transformers' forward pass in a plain PyTorch loop.
 
     python -m benchmarks.training.trainer [--quick] [--json] [--threads N] [--model NAME | --recipes] [--compile]
                                  [--device cuda] [--precision bf16] [--microbatch N]
 
-All variants run forward and backward passes over the same batches with the same threads, each in a process of its own.
-The model "small" is the small run's, "base" is a 12-layer, 768-wide ALBERT with 32,000 words at length 512, and the
-others are the recipes at their own length, one sample at a time. Memory is that of the whole process, libraries
-included; on a GPU it is PyTorch's memory on the card.
+All variants run forward and backward passes on the same batches with the same threads, each in a separate process.
+The model "small" is the small run's, "base" is a 12-layer, 768-wide ALBERT with 32,000 tokens at length 512, and the
+others are the recipes at their own length, one sample at a time. Memory includes the whole process with its libraries;
+on a GPU it is PyTorch's memory on the device.
 
-On a GPU all variants compute in the given precision, transformers' own forward by `torch.autocast`. The share of the
-card's pace compares the operations that a sample needs (`peer.rehearsal.population.training_flops`) with those of a
-large matrix product, measured in the same run.
+On a GPU all variants compute in the given precision, transformers' forward pass with `torch.autocast`. The share of the
+GPU's speed compares a sample's floating-point operations (`peer.rehearsal.population.training_flops`) with the speed of
+a large matrix product, measured in the same run.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ BASE = {
 }
 SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
 FIRST_WORD = 5  # smaller ids are special tokens
-SIDE = 8192  # of the square matrices whose product gives the card's pace
+SIDE = 8192  # side length of the square matrices whose product measures the GPU's speed
 Accumulate = Callable[[Batch], float]  # adds a microbatch's gradient to `.grad`, returns its loss
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One measurement of one variant."""
+    """The configuration of one measurement of a variant."""
 
-    variant: str  # a key of `VARIANTS`
+    variant: str  # name of a variant, a key of `VARIANTS`
     config: RunConfig
     microbatches: int
     threads: int
@@ -71,16 +71,16 @@ class Plan:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Measured speed and memory of one variant."""
+    """Measured speed and memory of a variant."""
 
     samples_per_second: float
-    peak_mib: float  # on a GPU PyTorch's allocations; else resident memory, with interpreter and libraries
+    peak_mib: float  # PyTorch's allocations on a GPU, else resident memory with interpreter and libraries
     losses: tuple[float, ...]
     first_s: float  # time of the first microbatch
 
 
 def random_batch(config: RunConfig, seed: int) -> Batch:
-    """Return unpadded random words of the run's length, one document per sample, with as many labels as in training."""
+    """Return unpadded random tokens of the run's length, one document per sample, with labels as in training."""
     generator = torch.Generator().manual_seed(seed)
     samples, length, vocabulary = config.data.microbatch_size, config.data.sequence_length, config.tokenizer.vocab_size
     shape = (samples, length)
@@ -107,9 +107,9 @@ def random_batch(config: RunConfig, seed: int) -> Batch:
 
 
 def worker(plan: Plan, model: PreTrainedModel, compiled: bool = False) -> Accumulate:
-    """Return the worker's own computation: the backend, with its checks for values that are not finite.
+    """Return the worker's computation: the backend, including its checks for non-finite values.
 
-    `compiled`: as with `--compile on`; the first microbatches include compilation, so they are never the fastest.
+    `compiled` is `--compile on`; the first microbatches include compilation, so they are never the fastest.
     """
     backend = choose_backend(find_device(plan.device), plan.precision, plan.config, model)(plan.threads)
     assert isinstance(backend, TorchBackend | ReplicaBackend)
@@ -128,7 +128,7 @@ def worker(plan: Plan, model: PreTrainedModel, compiled: bool = False) -> Accumu
 
 
 def transformers_forward(plan: Plan, model: PreTrainedModel) -> Accumulate:
-    """Return transformers' own forward, which takes labels for all positions and shifts causal labels by itself."""
+    """Return transformers' forward pass, which takes labels for all positions and shifts causal labels itself."""
     device = torch.device(plan.device)
     model.to(device)  # type: ignore[arg-type]  # transformers' decorator hides torch's signature
     autocast = torch.autocast(device.type, DTYPES[plan.precision], enabled=plan.precision != "fp32")
@@ -157,9 +157,9 @@ VARIANTS: dict[str, Callable[[Plan, PreTrainedModel], Accumulate]] = {
 
 
 def measure(plan: Plan) -> Outcome:
-    """Run the variant over its batches and take the fastest, because other work can only add to the time.
+    """Run the variant on its batches and take the fastest, because other processes can only add time.
 
-    With one thread, processor time is measured: a busy machine lengthens it less than wall-clock time.
+    With one thread, processor time is measured, which a busy machine affects less than wall-clock time.
     """
     torch.set_num_threads(plan.threads)
     on_gpu = plan.device != "cpu"
@@ -169,11 +169,11 @@ def measure(plan: Plan) -> Outcome:
     losses, seconds, first_s = [], [], 0.0
     for seed in range(plan.microbatches):
         batch = random_batch(plan.config, seed)
-        torch.manual_seed(seed)  # for the same dropout in each variant
+        torch.manual_seed(seed)  # gives each variant the same dropout
         on_the_clock, began = time.perf_counter(), clock()
         losses.append(accumulate(batch))
         seconds.append(clock() - began)
-        first_s = first_s or time.perf_counter() - on_the_clock  # compilers are other processes
+        first_s = first_s or time.perf_counter() - on_the_clock  # wall-clock time, to include compilers' processes
     peak_bytes = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     if on_gpu:
         peak_bytes = torch.cuda.max_memory_allocated()
@@ -181,7 +181,7 @@ def measure(plan: Plan) -> Outcome:
 
 
 def products_per_second(precision: Precision) -> float:
-    """Return the GPU's operations per second in a large random matrix product, an upper bound for a model."""
+    """Return the GPU's operations per second in a large matrix product, an upper bound for a model."""
     left, right = (torch.randn(SIDE, SIDE, device="cuda", dtype=DTYPES[precision]) for _ in range(2))
     seconds = []
     for _ in range(10):
@@ -195,7 +195,7 @@ def products_per_second(precision: Precision) -> float:
 
 @dataclass(frozen=True)
 class Model:
-    """A model to train, and the number of microbatches."""
+    """A model to train, and the number of its microbatches."""
 
     name: str
     config: RunConfig
@@ -217,7 +217,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if options.compile:
             compiled = _run(model, "worker, compiled", options)
             figures += _beside(model.name, ", compiled", compiled, best, "worker")
-            name = f"{model.name}: first microbatch, compiled"  # compilation takes nearly all of it
+            name = f"{model.name}: first microbatch, compiled"  # nearly all of this time is compilation
             figures.append(Figure(name, compiled.first_s, "s", best.first_s, "worker"))
             best = max(best, compiled, key=lambda outcome: outcome.samples_per_second)
         if pace:
@@ -250,7 +250,7 @@ def _recipe(name: str, microbatches: int, data: dict[str, int]) -> Model:
 
 
 def _run(model: Model, variant: str, options: argparse.Namespace) -> Outcome:
-    """Measure one variant in a process of its own, so that its peak memory is not another's."""
+    """Measure a variant in a separate process, so that peak memory is measured for this variant only."""
     plan = Plan(variant, model.config, model.microbatches, options.threads, options.device, options.precision)
     with ProcessPoolExecutor(1, get_context("spawn")) as process:
         return process.submit(measure, plan).result()
@@ -267,16 +267,16 @@ def _beside(model: str, which: str, ours: Outcome, theirs: Outcome, baseline: st
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argument_parser("Samples per second and peak memory of one worker.")
-    parser.add_argument("--threads", type=int, default=1, help="threads of every variant (default: 1)")
+    parser.add_argument("--threads", type=int, default=1, help="number of threads per variant (default: 1)")
     models = parser.add_mutually_exclusive_group()
     models.add_argument(
-        "--model", choices=("small", "base", *RECIPES), help="only this model (default: small and base)"
+        "--model", choices=("small", "base", *RECIPES), help="measure only this model (default: small and base)"
     )
-    models.add_argument("--recipes", action="store_true", help="the recipes instead of small and base")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="(default: cpu)")
-    parser.add_argument("--precision", choices=tuple(DTYPES), default="fp32", help="on a GPU (default: fp32)")
-    parser.add_argument("--microbatch", type=int, metavar="N", help="samples at a time")
-    parser.add_argument("--compile", action="store_true", help="also the worker with compiled layers")
+    models.add_argument("--recipes", action="store_true", help="measure the recipes instead of small and base")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="device to compute on (default: cpu)")
+    parser.add_argument("--precision", choices=tuple(DTYPES), default="fp32", help="precision on a GPU (default: fp32)")
+    parser.add_argument("--microbatch", type=int, metavar="N", help="samples per microbatch")
+    parser.add_argument("--compile", action="store_true", help="also measure the worker with compiled layers")
     return parser.parse_args(arguments)
 
 

@@ -1,1 +1,1 @@
-"""Injected faults: the cost of each to a run, and the devices named as suspects."""
+"""Fault injection: the cost of each fault to a run, and the devices wrongly suspected."""

@@ -1,21 +1,21 @@
-"""Chaos test of a real run: inject faults one after another, and measure what each costs.
+"""Chaos test of a real run: inject faults one after another, and measure the cost of each.
 
     python -m benchmarks.trust.chaos [--minutes 30 | --times N] [--seed 0] [--only WORD ...] [--keep DIR] [--quick]
                                      [--json]
 
 The run (`manyhands coordinator init`, `serve`) has its own PostgreSQL, three volunteers (`manyhands join`) and a tiny
-model. A command that ends is started again, as a service manager does. Faults come in an order drawn from the seed;
-each is held for some seconds, and the next follows when the run has taken a step. At the end all faults are healed, the
-run takes further steps and is stopped in order. Then the benchmark's own SQL looks for samples that were lost without a
-report or counted twice. The exit code is 1 if there are any, if a device was named (all are honest), or if `serve`
-ended although no fault had killed it.
+model. A command that exits is restarted, as by a service manager. The seed determines the order of faults; each lasts
+some seconds, and the next follows when the run has taken a step. At the end all faults are removed, the run takes more
+steps and is stopped gracefully. The benchmark's own SQL then looks for samples that were lost without a report or
+counted twice. The exit code is 1 if there are any, if a device was suspected (all are honest), or if `serve` exited
+although no fault had killed it.
 
 A row's lost samples are those that volunteers reported as lost, plus an estimate for killed agents, which cannot
 report: the samples computed since the last step, by the agent's rate.
 
-Faults of disks and lines need root (hosts in network namespaces, network.py), and setting the coordinator's clock back
-needs a C compiler (offset_clock.py); the other faults need neither. The p2p daemon is a static program, so its clock
-stays right.
+Disk and network faults need root (hosts in network namespaces, network.py), and setting the coordinator's clock back
+needs a C compiler (offset_clock.py); the other faults need neither. The p2p daemon is statically linked, so its clock
+does not change.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ from tests.support.postgres import PostgresServer, binary, new_server
 from tests.support.small_disks import small_disk
 from tests.support.zygote import forking_python
 
-HELD_S = (3.0, 15.0)  # shortest and longest duration of a fault
+HELD_S = (3.0, 15.0)  # minimum and maximum duration of a fault
 NEXT_STEP_S = 600.0  # a run without a step for this long counts as stuck
-LAST_STEPS = 5  # steps to take after all faults
+LAST_STEPS = 5  # number of steps to take after all faults
 DISK_BYTES = 96 * 2**20
 QUICK_MINUTES = 0.5
 MOST_LOG_BYTES_PER_HOUR = 2**20
 NAMED_SHOWN = 20
-MBIT_PER_SECOND = 200.0  # of each host's line
+MBIT_PER_SECOND = 200.0  # rate of each host's link
 TRACES = ("*.log", "*.jsonl", "outbox.sqlite*")  # files to keep for examination
 
 
@@ -66,8 +66,8 @@ class Row:
     times: int = 0
     steps_undone: int = 0
     samples_lost: float = 0.0
-    longest_wait_s: float = 0.0  # for a step
-    named: int = 0  # suspicions of devices, all of which are honest
+    longest_wait_s: float = 0.0  # longest time without a step
+    named: int = 0  # number of suspicions, although all devices are honest
 
 
 @dataclass
@@ -75,7 +75,7 @@ class Outcome:
     """The outcome of a whole run."""
 
     rows: list[Row]
-    calm: Row  # the time before any fault
+    calm: Row  # figures before any fault
     checks: list[Check] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     log_bytes_per_hour: Mapping[str, float] = field(default_factory=dict)
@@ -85,12 +85,12 @@ class Outcome:
 
     @property
     def holds(self) -> bool:
-        """Return whether all checks hold and no device was named."""
+        """Return whether all checks pass and no device was suspected."""
         return all(check.holds for check in self.checks) and not self.names
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Inject faults into a run, and print what they cost."""
+    """Inject faults into a run, and print their cost."""
     options = _options(arguments)
     chosen = {
         name: fault
@@ -108,10 +108,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argument_parser("What faults of every kind cost a run.")
-    parser.add_argument("--minutes", type=float, default=30.0, help="for so long faults are injected (default: 30)")
-    parser.add_argument("--times", type=int, help="inject each fault so many times, however long that takes")
-    parser.add_argument("--seed", type=int, default=0, help="of their order and their victims (default: 0)")
+    parser = argument_parser("The cost of each kind of fault to a run.")
+    parser.add_argument("--minutes", type=float, default=30.0, help="minutes of fault injection (default: 30)")
+    parser.add_argument("--times", type=int, help="inject each fault this many times, whatever the duration")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the faults' order and victims (default: 0)")
     parser.add_argument("--only", nargs="+", metavar="WORD", help="only faults with one of these words in their name")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="copy all logs, outboxes and the database there")
     options = parser.parse_args(arguments)
@@ -125,7 +125,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def measure(folder: Path, chosen: Mapping[str, Fault], options: argparse.Namespace) -> Outcome:
-    """Make a run in this folder and inject faults; copy its traces before its disks and database are removed."""
+    """Create a run in this folder and inject faults; copy its logs before its disks and database are removed."""
     with ExitStack() as stack:
         network, hosts = _make_hosts(chosen, stack)
         server = stack.enter_context(new_server())
@@ -150,7 +150,7 @@ def measure(folder: Path, chosen: Mapping[str, Fault], options: argparse.Namespa
 
 
 def _make_hosts(chosen: Mapping[str, Fault], stack: ExitStack) -> tuple[Network | None, Mapping[str, Host]]:
-    """Make a host for the coordinator and each volunteer if lines are to be cut; enter the coordinator's host."""
+    """Create hosts for the coordinator and each volunteer if links are to be cut; enter the coordinator's host."""
     if not any(name.startswith("cut line") for name in chosen):
         return None, {}
     network = Network([HostPlan(name, MBIT_PER_SECOND) for name in ("serve", *NAMES)])
@@ -160,7 +160,7 @@ def _make_hosts(chosen: Mapping[str, Fault], stack: ExitStack) -> tuple[Network 
 
 
 def _make_small_disks(site: ChaosSite, chosen: Mapping[str, Fault], stack: ExitStack) -> None:
-    """Give the coordinator and each volunteer a disk of its own if disks are to be filled."""
+    """Create a disk for the coordinator and each volunteer if disks are to be filled."""
     if any(name.startswith("full disk") for name in chosen):
         for path in (site.coordinator_dir, *map(site.state_dir, NAMES)):
             path.mkdir(exist_ok=True)
@@ -169,7 +169,7 @@ def _make_small_disks(site: ChaosSite, chosen: Mapping[str, Fault], stack: ExitS
 
 @dataclass
 class Chaos:
-    """Injects one fault after another and records the cost of each."""
+    """A chaos test that injects one fault after another and records the cost of each."""
 
     site: ChaosSite
     engine: Engine
@@ -179,7 +179,7 @@ class Chaos:
     before: Losses | None = None
 
     def go_on(self, minutes: float, times: int | None) -> None:
-        """Inject faults for this many minutes, or each this many times; every kind comes once before any repeats."""
+        """Inject faults for this many minutes, or each fault this many times; inject each kind before any repeats."""
         deadline = time.monotonic() + 60 * minutes
         self.before = self._losses()
         self._book(self.outcome.calm, time.monotonic(), 0.0)
@@ -230,7 +230,7 @@ class Chaos:
         def asked() -> bool:
             try:
                 found.append(losses(self.engine))
-            except SQLAlchemyError:  # the database is recovering
+            except SQLAlchemyError:  # the database is still recovering
                 return False
             return True
 
@@ -239,14 +239,14 @@ class Chaos:
 
 
 def longest_wait(times: Sequence[float], began: float, ended: float) -> float:
-    """Return the longest time without a step in this period, counted from the last step before the period."""
+    """Return the longest time without a step in a period, counted from the last step before the period."""
     before = max((at for at in times if at <= began), default=began)
     moments = [before, *sorted(at for at in times if began < at <= ended), ended]
     return max(later - earlier for earlier, later in pairwise(moments))
 
 
 def _finish(site: ChaosSite, engine: Engine, outcome: Outcome) -> None:
-    """Let the run recover, stop it in order, and run all checks."""
+    """Let the run recover, stop it gracefully, and run all checks."""
     wanted = len(site.step_times()) + LAST_STEPS
     goes_on = site.wait_until(lambda: len(site.step_times()) >= wanted, NEXT_STEP_S)
     last_of_all = max(told.step for told in site.told)
@@ -274,7 +274,7 @@ def _require(came: bool, what: str, site: ChaosSite) -> None:
         ends = [
             f"--- {path.name}\n{path.read_text(errors='replace')[-2000:]}" for path in sorted(site.base.glob("*.log"))
         ]
-        raise RuntimeError("\n".join([f"waited in vain for {what}", *ends]))
+        raise RuntimeError("\n".join([f"timed out waiting for {what}", *ends]))
 
 
 def _keep(folder: Path, server: PostgresServer, target: Path) -> None:
@@ -288,7 +288,7 @@ def _keep(folder: Path, server: PostgresServer, target: Path) -> None:
 
 
 def as_table(outcome: Outcome) -> str:
-    """Return a table of the faults, and below it the checks."""
+    """Return a table of the faults, followed by the checks."""
     head = ("fault", "times", "steps undone", "samples lost", "longest wait for a step", "devices named")
     table = aligned([head, *map(_row, [*outcome.rows, outcome.calm])])
     total = sum(row.times for row in outcome.rows)

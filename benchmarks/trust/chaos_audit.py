@@ -1,6 +1,6 @@
-"""Checks of the run's database for chaos.py, in separate SQL that shares no code with the ledger.
+"""Checks of the run's database for chaos.py, in SQL that shares no code with the ledger.
 
-Each question has one right answer, which `Check` holds beside the answer found.
+Each question has one right answer, which `Check` compares with the actual answer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from benchmarks.trust.chaos_site import Told
 
 @dataclass(frozen=True)
 class Check:
-    """One question to the database after the run, with the answer found and the right answer."""
+    """A question to the database after the run, with the actual and the right answer."""
 
     question: str
     found: object
@@ -24,16 +24,16 @@ class Check:
 
     @property
     def holds(self) -> bool:
-        """Return whether the answer found is the right one."""
+        """Return whether the actual answer is right."""
         return self.found == self.right
 
 
 @dataclass(frozen=True)
 class Losses:
-    """Totals so far, which only grow while a run goes on."""
+    """Totals so far, which never decrease during a run."""
 
     steps_undone: int
-    samples: int  # reported as lost by devices
+    samples: int  # samples reported as lost by devices
     suspicions: int
     quarantines: int
 
@@ -93,7 +93,7 @@ def losses(engine: Engine) -> Losses:
 
 
 def named(engine: Engine) -> list[str]:
-    """Return a line of text for each suspicion."""
+    """Describe each suspicion in a line of text."""
     with engine.connect() as connection:
         rows = connection.execute(text(_NAMED)).all()
         refused = connection.execute(
@@ -106,7 +106,7 @@ def named(engine: Engine) -> list[str]:
 
 
 def audit(engine: Engine, told: Sequence[Told], peer_ids: Mapping[str, str]) -> list[Check]:
-    """Ask every question about the whole run."""
+    """Run all checks on the whole run."""
     with engine.connect() as connection:
         checks = [Check(question, connection.execute(text(query)).scalar_one()) for question, query in COUNTS.items()]
         rows = connection.execute(

@@ -1,6 +1,6 @@
-"""The faults that chaos.py injects: functions of the site and a random generator that return how to heal the fault.
+"""The faults that chaos.py injects: functions of the site and a random generator that return a function to end it.
 
-A fault returns None if its victim does not exist, because it is still restarting after an earlier fault.
+A fault returns None if its victim is still restarting after an earlier fault.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from benchmarks.trust.chaos_site import NAMES, ChaosSite
 from benchmarks.trust.offset_clock import COMPILER
 from tests.support.small_disks import FILLER, make_room
 
-CLOCK_BACK_S = (30, 600)  # smallest and largest change
+CLOCK_BACK_S = (30, 600)  # minimum and maximum change of the clock, in seconds
 Heal = Callable[[], None]
 Fault = Callable[[ChaosSite, random.Random], "Heal | None"]
 Find = Callable[[ChaosSite, str], "psutil.Process | None"]
 
 
 def _nothing() -> None:
-    """Do nothing: parent processes restart their children, and the site restarts commands."""
+    """Do nothing, because parent processes restart their children, and the site restarts commands."""
 
 
 def _send(number: signal.Signals, processes: Iterable[psutil.Process]) -> None:
@@ -45,7 +45,7 @@ def kill(find: Find, *names: str) -> Fault:
 
     def inject(site: ChaosSite, chance: random.Random) -> Heal | None:
         victim = find(site, chance.choice(names))
-        with suppress(psutil.NoSuchProcess):  # the process has ended meanwhile
+        with suppress(psutil.NoSuchProcess):  # the process may have ended already
             if victim is not None:
                 victim.kill()
                 return _nothing
@@ -55,7 +55,7 @@ def kill(find: Find, *names: str) -> Fault:
 
 
 def stop(find: Find, *names: str) -> Fault:
-    """Return a fault that sends SIGSTOP to such a process, and heals by SIGCONT."""
+    """Return a fault that sends SIGSTOP to the process that `find` returns, and SIGCONT to end the fault."""
 
     def inject(site: ChaosSite, chance: random.Random) -> Heal | None:
         victim = find(site, chance.choice(names))
@@ -69,7 +69,7 @@ def stop(find: Find, *names: str) -> Fault:
 
 
 def kill_everything(site: ChaosSite, _: random.Random) -> Heal:
-    """Send SIGKILL to all processes but the database's, as if all machines lost power."""
+    """Send SIGKILL to all processes except the database's, as if all machines lost power."""
     for kept in site.kept.values():
         _send(signal.SIGKILL, kept.command.family())
     return _nothing
@@ -92,7 +92,7 @@ def kill_database(site: ChaosSite, _: random.Random) -> Heal | None:
 
 
 def stop_database(site: ChaosSite, _: random.Random) -> Heal | None:
-    """Send SIGSTOP to all of PostgreSQL: the kernel still accepts connections, but nothing answers."""
+    """Send SIGSTOP to all PostgreSQL processes: the kernel still accepts connections, but gets no responses."""
     if (postmaster := _database(site)) is None:
         return None
     family = _family(postmaster)
@@ -101,7 +101,7 @@ def stop_database(site: ChaosSite, _: random.Random) -> Heal | None:
 
 
 def fill_disk(*names: str) -> Fault:
-    """Return a fault that fills the disk of one of these to the last byte, and heals by freeing it."""
+    """Return a fault that fills the disk of one of these hosts completely, and then frees the space."""
 
     def inject(site: ChaosSite, chance: random.Random) -> Heal:
         name = chance.choice(names)
@@ -116,7 +116,7 @@ def fill_disk(*names: str) -> Fault:
 
 
 def cut_line(*names: str) -> Fault:
-    """Return a fault that cuts the line of one of these, and heals by restoring it."""
+    """Return a fault that cuts the link of one of these hosts, and then restores the link."""
 
     def inject(site: ChaosSite, chance: random.Random) -> Heal | None:
         if site.network is None:
@@ -129,7 +129,7 @@ def cut_line(*names: str) -> Fault:
 
 
 def set_clock_back(site: ChaosSite, chance: random.Random) -> Heal | None:
-    """Set the clock of the coordinator's processes back; healing sets it right again."""
+    """Set the clock of the coordinator's processes back, and then correct it."""
     if site.clock is None:
         return None
     site.clock.set(-chance.uniform(*CLOCK_BACK_S))
@@ -137,7 +137,7 @@ def set_clock_back(site: ChaosSite, chance: random.Random) -> Heal | None:
 
 
 def faults() -> dict[str, Fault]:
-    """Return the faults possible on this machine: disks and lines need root, the clock a C compiler."""
+    """Return the faults possible on this machine: disk and network faults need root, clock faults a C compiler."""
     found: dict[str, Fault] = {
         "SIGKILL: a volunteer's agent": kill(ChaosSite.root, *NAMES),
         "SIGKILL: a worker": kill(ChaosSite.swarm_process, *NAMES),

@@ -1,9 +1,9 @@
-"""A served run and its volunteers for chaos.py: real commands over PostgreSQL, each restarted when it ends.
+"""A served run and its volunteers for chaos.py: real commands with PostgreSQL, each restarted when it exits.
 
-The run is made by `manyhands coordinator init` and served by `manyhands coordinator serve`. Each volunteer is a
-`manyhands join` with JSON output, on a host of its own if there are hosts. A command that ends is started again, as by
-a service manager; an end without a fault counts as a failure of the command. The volunteers' steps are read from their
-output, not from the database, because the database is killed as well.
+The run is created by `manyhands coordinator init` and served by `manyhands coordinator serve`. Each volunteer is a
+`manyhands join` with JSON output, on a separate host if there are hosts. A command that exits is restarted, as by a
+service manager; an exit without a fault counts as a failure of the command. The volunteers' steps are read from their
+output rather than from the database, because faults also kill the database.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ HOUR_S = 3600.0
 
 @dataclass(frozen=True)
 class Told:
-    """A step that a volunteer's output reported."""
+    """A step reported in a volunteer's output."""
 
     name: str
-    at: float  # monotonic time of reading
+    at: float  # monotonic time at which the line was read
     era: int
     step: int
     samples: int
@@ -55,20 +55,20 @@ class Told:
 
 @dataclass
 class Kept:
-    """A command that is restarted when it ends."""
+    """A command that is restarted when it exits."""
 
     start: Callable[[], Command]
     command: Command
     starts: int = 1
     due_at: float | None = None  # monotonic time of the restart
-    own_ends: list[int] = field(default_factory=list)  # exit codes of ends without a fault
+    own_ends: list[int] = field(default_factory=list)  # exit codes of exits without a fault
 
     def tend(self) -> None:
-        """Restart the command a little after its end."""
+        """Restart the command a short time after it exits."""
         if self.due_at is None and (exit_code := self.command.process.poll()) is not None:
             if exit_code != -signal.SIGKILL:
                 self.own_ends.append(exit_code)
-            self.command.kill()  # processes that it may have left
+            self.command.kill()  # kills any remaining child processes
             self.due_at = time.monotonic() + RESTART_AFTER_S
         elif self.due_at is not None and time.monotonic() >= self.due_at:
             self.command, self.due_at, self.starts = self.start(), None, self.starts + 1
@@ -76,7 +76,7 @@ class Kept:
 
 @dataclass
 class Tail:
-    """Reads new JSON lines of a volunteer's log."""
+    """A reader of new JSON lines in a volunteer's log."""
 
     path: Path
     read_bytes: int = 0
@@ -96,7 +96,7 @@ class Tail:
         for line in lines:
             try:
                 event = json.loads(line)
-            except ValueError:  # a library's line, or a line truncated by a kill
+            except ValueError:  # a line from a library, or truncated by a kill
                 continue
             if isinstance(event, dict) and "event" in event:
                 found.append(event)
@@ -108,7 +108,7 @@ class ChaosSite:
     """A run's directory, coordinator and volunteers, with all files in `base`.
 
     `server` is the PostgreSQL with the run's database. `hosts` maps `serve` and the volunteers' names to hosts;
-    PostgreSQL and this process are on the host of `serve`. Without hosts all use this machine's addresses.
+    PostgreSQL and this process are on the host of `serve`. Without hosts, all processes use this machine's addresses.
     """
 
     def __init__(
@@ -141,13 +141,13 @@ class ChaosSite:
     def _enter(self, name: str) -> Callable[[], None] | None:
         return self.hosts[name].enter if name in self.hosts else None
 
-    # Starting and stopping
+    # Starting and stopping of processes
 
     def make_small_run(self) -> None:
-        """Make a run of a tiny model; raises `RuntimeError` with the command's message if it fails."""
+        """Create a run of a tiny model. Raises `RuntimeError` with the command's message if it fails."""
         content = small_config(self.base).model_dump(mode="json", exclude_unset=True)
         content["averaging"] |= {"target_batch_size": TARGET_BATCH_SIZE}
-        content["membership"] = {"newcomer_share": 1.0}  # one machine of three may be alone
+        content["membership"] = {"newcomer_share": 1.0}  # one of three machines may compute a whole batch
         content["checkpoints"] = {"every_steps": 4, "keep": 4}
         (url := self.base / "database-url").write_text(self.server.url())
         url.chmod(0o600)
@@ -164,7 +164,7 @@ class ChaosSite:
             preexec_fn=self._enter("serve"),
         )
         if done.returncode:
-            raise RuntimeError(f"no run was made: {done.stderr}")
+            raise RuntimeError(f"cannot create the run: {done.stderr}")
         self.run = RunDirectory.open(directory)
 
     def serve(self) -> None:
@@ -174,12 +174,12 @@ class ChaosSite:
         self._keep("serve", lambda: Command(self.log("serve"), *words, begin=begin, environment=environment))
 
     def join(self, name: str) -> None:
-        """Start a volunteer, with an invite the first time."""
+        """Start a volunteer, with an invite on the first start."""
         database = Database(open_engine(self.run.database_url))
         membership = Membership(database, self.run.authority, self.run.config.run.name, 3600, time.time)
         [invite] = membership.invite(name)
         database.engine.dispose()
-        machine = ("--threads", "1", "--compile", "off", "--data-folder", "/")  # a stay is too short to compile
+        machine = ("--threads", "1", "--compile", "off", "--data-folder", "/")  # sessions are too short for compilation
         line = ("--listen", f"/ip4/{self._address(name)}/tcp/0", "--log-format", "json")
         words = ("join", str(self.run.join_link), "--state-dir", str(self.state_dir(name)), *machine, *line)
         self._tails[name] = Tail(self.log(name))
@@ -206,7 +206,7 @@ class ChaosSite:
         for kept in self.kept.values():
             kept.command.kill()
 
-    # Watching
+    # Observation of the run
 
     def listen(self) -> None:
         """Read the volunteers' new events."""
@@ -217,14 +217,14 @@ class ChaosSite:
                     self.told.append(Told(name, time.monotonic(), *facts))
 
     def tick(self) -> None:
-        """Read new events, and restart commands that have ended."""
+        """Read new events, and restart commands that have exited."""
         self.listen()
         for kept in self.kept.values():
             kept.tend()
         time.sleep(POLL_S)
 
     def wait_until(self, true: Callable[[], object], seconds: float) -> bool:
-        """Tick until `true()` holds; return whether it did within these seconds."""
+        """Tick until `true()` returns True; return False on timeout."""
         deadline = time.monotonic() + seconds
         while not true():
             if time.monotonic() > deadline:
@@ -237,7 +237,7 @@ class ChaosSite:
         self.wait_until(lambda: False, seconds)
 
     def step_times(self) -> list[float]:
-        """Return when each step was first reported; a step repeated in another era counts again."""
+        """Return the time of each step's first report; a step repeated in another era counts again."""
         seen: set[tuple[int, int]] = set()
         times = []
         for told in self.told:
@@ -247,7 +247,7 @@ class ChaosSite:
         return times
 
     def ended(self, starts: Mapping[str, int]) -> list[str]:
-        """Return the commands that have ended since these counts of starts."""
+        """Return the commands that have exited since `starts` were counted."""
         return [name for name, kept in self.kept.items() if kept.due_at is not None or kept.starts > starts[name]]
 
     def starts(self) -> dict[str, int]:
@@ -259,7 +259,7 @@ class ChaosSite:
         return next((told for told in reversed(self.told) if told.name == name), None)
 
     def log_bytes_per_hour(self) -> dict[str, float]:
-        """Return the growth of each log, without the requested lines about steps and progress."""
+        """Return the growth rate of each log, excluding the requested lines about steps and progress."""
         hours = (time.monotonic() - self.began_at) / HOUR_S
         sizes = {"serve": self.log("serve").stat().st_size}
         for name, tail in self._tails.items():
@@ -268,7 +268,7 @@ class ChaosSite:
             sizes[f"{name}'s worker"] = worker_log.stat().st_size if worker_log else 0
         return {name: size / hours for name, size in sizes.items()}
 
-    # Finding processes
+    # Look-up of processes
 
     def root(self, name: str) -> psutil.Process:
         """Return the process of `serve` or of a volunteer's command."""
@@ -286,12 +286,12 @@ class ChaosSite:
         return next(iter(self.kept[name].command.daemons()), None)
 
     def dht_process(self, name: str) -> psutil.Process | None:
-        """Return the DHT process, which has started the daemon."""
+        """Return the DHT process, the parent of the daemon."""
         daemon = self.daemon(name)
         return daemon.parent() if daemon else None
 
     def averager(self, name: str) -> psutil.Process | None:
-        """Return one of the other processes that the worker or keeper has forked: its averagers."""
+        """Return an averager process, one of the other processes forked by the worker or keeper."""
         above = self.swarm_process(name)
         children = above.children() if above else []
         forked = [

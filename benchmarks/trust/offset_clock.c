@@ -1,5 +1,5 @@
-/* Preloaded into a program: its wall clock is off by the seconds in the file OFFSET_CLOCK; its monotonic clock, its
- * sleeps and its waits are the system's. */
+/* Preloaded library that offsets a program's wall clock by the seconds in the file OFFSET_CLOCK; the monotonic clock,
+ * sleeps and waits do not change. */
 
 #define _GNU_SOURCE
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 """A wall clock that can be set while programs run, for chaos.py: a small C library preloaded into the programs.
 
-libfaketime 0.9.10 (Debian 12) does not serve: if it leaves the monotonic clock alone, every `time.sleep` of Python 3.11
-and later fails (https://github.com/wolfcw/libfaketime/issues/426).
+libfaketime 0.9.10 (Debian 12) is not suitable: if it leaves the monotonic clock unchanged, every `time.sleep` of Python
+3.11 and later fails (https://github.com/wolfcw/libfaketime/issues/426).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ COMPILER = shutil.which("cc")
 
 
 class OffsetClock:
-    """The wall clock of all programs started with its `environment`; needs Linux and a C compiler."""
+    """A settable wall clock for programs started with its `environment`; needs Linux and a C compiler."""
 
     def __init__(self, folder: Path) -> None:
         library, self._offset = folder / "offset_clock.so", folder / "clock-offset"
@@ -26,6 +26,6 @@ class OffsetClock:
         self.environment = {"LD_PRELOAD": str(library), "OFFSET_CLOCK": str(self._offset)}
 
     def set(self, seconds: float) -> None:
-        """Set the clock this many seconds off the machine's."""
-        with self._offset.open("r+b") as file:  # in place, because the programs have mapped the file
+        """Set the clock's offset from the machine's clock in seconds."""
+        with self._offset.open("r+b") as file:  # written in place, because the programs have mapped the file
             file.write(round(seconds).to_bytes(8, sys.byteorder, signed=True))

@@ -1,8 +1,8 @@
-"""Chaos in virtual time over many seeds: what is injected, which rules it breaks, and how much work it costs.
+"""Chaos tests in virtual time over many seeds: injected faults, broken rules, and lost samples.
 
     python -m benchmarks.trust.rehearsed_chaos --seeds 1000 --processes 2
 
-prints the table of docs/failures.md. Scenarios and rules are those of tests/peer/rehearsal/test_chaos.py.
+prints the table in docs/failures.md. Scenarios and rules come from tests/peer/rehearsal/test_chaos.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.support.rehearsed_chaos import draw_chaos, run_chaos
 
 @dataclass(frozen=True)
 class Cost:
-    """Results of one rehearsal: its faults, the fate of its samples, and the rules that it broke."""
+    """Results of a rehearsal: injected faults, computed, counted and lost samples, and broken rules."""
 
     seed: int
     faults: Counter[str]
@@ -32,7 +32,7 @@ class Cost:
 
 
 def fault_of(mishap: Mishap) -> str:
-    """Return the table's name of a mishap."""
+    """Return a fault's name in the table."""
     whose = "the keeper's" if mishap.who == KEEPER else "a device's"
     names = {
         "line": f"{whose} line is {'slow' if mishap.factor else 'dead'}",
@@ -61,7 +61,7 @@ def faults_of(scenario: Scenario) -> Counter[str]:
 
 
 def cost_of(seed: int) -> Cost:
-    """Rehearse one seed and return its cost."""
+    """Rehearse a seed and return the cost."""
     logging.disable()
     outcome = run_chaos(draw_chaos(seed), seed)
     works = [each.work for each in outcome.run.devices]
@@ -80,7 +80,7 @@ def cost_of(seed: int) -> Cost:
 
 
 def table(costs: list[Cost]) -> str:
-    """Return the table of faults with the sentences below it."""
+    """Return the table of faults, followed by summary sentences."""
     faults: Counter[str] = Counter()
     lost: Counter[str] = Counter()
     for cost in costs:
@@ -105,7 +105,7 @@ def _share(costs: Iterable[Cost]) -> str:
 
 
 def main() -> None:
-    """Rehearse the seeds that the command line asks for, and print the table."""
+    """Rehearse the requested seeds, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=1000)
     parser.add_argument("--processes", type=int, default=1)

@@ -1,7 +1,7 @@
 """Backends that compute gradients, with one interface for PyTorch and JAX.
 
 A backend's devices hold copies of the parameters and sums of gradients. The worker and the doctor's
-helper use `devices`; the agent spawns `device_trial`. Imported by computing processes only.
+helper use `devices`; the agent spawns `device_trial`. Only computing processes import this package.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ class MicrobatchResult:
     """The result of one microbatch; losses are means over its samples."""
 
     samples: int
-    loss: float  # total loss of the objective
+    loss: float  # total loss under the objective
     mlm_loss: float
     sop_loss: float | None  # None without sentence order
-    finite: bool  # whether loss and gradient are finite; if not, nothing was added
+    finite: bool  # whether loss and gradient are finite; if not, no gradient was added
 
 
 class Backend(Protocol):
@@ -36,7 +36,7 @@ class Backend(Protocol):
     def microbatch_size(self, usual: int, limit: int, make_batch: Callable[[int], Batch]) -> int:
         """Return the number of samples per microbatch, up to `limit`.
 
-        It is the largest number that fits into memory, or `usual` if more would be no faster.
+        The size is the largest that fits into memory, or `usual` if a larger size is no faster.
         `make_batch` builds a batch of a given size for trials.
         """
         ...
@@ -46,7 +46,7 @@ class Backend(Protocol):
         ...
 
     def accumulate(self, batch: Batch) -> MicrobatchResult:
-        """Add the gradient of (mean loss * samples), a sum over samples, completely or not at all.
+        """Add the gradient of the loss summed over samples, completely or not at all.
 
         Raises `MemoryLimitError` if not even one sample fits.
         """
@@ -57,5 +57,5 @@ class Backend(Protocol):
         ...
 
     def synchronize(self) -> None:
-        """Reload the parameters and clear the gradients, after the swarm has used or dropped them."""
+        """Reload the parameters and clear the gradients after the swarm has finished with both."""
         ...

@@ -1,8 +1,8 @@
 """Compilation of layers with torch.compile, with uncompiled layers as a fallback after any failure.
 
-Only a model's repeated layers are compiled, once for all of them, so the time does not depend on
-their number. New lengths and sizes (the last part of a microbatch, the next phase) cause one more
-compilation, for any size. After `VARIANTS` compilations PyTorch runs the layer uncompiled.
+Only a model's repeated layers are compiled, once for all layers, so the compilation time does not
+depend on their number. A new input shape (a microbatch's last part, a new phase) causes one more
+compilation, with dynamic shapes. After `VARIANTS` compilations PyTorch runs the layer uncompiled.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from peer.runtime.devices import Trial
 
 logger = logging.getLogger(__name__)
 VARIANTS = 8  # compilations of one layer on one device, for different input shapes
-REPEATS = 3  # repetitions of each timed microbatch; the fastest is used
+REPEATS = 3  # repetitions of each timed microbatch; the minimum counts
 CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 
 
@@ -35,7 +35,7 @@ class CompiledLayers:
         self.on = False
 
     def switch_on(self, cache: Path, report: Callable[[str], None]) -> None:
-        """Compile the layers at their next use; `cache` stores compiled code for later processes."""
+        """Compile the layers on their next use; `cache` stores code for later processes."""
         os.environ.setdefault(CACHE_VARIABLE, str(cache))  # the default folder is shared by all users
         import torch._dynamo.config
         import torch._inductor.config
@@ -69,7 +69,7 @@ class CompiledLayers:
 
 
 def try_compiled(switch_on: Callable[[], None], rehearse: Callable[[], object], clock: Callable[[], float]) -> Trial:
-    """Time `rehearse` without and with compiled layers, which remain switched on."""
+    """Time `rehearse` without and with compiled layers; leave the layers compiled."""
     rehearse()  # warm-up: loads kernels, allocates memory
     plain_s = _fastest(rehearse, clock)
     began = clock()

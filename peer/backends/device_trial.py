@@ -1,9 +1,9 @@
 """A trial of the devices selected by `--device`: each must compute a product and its gradient.
 
-A driver's device count does not show whether a device works: PyTorch's build may lack the card's
-kernels, another program may occupy its memory, or a container may show it without access. The trial
-runs in a separate process, because a faulty device may hang or kill it. The agent spawns it before
-joining (`peer.agent.worker_process`), and the doctor's helper runs it too.
+A driver's device count does not show whether a device works: PyTorch's build may lack its kernels,
+another program may occupy its memory, or a container may list it without access. The trial runs in
+a separate process, because a faulty device may hang or kill the process. The agent spawns the trial
+before joining (`peer.agent.worker_process`), and the doctor's helper runs it too.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def run_trial(plan: TrialPlan, pipe: Connection, parent_pid: int) -> None:
 
 
 def working_device(name: str) -> tuple[str, str]:
-    """Return the device to train on, and the faults of devices that `auto` prefers to it.
+    """Return the device to train on, and the faults of devices that `auto` would prefer.
 
-    The second text is empty if there are none. Raises `ConfigError` if an explicitly selected
+    The second text is empty without faults. Raises `ConfigError` if an explicitly selected
     device is missing or faulty.
     """
     tpu, gpus, mps = has_tpu(), count_gpus(), has_mps()
@@ -62,7 +62,7 @@ def working_device(name: str) -> tuple[str, str]:
 
 
 def _faults_of(device: str) -> dict[str, str]:
-    """Try each device; return its fault by name, "" for a working device."""
+    """Try each device; return the fault of each by name, "" for a working device."""
     if device in JAX_DEVICES:
         require_jax(device)
         return {device: _fault(partial(_jax_gradients, device))}
@@ -82,12 +82,12 @@ def _torch_gradients(device: torch.device) -> list[float]:
     """Return the sum of the gradient of sum(A @ A) for a matrix A of ones."""
     ones = torch.ones(SIDE, SIDE, device=device, requires_grad=True)
     (gradient,) = torch.autograd.grad((ones @ ones).sum(), [ones])
-    return [float(gradient.sum())]  # waits for the device
+    return [float(gradient.sum())]  # `float` waits for the device
 
 
 def _jax_gradients(device: str) -> list[float]:
     """Return the sum of `_torch_gradients` on each of JAX's devices."""
-    import jax  # an optional dependency
+    import jax  # optional dependency, imported when needed
 
     gradient = jax.jit(jax.grad(lambda ones: (ones @ ones).sum()))
     devices = jax.local_devices(backend="tpu" if device == "tpu" else None)

@@ -1,8 +1,8 @@
-"""Selection of the backend for a device, and of compiled layers if they pay off.
+"""Selection of the backend for a device, and of compiled layers if they are faster.
 
 The device is checked before joining the swarm, and the backend starts after hivemind's forks.
-Compilation is tried before training, when no other peer waits, and the outcome is stored. If the
-process dies meanwhile, it is not retried with this device, model and version of PyTorch.
+Compilation is tried before training, when no other peer waits, and the outcome is stored. After a
+crash, compilation is not retried with the same device, model and PyTorch version.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ def _start_torch(
 
 def _start_jax(device: str, wanted: Wanted, config: RunConfig, model: PreTrainedModel, threads: int) -> Backend:
     """Start JAX, whose threads start as soon as its devices are queried."""
-    import jax  # an optional dependency
+    import jax  # optional dependency, imported when needed
 
     from peer.backends.jax_backend import JaxBackend
 
-    torch.set_num_threads(threads)  # threads for the optimizer
+    torch.set_num_threads(threads)  # number of threads for the optimizer
     precision = {"auto": None, "bf16": jax.numpy.bfloat16, "fp32": jax.numpy.float32}[wanted]
     return JaxBackend(config, model, _jax_devices(jax, device), precision)
 
@@ -85,7 +85,7 @@ def _jax_devices(jax: Any, device: str) -> list[Any]:
 
 
 class TrialOutcome(IntEnum):
-    """The stored outcome of a trial."""
+    """The stored outcome of a compilation trial."""
 
     SLOWER = 0
     FASTER = 1
@@ -105,9 +105,9 @@ def compile_if_it_pays(
 ) -> None:
     """Try compilation according to `mode`, and keep it if it is faster, or if it works and `mode` is `on`.
 
-    `tell` receives a sentence on the outcome. `name` identifies device, model and microbatch.
+    `tell` receives a sentence on the outcome; `name` identifies device, model and microbatch.
     """
-    if not isinstance(backend, TorchBackend | ReplicaBackend):  # JAX always compiles
+    if not isinstance(backend, TorchBackend | ReplicaBackend):  # the JAX backend always compiles
         return
     wanted, reason = worth_trying(mode, backend.on_gpus, stay)
     if not wanted:
@@ -129,7 +129,7 @@ def compile_if_it_pays(
 
 
 def _judge(layers: CompiledLayers, trial: Trial, mode: CompileMode, tell: Callable[[str], None]) -> TrialOutcome:
-    if not layers.on:  # the reason has already been reported
+    if not layers.on:  # the reason for falling back has already been reported
         return TrialOutcome.FAILED
     kept = trial.pays or mode == "on"
     if not kept:

@@ -1,4 +1,4 @@
-"""The hardware of this machine: devices, number of threads, precision, and descriptions."""
+"""This machine's hardware: devices, thread count, precision, and descriptions for users."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from peer.runtime.software import how_to_add
 
 
 def count_gpus() -> int:
-    """Return the number of GPUs from the driver's management library, which allows forking afterwards."""
+    """Return the number of GPUs by the driver's management library, after which forking is safe."""
     return torch.cuda.device_count()
 
 
 def has_tpu(devices: Path = Path("/dev")) -> bool:
-    """Return whether this is a TPU host, judged by device files, because querying JAX starts threads."""
+    """Return whether this machine has TPU device files; querying JAX would start threads."""
     cores = any(any(devices.glob(pattern)) for pattern in TPU_CORES)
     return cores and importlib.util.find_spec("libtpu") is not None
 
@@ -44,7 +44,7 @@ def find_device(name: str) -> str:
 
 
 def torch_devices(device: str) -> tuple[torch.device, ...]:
-    """Return the PyTorch devices of a selected device, such as two for `cuda:0,2`."""
+    """Return the PyTorch devices of a selection, for example two devices for `cuda:0,2`."""
     numbers = gpu_numbers(device)
     return tuple(torch.device("cuda", number) for number in numbers) or (torch.device(device),)
 

@@ -1,13 +1,13 @@
 """Gradients with JAX: on all cores of a TPU host, and with the same code on CPUs and GPUs.
 
-A microbatch is divided among the devices, which accumulate their own gradients. They are summed
-over devices and copied to the host once per averaging (`collect`), and the swarm's new parameters
+A microbatch is divided among the devices, each of which accumulates its own gradients. Gradients
+are summed over devices and copied to the host once per averaging (`collect`), and new parameters
 are copied to the devices once per global step (`synchronize`). The master copy of the parameters is
-in the PyTorch module, so swarm, checkpoints and state download do not depend on JAX.
+in the PyTorch module, so the swarm, checkpoints and state downloads do not depend on JAX.
 
 The forward pass and the losses of an encoder equal transformers' in PyTorch. They are pure
 functions of a dictionary of weights, with the names of `peer.backends.jax_layout`. Products use
-`precision` (bfloat16 on TPUs), their sums, normalization, softmax and losses float32.
+`precision` (bfloat16 on TPUs); accumulation, normalization, softmax and losses use float32.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from peer.config.run import RunConfig
 if TYPE_CHECKING:
     from peer.data.batching.batches import Batch
 
-PLACES = 16  # multiple to which numbers of labels are padded, to limit the number of compiled shapes
+PLACES = 16  # label counts are padded to a multiple, to limit the number of compiled shapes
 AXIS = "data"
 EVERYWHERE, DIVIDED = PartitionSpec(), PartitionSpec(AXIS)  # type: ignore[no-untyped-call]
 Gradients = dict[str, Array]
@@ -42,12 +42,12 @@ FARTHEST = -3.0e38  # attention score of padding
 
 @dataclass(frozen=True)
 class DeviceBatch:
-    """One device's part of a microbatch: b samples of length l, with p labelled places each."""
+    """One device's part of a microbatch: b samples of length l, with p labelled positions each."""
 
     input_ids: Array  # (b, l) int32
     token_type_ids: Array  # (b, l) int32
     attention_mask: Array  # (b, l) bool
-    positions: Array  # (b, p) int32, within the sample
+    positions: Array  # (b, p) int32, index in the sample
     labels: Array  # (b, p) int32
     counted: Array  # (b, p) float32; 0 for padding
     sop_labels: Array  # (b,) int32; negative without a label, zeros without sentence order
@@ -104,7 +104,7 @@ def _encode(weights: Weights, shard: DeviceBatch, layout: EncoderLayout, precisi
         def apply(state: Array, layer_key: Array, layer: LayerNames = layer) -> tuple[Array, None]:
             return _layer(weights, layer, state, shard.attention_mask, layout, precision, layer_key), None
 
-        hidden, _ = jax.lax.scan(apply, hidden, keys)  # compiled once for all repeats
+        hidden, _ = jax.lax.scan(apply, hidden, keys)  # `scan` compiles the layer once for all repeats
         depth += repeats
     return hidden
 
@@ -164,7 +164,7 @@ def _product(inputs: Array, matrix: Array, precision: Any) -> Array:
 
 
 def _einsum(subscripts: str, left: Array, right: Array, precision: Any) -> Array:
-    """Multiply in `precision` and sum in float32; prevents the TPUs' default truncation to bfloat16."""
+    """Multiply in `precision` and sum in float32; TPUs would truncate to bfloat16 by default."""
     exact = jax.lax.Precision.HIGHEST if precision == jnp.float32 else jax.lax.Precision.DEFAULT
     return jnp.einsum(
         subscripts,
@@ -188,7 +188,7 @@ def _dropout(values: Array, rate: float, key: Array) -> Array:
 
 
 class JaxBackend:
-    """Runs forward and backward passes on all of this machine's JAX devices."""
+    """A backend for forward and backward passes on all of this machine's JAX devices."""
 
     def __init__(
         self,
@@ -208,7 +208,7 @@ class JaxBackend:
         self._accumulate = _compile(self._mesh, layout, precision)
         self._sum = jax.jit(lambda sums: {name: value.sum(0) for name, value in sums.items()})
         self._key = jax.random.key(config.run.seed)
-        self._microbatches = 0  # number so far; part of each microbatch's dropout seed
+        self._microbatches = 0  # count so far; part of each dropout seed
         self._sums: Gradients
         self._holds_sums = False
         self.synchronize()
@@ -224,16 +224,16 @@ class JaxBackend:
         return len(self._devices)
 
     def microbatch_size(self, usual: int, limit: int, make_batch: Callable[[int], Batch]) -> int:
-        """Return `usual` samples per device, up to `limit`; trying other sizes would require compilations."""
+        """Return `usual` samples per device, up to `limit`; other sizes would be recompiled."""
         del make_batch
         return max(1, min(limit, usual * self.replicas))
 
     def stage(self, batch: Batch) -> Batch:
-        """Return the batch unchanged; JAX copies it in one transfer after the division."""
+        """Return the batch unchanged; JAX copies it in one transfer once it is divided."""
         return batch
 
     def accumulate(self, batch: Batch) -> MicrobatchResult:
-        """Add the gradient of (mean loss * samples); a non-finite microbatch adds nothing."""
+        """Add the gradient of the loss summed over samples, unless the result is not finite."""
         masked = max(1, len(batch.labels))
         shard = jax.device_put(divide(batch, self.replicas), NamedSharding(self._mesh, DIVIDED))
         self._microbatches += 1

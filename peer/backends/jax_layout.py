@@ -1,8 +1,8 @@
 """The names of an encoder's weights in transformers and the order of its layers, for JAX.
 
 ALBERT, BERT and RoBERTa are one architecture with different names: embeddings, layers that
-normalize after each residual sum, and a head. Weights keep their names, so nothing is converted.
-This module is separate because machines without JAX import it too.
+normalize after each residual sum, and a head. Weights keep their names, so checkpoints need no
+conversion. This module is separate because machines without JAX import it too.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class EncoderLayout:
     """The names of an encoder's weights, and the constants of its configuration."""
 
     embeddings: str
-    projection: str | None  # from the embeddings' width to the hidden width (ALBERT)
+    projection: str | None  # projects embeddings to the hidden size (ALBERT)
     layers: tuple[tuple[LayerNames, int], ...]  # layers in order, with their number of successive repeats
     head_dense: str
     head_norm: str

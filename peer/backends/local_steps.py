@@ -1,4 +1,4 @@
-"""Local steps: between two averagings, a peer takes optimizer steps of its own on its own samples.
+"""Local steps: between two averaging rounds, a peer takes optimizer steps on its own samples.
 
 This is DiLoCo (Douillard et al. 2023, arXiv 2311.08105), for connections too slow to average
 gradients every minute. A peer trains a copy of the common parameters. When the global batch is
@@ -7,30 +7,30 @@ gradients. The outer step (`OuterNesterov`) changes the common parameters, and t
 from them. The swarm handles only the common parameters: it sketches them, sends them to joiners and
 stores them in checkpoints. To the trainer, local steps are a backend that wraps its backend.
 
-θ and v: common parameters and outer momentum; θᵢ: the copy of peer i, after local steps on nᵢ
-samples from the base bᵢ:
+θ and v are the common parameters and outer momentum; θᵢ is the copy of peer i after local steps on
+nᵢ samples from the base bᵢ:
 
     (1)  dᵢ = bᵢ - θᵢ                                     the peer's pseudo-gradient
     (2)  g = Σᵢ nᵢ dᵢ / Σᵢ nᵢ                              the round's average
     (3)  v' = μ v + g,  θ' = θ - η (g + μ v')             the outer step, Outer(θ, v, g)
     (4)  θᵢ, bᵢ ← θ'
 
-With `averaging.delay` local steps continue during the round. The outer step, (2) and (3), is the
-same. At its first microbatch during the round, the copy moves to the peer's own guess of θ'; when
-the average arrives, the copy keeps its progress since then:
+With `averaging.delay`, local steps continue during the round. The outer step, (2) and (3), is the
+same. At the first microbatch during the round, the copy moves to the peer's own estimate of θ';
+when the average arrives, the copy keeps its progress since that microbatch:
 
     (5)  eᵢ = Outer(θ, v, dᵢ),  θᵢ ← eᵢ,  bᵢ ← eᵢ + dᵢ    the round has begun; bᵢ - θᵢ is still dᵢ
-    (6)  θᵢ ← θ' + (θᵢ - eᵢ),  bᵢ ← θ'                    the round has brought the step
+    (6)  θᵢ ← θ' + (θᵢ - eᵢ),  bᵢ ← θ'                    the round has ended with the step
     (7)  θᵢ ← θ' + (θᵢ - bᵢ),  bᵢ ← θ'                    a late peer follows the step, and its samples still count
 
 (5) is the eager update of Kale, Douillard & Donchev 2025 (arXiv 2502.12996): it applies the peer's
 own pseudo-gradient at once, instead of the average, which arrives one round late. In that paper,
 each worker's own θ and v take that step. Here only the copy does, so θ and v stay identical on all
 peers. None of (5) to (7) changes the part of bᵢ - θᵢ that is still to be averaged, so every local
-step is in exactly one average. If a round fails, nothing changes: bᵢ - θᵢ contains the local steps
-of the samples set aside and of later ones. A mixture of θᵢ and θ' (Douillard et al. 2025, arXiv
-2501.18512) would count a part of dᵢ twice. The inner optimizer's moments are always kept, except in
-a phase with a fresh optimizer.
+step is in exactly one average. A failed round changes nothing: bᵢ - θᵢ contains the local steps
+on the failed round's samples and on later ones. A mixture of θᵢ and θ' (Douillard et al. 2025,
+arXiv 2501.18512) would count a part of dᵢ twice. The inner optimizer's moments are always kept,
+except in a phase with a fresh optimizer.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ logger = logging.getLogger(__name__)
 
 
 def own_model(config: RunConfig, common: PreTrainedModel) -> PreTrainedModel:
-    """Return the model that this peer trains: a copy for local steps, else the swarm's own."""
+    """Return the model that this peer trains: a copy for local steps, else the swarm's model."""
     return copy_model(common) if config.averaging.local_steps > 1 else common
 
 
@@ -79,7 +79,7 @@ class OuterSteps(Protocol):
 def with_local_steps(
     config: RunConfig, backend: Backend, own: torch.nn.Module, common: torch.nn.Module, swarm: OuterSteps
 ) -> Backend:
-    """Return the trainer's backend: the backend of `own`, wrapped in `LocalSteps` if the run has local steps."""
+    """Return the backend of `own`, wrapped in `LocalSteps` if the run has local steps."""
     return backend if own is common else LocalSteps(config, backend, own, common, swarm)
 
 
@@ -103,8 +103,8 @@ class LocalSteps:
             self._bases = [base.detach().clone() for base in self._bases]
         self._guesses = self._bases  # e in equation (5) during a background round, else the bases
         self._began_at = swarm.step
-        self._samples = self._pending = 0  # samples since the base; samples not yet in a local step
-        self._set_aside = 0  # samples accumulated before the guess
+        self._samples = self._pending = 0  # samples since the base, and samples not yet in a local step
+        self._set_aside = 0  # samples accumulated before the guess of equation (5)
         self.synchronize()
 
     @property
@@ -113,7 +113,7 @@ class LocalSteps:
         return self._backend.description
 
     def microbatch_size(self, usual: int, limit: int, make_batch: Callable[[int], Batch]) -> int:
-        """Return the inner backend's size."""
+        """Return the inner backend's microbatch size."""
         return self._backend.microbatch_size(usual, limit, make_batch)
 
     def stage(self, batch: Batch) -> Batch:
@@ -136,8 +136,8 @@ class LocalSteps:
     def collect(self) -> None:
         """Store (base - own parameters) * samples in the common parameters' `.grad`.
 
-        It replaces a sum of gradients. Pending samples first get a local step; samples set aside
-        for a running round are excluded. A repeated round gets the same values.
+        This value replaces a sum of gradients. Pending samples first get a local step; samples
+        reserved by a running round are excluded. A repeated round gets the same values.
         """
         if self._pending:
             self._take_step()
@@ -149,9 +149,9 @@ class LocalSteps:
 
     @torch.no_grad()
     def synchronize(self) -> None:
-        """Continue from the common parameters, after an outer step or after this peer was out of sync.
+        """Continue from the common parameters after an outer step or a resynchronization.
 
-        The progress of samples still to be averaged is kept: (6), (7).
+        Progress on samples that are still to be averaged is kept: (6), (7).
         """
         kept = self._swarm.own_samples
         for (mine, shared), origin in zip(self._pairs, self._origins(kept), strict=True):
@@ -168,7 +168,7 @@ class LocalSteps:
 
     @torch.no_grad()
     def _go_ahead(self) -> None:
-        """Continue from a guess of the next common parameters, (5), while all samples so far are averaged."""
+        """Continue from a guess of the next common parameters, (5), during a background round."""
         outer = self._swarm.optimizer
         assert isinstance(outer, OuterNesterov)
         progress = [base - mine for (mine, _), base in zip(self._pairs, self._bases, strict=True)]
@@ -181,11 +181,11 @@ class LocalSteps:
         self._clear()
 
     def _origins(self, samples: int) -> list[torch.Tensor]:
-        """Return the parameters at the start of the local steps on the newest `samples` samples."""
+        """Return the parameters before the local steps on the newest `samples` samples."""
         return self._bases if samples == self._samples else self._guesses
 
     def _enter(self, step: int) -> None:
-        """Apply the settings of the phase after the outer step."""
+        """Apply the settings of a new phase after the outer step."""
         if step != self._began_at and self._config.starts_optimizer(step):
             self.inner = build_inner_optimizer(self._config, parameter_groups(self._own, self._config))
         self._began_at = step

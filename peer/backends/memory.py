@@ -26,7 +26,7 @@ from peer.data.tokenization.special_tokens import SpecialIds
 logger = logging.getLogger(__name__)
 # Lower-case parts of error messages from allocators and drivers (PyTorch, CUDA, ROCm, Apple, JAX),
 # and from libraries without memory for handles and workspaces (cuBLAS, cuDNN, oneDNN). "Not
-# initialized" and "internal error" also have other causes; a smaller microbatch then does not help.
+# initialized" and "internal error" have other causes too, which a smaller microbatch does not fix.
 PHRASES = (
     "out of memory",
     "out_of_memory",
@@ -41,13 +41,13 @@ PHRASES = (
     "cudnn_status_internal_error",
     "could not create a primitive",
 )
-MICROBATCHES_A_STEP = 16  # fewest microbatches in a step, because a step waits for whole microbatches
+MICROBATCHES_A_STEP = 16  # minimum number of microbatches in a step, which waits for whole microbatches
 
 
 def fitting_microbatch_size(
     backend: Backend, config: RunConfig, vocab_size: int, special: SpecialIds, found: FoundSizes
 ) -> int:
-    """Return the microbatch size for this configuration. Raises `MemoryLimitError` if not even one sample fits."""
+    """Return the microbatch size. Raises `MemoryLimitError` if not even one sample fits."""
     usual = config.data.microbatch_size
     limit = most_samples(config)
     key = describe_work(backend.description, config, vocab_size, limit)
@@ -61,7 +61,7 @@ def fitting_microbatch_size(
 
 
 def most_samples(config: RunConfig) -> int:
-    """Return the largest useful microbatch in this configuration."""
+    """Return the largest useful microbatch size for a configuration."""
     averaging = config.averaging
     steps = max(MICROBATCHES_A_STEP, averaging.local_steps)
     return max(config.data.microbatch_size, averaging.target_batch_size // steps)
@@ -75,7 +75,7 @@ def describe_work(device: str, config: RunConfig, vocab_size: int, limit: int) -
 
 
 class FoundSizes:
-    """A file of sizes found on this machine; damaged entries are ignored."""
+    """A file of microbatch sizes found on this machine; damaged entries are ignored."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -108,7 +108,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def largest_fitting(fits: Callable[[int], bool], limit: int) -> int:
-    """Return the largest size up to `limit` that fits, by doubling from 1, then 1.5 times; 0 if none fits."""
+    """Return the largest fitting size up to `limit`, or 0, by doubling from 1, then 1.5 times."""
     size = 0
     while (following := max(1, 2 * size)) <= limit and fits(following):
         size = following

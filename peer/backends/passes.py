@@ -1,8 +1,8 @@
 """Forward and backward passes on one device without loss of samples, for all PyTorch backends.
 
-The gradients of a microbatch are returned separately, and only if all are complete. A microbatch
-that runs out of memory, or overflows in half precision, therefore changes nothing and is repeated
-in smaller parts or with a smaller loss scale.
+A microbatch's gradients are returned instead of accumulated, and only when all are complete. A
+microbatch that runs out of memory, or overflows in half precision, therefore changes nothing and is
+repeated in smaller parts or with a smaller loss scale.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PROBED_SHARE = 0.9  # fraction of a GPU's memory that trials may use; training n
 
 @dataclass(frozen=True)
 class Counts:
-    """The denominators of a whole microbatch's means; a device may compute only a part of it."""
+    """The denominators for means over a whole microbatch, even if a device computes only a part."""
 
     samples: int
     labels: int
@@ -60,7 +60,7 @@ class MicrobatchShare:
 
 
 class Passes:
-    """The passes of a model on its device."""
+    """Forward and backward passes of a model on its device."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Passes:
         precision: Precision,
         layers: CompiledLayers | None = None,
     ) -> None:
-        """Set up the passes; `layers`: the switch for `model` and its copies on other devices, if any."""
+        """Set up the passes; `layers` switches compilation of `model` and its copies, if given."""
         self.device = device
         self._layers = layers or CompiledLayers([model])
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -106,7 +106,7 @@ class Passes:
                 scale = max(1.0, scale / 2)
 
     def fitting_size(self, usual: int, limit: int, make_batch: Callable[[int], Batch]) -> int:
-        """Return the largest size that fits on a GPU; on other devices `usual`, as more would be no faster."""
+        """Return the largest size that fits on a GPU; return `usual` on other devices."""
         if self.device.type != "cuda":
             return usual
         torch.cuda.set_per_process_memory_fraction(PROBED_SHARE, self.device)
@@ -116,7 +116,7 @@ class Passes:
             torch.cuda.set_per_process_memory_fraction(1.0, self.device)
 
     def find_fitting_size(self, limit: int, make_batch: Callable[[int], Batch]) -> int:
-        """Return the largest size that fits; enables gradient checkpointing if not even one sample does."""
+        """Return the largest size that fits, with gradient checkpointing if one sample needs it."""
 
         def fits(samples: int) -> bool:
             batch = to_device(make_batch(samples), self.device)
@@ -139,18 +139,18 @@ class Passes:
                 if is_out_of_memory(error):
                     self._shortage = str(error).partition("\n")[0]
                     break
-                # retry after a compiler's error; another copy may have switched compilation off
-                # meanwhile
+                # After a compiler's error, retry uncompiled; another copy may already have switched
+                # compilation off.
                 if not (self._layers.give_up(error) or compiled):
                     raise
-        gc.collect()  # outside the handler, whose traceback references intermediate results
+        gc.collect()  # not in the handler, whose traceback references intermediate results
         _release_cached_memory(self.device)
         return None
 
     def _in_parts(self, batch: Batch, whole: Counts, scale: float) -> MicrobatchShare:
-        """Compute in parts, each weighted by its share of all labels and samples, and sum up."""
+        """Compute the batch in parts, each weighted by its share of labels and samples; sum them."""
         sums: list[Tensor | None] = [None] * len(self.parameters)
-        mlm: list[Tensor] = []  # weighted losses, on the device
+        mlm: list[Tensor] = []  # weighted losses on the device
         by_sample: list[Tensor] = []
         ordered = False
         for part in parts_of(batch, self._at_once or batch.samples):
@@ -172,7 +172,7 @@ class Passes:
             torch._foreach_mul_(present, 1 / scale)
         facts = torch.stack(
             [*mlm, *by_sample, gradient_norm(present).to(self.device)]
-        ).tolist()  # the only synchronization with the device
+        ).tolist()  # the only device synchronization
         mlm_loss, rest = sum(facts[: len(mlm)]), sum(facts[len(mlm) : -1])
         finite = math.isfinite(mlm_loss + rest) and math.isfinite(facts[-1])
         return MicrobatchShare(mlm_loss + rest, mlm_loss, rest if ordered else None, sums, finite)
@@ -207,7 +207,7 @@ def add_gradients(parameters: Sequence[Tensor], gradients: Sequence[Tensor | Non
 
 
 def result_of(batch: Batch, shares: list[MicrobatchShare]) -> MicrobatchResult:
-    """Return a microbatch's result from its parts."""
+    """Combine the results of a microbatch's parts."""
     orders = [share.sop_loss for share in shares if share.sop_loss is not None]
     return MicrobatchResult(
         samples=batch.samples,

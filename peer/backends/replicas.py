@@ -1,10 +1,10 @@
 """Gradients with PyTorch on accelerators; all GPUs of a machine form one peer.
 
 The swarm's own parameters are on the host, where hivemind averages and the optimizer steps; each
-accelerator has a replica. A microbatch is divided among the replicas by samples. They compute in
-threads, mostly outside Python (hivemind forks, which rules out processes and NCCL groups). Each
-replica accumulates its own gradients. They are summed on the host once per averaging (`collect`),
-and the swarm's new parameters are copied to the replicas once per global step (`synchronize`).
+accelerator has a replica. A microbatch is divided among the replicas by samples. Replicas
+compute in threads, mostly outside Python (hivemind forks, which rules out processes and NCCL). Each
+replica accumulates its own gradients. Gradients are summed on the host once per averaging
+(`collect`), and new parameters are copied to the replicas once per global step (`synchronize`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class ReplicaBackend:
-    """Runs forward and backward passes on one or more devices of this machine."""
+    """A backend for forward and backward passes on one or more devices of this machine."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class ReplicaBackend:
         precision: Precision = "fp32",
         pin: Pin | None = None,
     ) -> None:
-        """Set up the replicas; by default host memory is pinned if there is a CUDA device."""
+        """Set up the replicas; by default, host memory is pinned for CUDA devices."""
         self._devices = tuple(devices)
         self._precision = precision
         if pin is None and self.on_gpus:
@@ -68,7 +68,7 @@ class ReplicaBackend:
 
     @property
     def description(self) -> str:
-        """The devices, and the precision unless it is fp32."""
+        """The devices, and the precision if it is not fp32."""
         devices = describe_devices(self._devices, torch.get_num_threads())
         return devices if self._precision == "fp32" else f"{devices}, {self._precision}"
 
@@ -85,11 +85,11 @@ class ReplicaBackend:
         return batch if self._pin is None else pin_batch(batch, self._pin)
 
     def accumulate(self, batch: Batch) -> MicrobatchResult:
-        """Add the gradient of (mean loss * samples), completely or not at all.
+        """Add the gradient of the loss summed over samples, completely or not at all.
 
-        A replica that runs out of memory, or overflows, repeats its part. A result that is still
-        not finite, and a `MemoryLimitError` if not even one sample fits, are detected before any
-        replica adds its part.
+        A replica that runs out of memory or overflows repeats its part. A result that is still not
+        finite, or a `MemoryLimitError` if not even one sample fits, is detected before any replica
+        adds its part.
         """
         busy = self._divide(batch)
         shares = self._side_by_side([partial(replica.compute, part, Counts.of(batch)) for replica, part in busy])
@@ -106,7 +106,7 @@ class ReplicaBackend:
         return any(device.type == "cuda" for device in self._devices)
 
     def rehearse(self, batch: Batch) -> None:
-        """Compute a microbatch and discard it; one part at a time, because PyTorch compiles in one thread."""
+        """Compute a microbatch part by part and discard it; PyTorch compiles in one thread."""
         for replica, part in self._divide(batch):
             replica.compute(part, Counts.of(batch))
 
@@ -129,7 +129,7 @@ class ReplicaBackend:
         for replica in self._replicas:
             replica.take_parameters(self._staging)
         for replica in self._replicas:
-            replica.wait()  # until the copies are complete, before the buffers are reused
+            replica.wait()  # complete the copies before the buffers are reused
         self._clear()
 
     def _clear(self) -> None:
@@ -147,7 +147,7 @@ class ReplicaBackend:
 
 
 class _Replica:
-    """The model on one device, with accumulated gradients."""
+    """A copy of the model on one device, with accumulated gradients."""
 
     def __init__(
         self,
@@ -162,11 +162,11 @@ class _Replica:
         use_flash_attention(model, device, precision)
         self._passes = Passes(config, model, device, precision, layers)
         self._parameters: list[Tensor] = [*self._passes.parameters]
-        for parameter in self._parameters:  # allocated early, while there is memory
+        for parameter in self._parameters:  # allocated early, while memory is available
             parameter.grad = torch.zeros_like(parameter)
         if device.type == "cuda":
             with self._here():
-                torch.cuda.seed()  # otherwise all GPUs draw the same dropout
+                torch.cuda.seed()  # otherwise all GPUs would use the same dropout
 
     def fitting_size(self, usual: int, limit: int, make_batch: Callable[[int], Batch]) -> int:
         with self._here():
@@ -220,7 +220,7 @@ def _place(
 
 
 def _copy(into: Sequence[Tensor], values: Sequence[Tensor], *, beside: bool = False) -> None:
-    """Copy tensor by tensor, because devices differ; asynchronously with `beside`."""
+    """Copy tensor by tensor, because devices differ; with `beside`, copy asynchronously."""
     for tensor, value in zip(into, values, strict=True):
         tensor.copy_(value, non_blocking=beside)
 

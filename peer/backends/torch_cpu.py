@@ -25,7 +25,7 @@ CPU = torch.device("cpu")
 
 
 class TorchBackend:
-    """Runs forward and backward passes; adds gradients in place to the parameters' `.grad`."""
+    """A backend for the CPU, which adds gradients in place to the parameters' `.grad`."""
 
     def __init__(self, config: RunConfig, model: PreTrainedModel, precision: Precision = "fp32") -> None:
         self._precision = precision
@@ -34,7 +34,7 @@ class TorchBackend:
 
     @property
     def description(self) -> str:
-        """The number of threads, and the precision unless it is fp32."""
+        """The number of threads, and the precision if it is not fp32."""
         device = describe_device(CPU, torch.get_num_threads())
         return device if self._precision == "fp32" else f"{device}, {self._precision}"
 
@@ -43,12 +43,12 @@ class TorchBackend:
         return self._passes.fitting_size(usual, limit, make_batch)
 
     def stage(self, batch: Batch) -> Batch:
-        """Return the batch, which needs no transfer."""
+        """Return the batch unchanged, because it needs no transfer."""
         return batch
 
     @property
     def on_gpus(self) -> bool:
-        """Always False; only on GPUs is compilation tried by default."""
+        """Always False, because compilation is tried by default only on GPUs."""
         return False
 
     def rehearse(self, batch: Batch) -> None:
@@ -56,7 +56,7 @@ class TorchBackend:
         self._passes.compute(batch, Counts.of(batch))
 
     def accumulate(self, batch: Batch) -> MicrobatchResult:
-        """Add the gradient of (mean loss * samples), completely or not at all."""
+        """Add the gradient of the loss summed over samples, completely or not at all."""
         computed = self._passes.compute(batch, Counts.of(batch))
         if computed.finite:
             add_gradients(self._passes.parameters, computed.gradients)

@@ -1,7 +1,7 @@
-"""Properties of each model family: the options allowed in a run file, and facts for the data pipeline.
+"""Properties of each model family: options allowed in a run file, and facts for the data pipeline.
 
-Commands and agents use these too, and never import transformers. `peer.models.build` builds and
-runs the families.
+Commands and agents use these properties too, without importing transformers. `peer.models.build`
+builds and runs the models.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ Activation = Literal["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "t
 
 @dataclass(frozen=True)
 class Architecture:
-    """A family of models, named as in transformers."""
+    """A family of models, identified by its name in transformers."""
 
     objectives: tuple[str, ...]
-    options: Mapping[str, Any]  # key of the transformers configuration -> pydantic type of its value
-    own_sizes: Mapping[str, int] = field(default_factory=dict)  # size that only some families have -> its default
+    options: Mapping[str, Any]  # transformers configuration key -> pydantic type of its value
+    own_sizes: Mapping[str, int] = field(default_factory=dict)  # key of a size that only some families have -> default
     token_types: int = 1  # number of segment types that the model distinguishes
     framed: bool = True  # whether a sample is enclosed in [CLS] and [SEP]
     separable: bool = False  # whether attention can be restricted to each document of a sample
@@ -67,7 +67,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             "position_buckets": Annotated[int, Field(ge=4, le=MOST)],
             "share_att_key": bool,
             "norm_rel_ebd": Literal["none", "layer_norm"],
-            "conv_kernel_size": Literal[0, 3, 5, 7],  # an even size would shorten the sequence
+            "conv_kernel_size": Literal[0, 3, 5, 7],  # an even kernel size would shorten the sequence
             "conv_act": Activation,
         },
     ),
@@ -121,9 +121,9 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 
 
 def read_options(architecture: str, options: Mapping[str, object]) -> dict[str, Option]:
-    """Return the options, validated by type. Raises `ValueError` with one sentence on the first mistake.
+    """Return the options, validated by type. Raises `ValueError` that describes the first error.
 
-    Only keys of the table are allowed: no code, files or formats from the network reach
+    Only the family's `options` are allowed, so no code, files or formats from the network reach
     transformers.
     """
     types = ARCHITECTURES[architecture].options

@@ -17,7 +17,7 @@ UNKNOWN_KEY = "unknown_key"
 
 @dataclass(frozen=True)
 class WrittenAs:
-    """A validator for text that must match `pattern` completely; errors contain `words` instead."""
+    """A validator for text that must fully match `pattern`; errors show `words` instead."""
 
     pattern: str
     words: str
@@ -72,10 +72,10 @@ def first_mistake(error: ValidationError, *, secret: bool = False) -> str:
     """Return the first mistake: key, value (unless `secret`) and remedy, without a full stop."""
     first = error.errors()[0]
     unknown = [first["ctx"]["key"]] if first["type"] == UNKNOWN_KEY else []
-    key = ".".join(f"{part!s:.80}" for part in (*first["loc"], *unknown)) or "the file"  # keys may have any length
+    key = ".".join(f"{part!s:.80}" for part in (*first["loc"], *unknown)) or "the file"  # keys may be very long
     if unknown:
         return f"`{key}` is not a known key; {first['ctx']['remedy']}"
-    if first["type"] == "extra_forbidden":  # raised by a model that is not a `Section`
+    if first["type"] == "extra_forbidden":  # raised only by models other than `Section`
         return f"`{key}` is not a known key; remove it or check its spelling"
     if first["type"] == "value_error":
         message = first["msg"].removeprefix("Value error, ")

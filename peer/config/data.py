@@ -1,9 +1,9 @@
 """`data:` in a run file: sources and selection of documents, held-out text, and the samples' shape.
 
-Addresses are local paths, or stores of files that every volunteer's machine can open (`SCHEMES`). A
-source's `sampling` and `duplicates` select its documents: `manyhands corpus sample` prints such a
-section, and `peer.data.selection.perplexity` defines its numbers. Documents of `validation` are
-never trained on, and therefore serve to compare checkpoints.
+Addresses are local paths, or file stores that every volunteer's machine can open (`SCHEMES`). A
+source's `sampling` and `duplicates` select its documents: `manyhands corpus sample` prints both
+keys, and `peer.data.selection.perplexity` defines the numbers. Documents of `validation` are
+never used for training, only to compare checkpoints.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from pydantic import BeforeValidator, Field, model_validator
 from peer.config.base import Positive, PositiveFloat, Section, Sha256, WholeNumber
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
-# Schemes that volunteers' machines open: stores of files only, without code, caches or logins.
+# Schemes that volunteers' machines open: only file stores, without code, caches or logins.
 SCHEMES = ("abfs", "abfss", "az", "gcs", "gs", "hf", "http", "https", "memory", "s3", "s3a")
 Duplicates = Literal["none", "exact", "near"]
 Method = Literal["random", "stepwise", "gaussian"]
 Factor = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 Address = Annotated[str, Field(min_length=1, max_length=1000)]
-MAX_SAMPLES = 16_384  # upper limit, because all are read for each checkpoint
+MAX_SAMPLES = 16_384  # upper limit, because all samples are evaluated for each checkpoint
 # Keys that apply to some kinds of sources only.
 KINDS_WITH = {
     "storage_options": {"text", "jsonl", "parquet"},
@@ -34,12 +34,12 @@ KINDS_WITH = {
     "revision": {"hub"},
 }
 KINDS_WITH_FIELDS = {"jsonl", "parquet", "hub"}
-# Allowed options of file systems; none that refer to a volunteer's logins, files or caches.
+# Allowed options of file systems; none refers to a volunteer's logins, files or caches.
 STORAGE_OPTIONS = {
     *("anon", "endpoint_url", "key", "secret", "requester_pays", "use_ssl"),  # S3
     *("account_name", "account_key", "sas_token"),  # Azure
     *("project",),  # Google
-    *("block_size", "encoded", "simple_links"),  # the web
+    *("block_size", "encoded", "simple_links"),  # HTTP
 }
 Options = Mapping[str, str | int | float | bool | None]
 Name = Annotated[str, Field(min_length=1, max_length=1000)]
@@ -58,7 +58,7 @@ def check_address(key: str, address: str) -> None:
 
 
 class ScorerConfig(Section):
-    """A scorer of documents: the pieces of a Unigram tokenizer (by default the run's own), or a KenLM model."""
+    """A scorer of documents: a Unigram tokenizer (by default the run's own) or a KenLM model."""
 
     kind: Literal["unigram", "kenlm"] = "unigram"
     """Kind of the scorer: the pieces of a Unigram tokenizer, or a KenLM model."""
@@ -88,7 +88,7 @@ class ScorerConfig(Section):
 
 
 class Sampling(Section):
-    """A document is kept with the probability min(1, `scale` x its weight); the method gives the weight."""
+    """Sampling of documents with probability min(1, `scale` x weight); `method` sets the weight."""
 
     method: Method
     """Method that assigns a weight to each document."""
@@ -117,7 +117,7 @@ class Sampling(Section):
 
 
 class ValidationSplit(Section):
-    """The share of text that is held out, and the number of its samples that each checkpoint is evaluated on."""
+    """The share of documents held out, and the number of samples for evaluating each checkpoint."""
 
     share: float = Field(0.001, ge=0, lt=0.5)
     """Share of the documents that are held out from training, chosen by their hash; 0: none, and no evaluation."""
@@ -139,7 +139,7 @@ Paths = Annotated[
 
 
 class Filters(Section):
-    """Conditions on the documents of a source; documents that do not meet them are skipped."""
+    """Conditions on a source's documents; documents that do not meet all conditions are skipped."""
 
     min_characters: WholeNumber = 0
     """Minimum length of a document, in characters; shorter documents are skipped."""
@@ -162,7 +162,7 @@ class Filters(Section):
 
 
 class Source(Section):
-    """One source of documents: the built-in corpus, files here or on the web, or a Hugging Face dataset (streamed)."""
+    """A source of documents: the built-in corpus, files, or a streamed Hugging Face dataset."""
 
     kind: Literal["builtin", "text", "jsonl", "parquet", "hub"]
     """Kind of the source: the built-in corpus, files, or a Hugging Face dataset, streamed (`hub`)."""
@@ -246,7 +246,7 @@ class Source(Section):
 
     @property
     def name(self) -> str:
-        """The source's name for messages."""
+        """The source's name in messages."""
         more = f" and {len(self.paths) - 1} more" if len(self.paths) > 1 else ""
         return f"`{self.paths[0]}`{more}" if self.paths else "the built-in corpus"
 

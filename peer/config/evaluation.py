@@ -1,4 +1,4 @@
-"""`evaluation:`: the downstream tasks for judging checkpoints, each with its data and recipe.
+"""`evaluation:` in a run file: downstream tasks for checkpoints, each with its data and recipe.
 
 Used by an evaluator (`manyhands coordinator evaluator`) and by `manyhands evaluate`; peers ignore
 it.
@@ -31,7 +31,7 @@ Metric = Literal[
     "mrr_at_10",
     "recall_at_100",
 ]
-# Metrics of each kind that can be plotted and compared, the default first.
+# Metrics that can be plotted and compared, by kind of task; the default is first.
 METRICS: Mapping[str, tuple[str, ...]] = {
     "ner": ("f1", "f1_without_misc", "precision", "recall", "accuracy"),
     "pos": ("accuracy", "macro_f1"),
@@ -42,7 +42,7 @@ METRICS: Mapping[str, tuple[str, ...]] = {
     "retrieval": ("ndcg_at_10", "mrr_at_10", "recall_at_100"),
 }
 LOWER_IS_BETTER = frozenset({"pseudo_perplexity", "distance"})
-UNTRAINED = frozenset({"fill-mask", "bias"})  # kinds that are evaluated without fine-tuning
+UNTRAINED = frozenset({"fill-mask", "bias"})  # kinds of tasks that are evaluated without fine-tuning
 MAY_BE_UNTRAINED = UNTRAINED | {"retrieval"}
 HUB = "hub:"
 Column = int | str
@@ -91,7 +91,7 @@ class Examples(Section):
 
     @property
     def published(self) -> Examples:
-        """The public form; a file outside of the run's directory is reduced to its name."""
+        """The public form; a path outside the run's directory is reduced to the file name."""
         if is_web(self.path) or self.path.startswith(HUB):
             return self
         path = PurePath(self.path)
@@ -103,7 +103,7 @@ Where = Annotated[Examples, BeforeValidator(_path_alone)]
 
 
 class Columns(Section):
-    """The columns by role: a number in CoNLL files (from 0; negative: from the end), a name in other formats."""
+    """The columns by role: names, or in CoNLL files numbers (from 0; negative: from the end)."""
 
     text: Column | None = None
     """Column of the text: in CoNLL files a number (from 0; negative: from the end), in other formats a name; by
@@ -115,7 +115,7 @@ class Columns(Section):
 
 
 class Recipe(Section):
-    """The recipe for fine-tuning a checkpoint on a task; it is the same for all compared checkpoints."""
+    """The recipe for fine-tuning a checkpoint on a task, the same for all compared checkpoints."""
 
     seeds: tuple[Annotated[int, Field(ge=0, lt=2**32)], ...] = Field(
         (0, 1, 2), min_length=1, max_length=32, strict=False
@@ -148,7 +148,7 @@ class Recipe(Section):
 
 
 class Reference(Section):
-    """An earlier model's score on the same task, drawn as a line across the curve."""
+    """An earlier model's score on the same task, drawn as a horizontal line in the plot."""
 
     name: str = Field(min_length=1, max_length=80)
     """Name of the model."""
@@ -157,7 +157,7 @@ class Reference(Section):
 
 
 class Task(Section):
-    """One task."""
+    """A downstream task."""
 
     name: ShortName
     """Name of the task; it must be unique."""
@@ -239,12 +239,12 @@ class Task(Section):
     def sha256(self) -> str:
         """The digest of data and recipe; only scores with equal digests are comparable."""
         told = self.model_copy(update={"references": (), "name": "task", "metric": None})
-        unused = None if self.kind == "retrieval" else {"queries", "corpus"}  # unchanged digests for other kinds
+        unused = None if self.kind == "retrieval" else {"queries", "corpus"}  # keeps other kinds' digests unchanged
         return hashlib.sha256(told.model_dump_json(exclude=unused).encode()).hexdigest()
 
 
 class EvaluationTasks(Section):
-    """All tasks that checkpoints of a run are evaluated on."""
+    """All tasks on which a run's checkpoints are evaluated."""
 
     tasks: tuple[Task, ...] = Field((), max_length=32, strict=False)
     """Downstream tasks on which checkpoints are evaluated."""

@@ -1,7 +1,7 @@
-"""Text and tokenizer of a language: public data sets on the hub, for planned run files and recipes.
+"""Public data sets and a tokenizer preset for each language, used in planned run files and recipes.
 
 The first part of a language code selects the language, unless an extended language follows
-(`zh-yue` is `yue`). Script and region (`zh-Hant`, `pt-BR`) have no effect.
+(`zh-yue` is `yue`). Script and region (`zh-Hant`, `pt-BR`) are ignored.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from peer.config.tokenizer import PresetName
 
 WIKIPEDIA, WIKIPEDIA_DATE = "wikimedia/wikipedia", "20231101"
 WEB = "allenai/c4"  # C4 in English, mC4 in the other languages
-WIKIPEDIA_SHARE = 0.23  # share of tokens in sahajBERT's mixture with web pages
-# Wikipedias of the data set under their language's code; others are in `WIKIPEDIA_CODES`.
+WIKIPEDIA_SHARE = 0.23  # Wikipedia's share of tokens in sahajBERT's mixture with web pages
+# Wikipedias stored under their language's code; others are in `WIKIPEDIA_CODES`.
 WIKIPEDIAS = frozenset(
     """
     ab ace ady af alt am ami an ang anp ar arc ary arz as ast atj av avk awa ay az azb ba ban bar bcl be bg bi
@@ -62,11 +62,11 @@ WEB_LANGUAGES = frozenset(
     """.split()  # noqa: SIM905  # as a list of strings the codes would fill pages
 )
 WEB_CODES: Mapping[str, str] = {"he": "iw", "nb": "no", "tl": "fil"}
-WORD_PRESETS: Mapping[str, PresetName] = {"bn": "bengali"}  # exceptions to the preset `albert`
+WORD_PRESETS: Mapping[str, PresetName] = {"bn": "bengali"}  # languages with a preset other than `albert`
 
 
 def sources_in(language: str) -> list[dict[str, Any]]:
-    """Return Wikipedia and web pages in a language, as `data.sources` of a run file.
+    """Return Wikipedia and web pages in a language as the `data.sources` of a run file.
 
     Wikipedia is the only source if C4 lacks the language. Raises `ConfigError` if Wikipedia lacks it.
     """
@@ -86,11 +86,11 @@ def sources_in(language: str) -> list[dict[str, Any]]:
 
 
 def word_preset(language: str) -> PresetName:
-    """Return the tokenizer's preset for an ALBERT in a language."""
+    """Return the tokenizer preset for an ALBERT model in a language."""
     return WORD_PRESETS.get(_bare_code(language), "albert")
 
 
 def _bare_code(language: str) -> str:
-    """Return the language's code alone; `zh-min-nan` is the older form of `zh-nan`."""
+    """Return the code without script and region; `zh-min-nan` is the older form of `zh-nan`."""
     first, *others = language.lower().split("-")
     return next((part for part in others if part in EXTENDED_LANGUAGES.get(first, ())), first)

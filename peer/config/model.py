@@ -1,7 +1,7 @@
 """`model:` and `objective:` in a run file: the architecture with its sizes, and the training objective.
 
-Reformer's settings are completed and checked here. Its attention works in chunks of a fixed length,
-and its axial positions (two short tables instead of one long one) fit exactly one length (Kitaev et
+Reformer's settings are completed and checked here. Reformer attends within chunks of fixed length,
+and its axial positions (two short tables instead of a long one) fit exactly one length (Kitaev et
 al. 2020, arXiv 2001.04451). transformers would report a mismatch only in the first training step.
 """
 
@@ -22,7 +22,7 @@ OWN_SIZES = ("embedding_size", "num_hidden_groups")
 
 
 class Model(Section):
-    """The model to train; keys are named as in transformers, or as for ALBERT where families differ.
+    """The model to train; keys have their transformers names, or ALBERT's names if families differ.
 
     The default is ALBERT-large (Lan et al. 2020, arXiv 1909.11942).
     """
@@ -79,7 +79,7 @@ class Model(Section):
         return self
 
     def check_length(self, sequence_length: int) -> None:
-        """Raise `ValueError` with one sentence if samples of this length do not fit the model."""
+        """Raise `ValueError` if samples of this length do not fit the model."""
         if sequence_length > self.max_position_embeddings:
             raise ValueError(
                 f"`data.sequence_length` ({sequence_length}) must not exceed "
@@ -90,7 +90,7 @@ class Model(Section):
 
 
 def _own_size(architecture: str, name: str, value: object) -> object:
-    """Return the given size or the family's default; None if the family has no such size."""
+    """Return the given size or the family's default, or None if the family has no such size."""
     default = ARCHITECTURES[architecture].own_sizes.get(name)
     if default is None and value is not None:
         raise ValueError(f"`model.{name}` ({value!r:.80}) is no size of `{architecture}`: remove it")
@@ -119,13 +119,13 @@ class Objective(Section):
 
     @property
     def auto_class(self) -> str:
-        """Return transformers' class that loads a checkpoint with the trained head."""
+        """Return the transformers class that loads a checkpoint with the trained head."""
         if self.name == "rtd":
             return "AutoModelForPreTraining"
         return "AutoModelForMaskedLM" if self.masks else "AutoModelForCausalLM"
 
     def check_architecture(self, architecture: str) -> None:
-        """Raise `ValueError` with one sentence if the objective does not suit this model family."""
+        """Raise `ValueError` if the objective does not suit this model family."""
         fitting = ARCHITECTURES[architecture].objectives
         if self.name not in fitting:
             raise ValueError(
@@ -137,7 +137,7 @@ class Objective(Section):
 
 
 def generator_of(model: Model, size: float) -> Model:
-    """Return the generator for this discriminator: equally deep, with fewer heads of equal width."""
+    """Return the generator for a discriminator: equal depth, fewer heads of equal width."""
     heads = max(1, round(size * model.num_attention_heads))
     sizes = {
         "num_attention_heads": heads,
@@ -148,7 +148,7 @@ def generator_of(model: Model, size: float) -> Model:
 
 
 def reformer_settings(model: Model) -> dict[str, Option]:
-    """Return a Reformer's options, with defaults recommended by the paper and transformers."""
+    """Return a Reformer's options, with the defaults of the paper and of transformers."""
     chunk = cast(int, model.options.get("lsh_attn_chunk_length", DEFAULT_CHUNK))
     positions = model.max_position_embeddings
     first = max(factor for factor in range(1, math.isqrt(positions) + 1) if positions % factor == 0)
@@ -169,7 +169,7 @@ def reformer_settings(model: Model) -> dict[str, Option]:
 
 
 def check_reformer(model: Model, sequence_length: int) -> None:
-    """Raise `ValueError` with one sentence if the settings contradict each other or the sample length."""
+    """Raise `ValueError` if the settings contradict each other or the sample length."""
     settings = reformer_settings(model)
     layers = cast(list[str], settings["attn_layers"])
     if len(layers) != model.num_hidden_layers:
@@ -207,6 +207,6 @@ def _check_axes(model: Model, settings: dict[str, Option], sequence_length: int)
 
 
 def _buckets(length: int, chunk: int) -> Option:
-    """Return about two buckets per chunk of a sample, as a power of two; a large number as two factors."""
+    """Return about two buckets per chunk, as a power of two, split into two factors if large."""
     power = max(1, (2 * length // chunk).bit_length() - 1)
     return 2**power if 2**power <= 2 * chunk else [2 ** (power // 2), 2 ** (power - power // 2)]

@@ -9,18 +9,18 @@ from peer.config.run import RunConfig
 
 @dataclass(frozen=True)
 class PhaseFacts:
-    """One phase; a run without `phases:` has exactly one."""
+    """A phase of a run; a run without `phases:` has exactly one."""
 
-    number: int  # number of the phase, from 1
+    number: int  # number of the phase, starting at 1
     count: int  # number of phases in the run
-    from_step: int  # global steps completed when the phase begins
+    from_step: int  # number of completed global steps at which the phase begins
     sequence_length: int  # tokens per sample
     target_batch_size: int  # samples per step
     fresh_optimizer: bool  # whether the optimizer's moments start at zero
-    final_batch_size: int | None = None  # samples per step after the batch has grown; None: it does not grow
+    final_batch_size: int | None = None  # samples per step after the batch has grown; None: constant
 
     def __str__(self) -> str:
-        """Return the phase's tokens, samples per step and fresh optimizer, if any."""
+        """Describe the phase's sequence length, batch size and fresh optimizer, if any."""
         fresh = ", fresh optimizer" if self.fresh_optimizer else ""
         grows = f", growing to {self.final_batch_size}" if self.final_batch_size else ""
         return f"{self.sequence_length} tokens, {self.target_batch_size} samples a step{grows}{fresh}"

@@ -1,8 +1,8 @@
 """Recipes: named run files shipped with the package, for models with published sizes and training.
 
-A recipe is a valid run file with its sources and reasons in comments. For another language its
-text, name, description and, for ALBERT, tokenizer change. The comments are kept, so they mention no
-language. Keys that speed up averaging have an exact value in a comment (`# exact: false`).
+A recipe is a valid run file whose comments cite sources and reasons. For another language, the
+text, name, description and, for ALBERT, tokenizer change. Comments are kept, so they mention no
+language. Keys that speed up averaging have their exact value in a comment (`# exact: false`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RECIPES = ("albert-large", "modernbert-small", "modernbert-base", "roberta-base"
 def recipe_text(name: str, language: str | None = None, *, is_exact: bool = False) -> str:
     """Return a recipe's run file, by default in its own language. Raises `ConfigError` if it is unknown.
 
-    `is_exact`: each step waits for the mean of whole gradients.
+    With `is_exact`, each step waits for the mean of uncompressed gradients.
     """
     if name not in RECIPES:
         raise ConfigError(f"There is no recipe `{name:.40}`: take {', '.join(RECIPES[:-1])} or {RECIPES[-1]}.")
@@ -47,6 +47,6 @@ def load_recipe(name: str, language: str | None = None, *, is_exact: bool = Fals
 
 
 def _replace(text: str, lines: str, content: dict[str, Any]) -> str:
-    """Replace the first lines that match with a key of a section."""
+    """Replace the first lines that match a pattern with a section's new content."""
     written = indent(yaml.safe_dump(content, sort_keys=False), "  ")
     return re.sub(f"(?m)^{lines}", lambda _: written, text, count=1)

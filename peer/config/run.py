@@ -1,8 +1,8 @@
 """The complete configuration of a run, and its public part.
 
 The configuration is loaded from YAML by the operator's commands, validated once, frozen, sent to
-every peer at join, and saved in every checkpoint. The defaults are sahajBERT's (Diskin et al. 2021,
-arXiv 2106.10207, section 4.3). The public part describes the computation, but not the text.
+every peer on joining, and saved in every checkpoint. The defaults are sahajBERT's (Diskin et al.
+2021, arXiv 2106.10207, section 4.3). The public part describes the computation, but not the text.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Run(Section):
 
 
 class Checkpoints(Section):
-    """The keeper's checkpoints: how often they are written, and which are kept and published."""
+    """The keeper's checkpoints: their frequency, retention and publication."""
 
     every_steps: Positive = 500
     """Number of global steps between checkpoints."""
@@ -75,7 +75,7 @@ class MembershipLimits(Section):
 
 
 class Dashboard(Section):
-    """Features of the run's public page beside numbers and curves."""
+    """Optional features of the run's public page."""
 
     try_it: bool = True
     """Let visitors try sentences on the newest published checkpoint; the coordinator's CPU answers."""
@@ -155,7 +155,7 @@ class RunConfig(Section):
         return self
 
     def in_phase(self, step: int) -> RunConfig:
-        """Return the configuration after `step` global steps with the batch at full size; see `at_step`."""
+        """Return the configuration after `step` global steps, with the final batch size."""
         begun = tuple(phase for phase in self.phases if phase.from_step <= step)
         sections: dict[str, Section] = {}
         for phase in begun:
@@ -164,27 +164,27 @@ class RunConfig(Section):
         return self.model_copy(update={**sections, "phases": begun})
 
     def at_step(self, step: int) -> RunConfig:
-        """Return the configuration after `step` global steps; its `phases` are those that have begun."""
+        """Return the configuration after `step` global steps, without the phases not yet begun."""
         now = self.in_phase(step)
         return now.model_copy(update={"averaging": now.averaging.at_step(step)})
 
     @property
     def all_sources(self) -> tuple[Source, ...]:
-        """The sources of all phases."""
+        """The data sources of all phases."""
         return (*self.data.sources, *(source for phase in self.phases for source in phase.sources or ()))
 
     def schedule_start(self, step: int) -> int:
-        """Return the global steps completed when the current learning rate schedule began."""
+        """Return the global step at which the current learning rate schedule began."""
         begun = [phase.from_step for phase in self.at_step(step).phases if phase.begins_schedule]
         return max(begun, default=0)
 
     def starts_optimizer(self, step: int) -> bool:
-        """Return whether the optimizer has no moments after `step` steps, because a fresh phase begins."""
+        """Return whether the optimizer is reset after `step` steps, because a phase requires it."""
         return any(phase.from_step == step and phase.optimizer == "fresh" for phase in self.phases)
 
     @classmethod
     def from_yaml(cls, path: Path) -> RunConfig:
-        """Load and validate a run file. Raises `ConfigError` with one sentence on the first mistake."""
+        """Load and validate a run file. Raises `ConfigError` that describes the first error."""
         try:
             text = path.read_text(encoding="utf-8")
         except OSError as error:
@@ -195,7 +195,7 @@ class RunConfig(Section):
 
     @classmethod
     def from_text(cls, text: str, origin: str) -> RunConfig:
-        """Parse and validate a run file's text. Raises `ConfigError` with one sentence on the first mistake."""
+        """Parse and validate a run file. Raises `ConfigError` that describes the first error."""
         content = _parse_yaml(text, origin)
         if content is None:
             raise ConfigError(f"{origin} is empty: a run file names at least its run, as in `run: {{name: my-run}}`.")
@@ -227,9 +227,9 @@ class RunConfig(Section):
 
 
 def public_part(config: RunConfig) -> RunConfig:
-    """Return only a run's name and current sizes (see `at_step`), with defaults for everything else.
+    """Return a run's name and current sizes (see `at_step`), with defaults for all other keys.
 
-    Public keys are listed explicitly, so that a new key does not become public by accident.
+    Public keys are listed explicitly, so that no new key becomes public by accident.
     """
     return RunConfig(
         run=Run(name=config.run.name, language=config.run.language),
@@ -244,7 +244,7 @@ def public_part(config: RunConfig) -> RunConfig:
 def _parse_yaml(text: str, origin: str) -> Any:
     """Parse the YAML. Raises `ConfigError` if it is invalid or too long.
 
-    Aliases are rejected, because a few lines of them could expand to more data than fits in memory.
+    Aliases are rejected, because a few lines could expand to more data than fits in memory.
     """
     if len(text) > MAX_RUN_FILE_CHARS:
         raise ConfigError(f"{origin} has {len(text)} characters; a run file may have {MAX_RUN_FILE_CHARS}.")
@@ -254,13 +254,13 @@ def _parse_yaml(text: str, origin: str) -> Any:
             return loader.get_single_data()
         finally:
             loader.dispose()
-    except Exception as error:  # errors of yaml, and of its parsers of numbers, dates and nesting
+    except Exception as error:  # errors of yaml, and of its parsers for numbers, dates and nesting
         reason = " ".join(str(error).split())
         raise ConfigError(f"{origin} is not valid YAML: {reason:.300}.") from error
 
 
 class _Loader(yaml.SafeLoader):
-    """A safe loader that rejects aliases."""
+    """A safe YAML loader that rejects aliases."""
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
@@ -269,7 +269,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def _phase_mistake(config: RunConfig, phase: Phase) -> str | None:
-    """Return why the settings from `phase` on are not a valid run file; None if they are."""
+    """Return the error in the settings that apply from `phase` on, or None if they are valid."""
     effective = config.at_step(phase.from_step)
     try:
         RunConfig.model_validate(effective.model_copy(update={"phases": ()}).model_dump())

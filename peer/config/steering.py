@@ -1,7 +1,7 @@
-"""Steering of a live run by its operator: changes that the keeper's beacon sends to all peers.
+"""Changes that the operator makes to a live run, and that the keeper's beacon sends to all peers.
 
 The beacon contains current and planned settings, which every peer applies at the same step. A peer
-that misses a change is recognized by the sketch of its state, and downloads the keeper's.
+that misses a change is detected by its state sketch, and downloads the keeper's state.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from peer.config.training import Averaging
 
-MAX_CHANGES = 8  # maximum per beacon, including the change in force
+MAX_CHANGES = 8  # maximum number of changes per beacon, including the change in force
 MOST_SCALE = 1000.0
-LiveCompression = Literal["none", "float16", "8bit-blockwise"]  # available to a live run
+LiveCompression = Literal["none", "float16", "8bit-blockwise"]  # compressions that a live run can switch to
 LiveRank = Literal[0, 4, 8, 16, 32]
 COMPRESSIONS: tuple[LiveCompression, ...] = get_args(LiveCompression)
 RANKS: tuple[LiveRank, ...] = get_args(LiveRank)
@@ -23,12 +23,12 @@ _Step = Annotated[int, Field(ge=0, le=2**40)]
 
 
 class Change(BaseModel):
-    """The settings that apply from a step until the next change; complete, so that earlier changes are not needed."""
+    """The complete settings that apply from a step until the next change."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    from_step: _Step  # number of completed global steps from which the change applies
-    learning_rate_scale: Annotated[float, Field(gt=0, le=MOST_SCALE, allow_inf_nan=False)] = 1.0  # factor
+    from_step: _Step  # number of completed global steps at which the change takes effect
+    learning_rate_scale: Annotated[float, Field(gt=0, le=MOST_SCALE, allow_inf_nan=False)] = 1.0  # multiplier
     target_batch_size: Annotated[int, Field(ge=1, le=2**31)] | None = None  # None: as in the run file
     compression: LiveCompression | None = None  # None: as in the run file
     powersgd_rank: LiveRank | None = None  # None: as in the run file
@@ -36,7 +36,7 @@ class Change(BaseModel):
     def averaging(self, usual: Averaging) -> Averaging:
         """Return the run file's averaging settings with the gradient encoding in force.
 
-        Sparse gradients keep their encoding, and clipped gradients are always averaged whole.
+        Sparse gradients keep their encoding; clipped gradients are always averaged at full rank.
         """
         if usual.sends_sparse:
             return usual
@@ -46,11 +46,11 @@ class Change(BaseModel):
 
 
 class Steering(BaseModel):
-    """The operator's orders for future steps."""
+    """The operator's changes for current and future steps."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    changes: Annotated[tuple[Change, ...], Field(max_length=MAX_CHANGES, strict=False)] = ()  # ordered by `from_step`
+    changes: Annotated[tuple[Change, ...], Field(max_length=MAX_CHANGES, strict=False)] = ()  # sorted
     paused: bool = False
     last_step: _Step | None = None  # step after which the run ends; None: not set by the operator
 
@@ -65,6 +65,6 @@ class Steering(BaseModel):
 
 
 def in_force(changes: Sequence[Change], step: int) -> tuple[Change, ...]:
-    """Return the changes required in the beacon of `step`: the latest past one, and future ones."""
+    """Return the changes in the beacon of `step`: the latest one in force, and all future ones."""
     past = [change for change in changes if change.from_step <= step]
     return (*past[-1:], *(change for change in changes if change.from_step > step))[:MAX_CHANGES]

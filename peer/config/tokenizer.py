@@ -1,6 +1,6 @@
 """`tokenizer:` in a run file: the run's tokenizer, imported or trained.
 
-`normalizers` and `pre_tokenizers` are steps, each a name, or an object with `name` and parameters.
+`normalizers` and `pre_tokenizers` list steps, each a name, or an object with `name` and parameters.
 A preset is a named list of steps (`PRESETS`). `peer.data.tokenization.pipelines` builds them.
 """
 
@@ -32,7 +32,7 @@ class SimpleNormalizer(Section):
 
 
 class Strip(Section):
-    """Strip leading and trailing white space."""
+    """A normalizer that strips leading and trailing white space."""
 
     name: Literal["strip"]
     """Strip white space at the ends of the text."""
@@ -43,7 +43,7 @@ class Strip(Section):
 
 
 class Replace(Section):
-    """Replace each match of a pattern with `content`."""
+    """A normalizer that replaces each match of a pattern with `content`."""
 
     name: Literal["replace"]
     """Replace each match of a pattern."""
@@ -56,7 +56,7 @@ class Replace(Section):
 
 
 class Prepend(Section):
-    """Prepend a string to each text."""
+    """A normalizer that prepends a string to each text."""
 
     name: Literal["prepend"]
     """Prepend a string to each text."""
@@ -65,7 +65,7 @@ class Prepend(Section):
 
 
 class BertNormalizer(Section):
-    """BERT's normalizer: removes control characters, simplifies white space, separates Chinese characters."""
+    """BERT's normalizer of control characters, white space, Chinese text, accents and case."""
 
     name: Literal["bert"]
     """Apply BERT's normalizer."""
@@ -87,7 +87,7 @@ class SimplePreTokenizer(Section):
 
 
 class Metaspace(Section):
-    """Split before each space, which becomes `▁`."""
+    """A pre-tokenizer that splits before each space and replaces it with `▁`."""
 
     name: Literal["metaspace"]
     """Replace each space with `▁`, which begins a word."""
@@ -98,7 +98,7 @@ class Metaspace(Section):
 
 
 class ByteLevel(Section):
-    """Map every byte to a character of a special alphabet; split as GPT-2 does if `use_regex`."""
+    """A pre-tokenizer that maps bytes to printable characters; `use_regex` splits as in GPT-2."""
 
     name: Literal["byte-level"]
     """Apply GPT-2's step, which maps every byte to a character of a special alphabet."""
@@ -110,7 +110,7 @@ class ByteLevel(Section):
 
 
 class Digits(Section):
-    """Split numbers from other text, and digits from each other."""
+    """A pre-tokenizer that splits numbers from other text, and digits from each other."""
 
     name: Literal["digits"]
     """Split numbers from other text."""
@@ -119,7 +119,7 @@ class Digits(Section):
 
 
 class Punctuation(Section):
-    """Split the text at punctuation."""
+    """A pre-tokenizer that splits text at punctuation."""
 
     name: Literal["punctuation"]
     """Split the text at punctuation."""
@@ -128,7 +128,7 @@ class Punctuation(Section):
 
 
 class Split(Section):
-    """Split at each match of a pattern, or with `invert` at everything else."""
+    """A pre-tokenizer that splits at each match of a pattern, or with `invert` between matches."""
 
     name: Literal["split"]
     """Split the text at each match of a pattern."""
@@ -143,7 +143,7 @@ class Split(Section):
 
 
 class CharDelimiter(Section):
-    """Split at a character, which is dropped."""
+    """A pre-tokenizer that splits at a character and drops it."""
 
     name: Literal["char-delimiter"]
     """Split the text at a character, which is dropped."""
@@ -152,7 +152,7 @@ class CharDelimiter(Section):
 
 
 class FixedLength(Section):
-    """Split after every `length` characters."""
+    """A pre-tokenizer that splits after every `length` characters."""
 
     name: Literal["fixed-length"]
     """Split the text into pieces of a fixed length."""
@@ -180,7 +180,7 @@ PreTokenizer = Annotated[
 
 @dataclass(frozen=True)
 class Preset:
-    """A preset of the steps that clean and split text before a vocabulary is learned from it."""
+    """A preset of steps that clean and split text before a vocabulary is learned."""
 
     algorithm: Algorithm
     normalizers: tuple[Normalizer, ...]
@@ -192,9 +192,9 @@ NMT = SimpleNormalizer(name="nmt")  # removes control characters and normalizes 
 NFKC = SimpleNormalizer(name="nfkc")
 ONE_SPACE = Replace(name="replace", pattern=" {2,}", content=" ", regex=True)
 LOWERCASE = SimpleNormalizer(name="lowercase")
-# Unifies how keyboards and old fonts write the danda and the visarga, like sahajBERT's tokenizer.
+# Unifies spellings of the danda and the visarga by keyboards and old fonts, as in sahajBERT.
 BENGALI_MARKS = (
-    Replace(name="replace", pattern="\u09e4", content="।"),  # reserved for a danda in the Bengali block, never assigned
+    Replace(name="replace", pattern="\u09e4", content="।"),  # an unassigned code point, reserved for a danda
     Replace(name="replace", pattern="\u09e5", content="॥"),
     Replace(name="replace", pattern="|", content="।"),
     Replace(name="replace", pattern="\u09f7", content="।"),  # a currency sign that resembles a danda
@@ -219,9 +219,9 @@ PRESETS: Mapping[PresetName, Preset] = {
 
 
 class Tokenizer(Section):
-    """The run's tokenizer: imported from `path`, or trained once by `coordinator init` as a preset says.
+    """The run's tokenizer: imported from `path`, or trained by `coordinator init` from a preset.
 
-    None leaves a choice to the preset.
+    A key that is None has the preset's value.
     """
 
     path: str | None = None
@@ -271,12 +271,12 @@ class Tokenizer(Section):
 
     @property
     def chosen_algorithm(self) -> Algorithm:
-        """The given algorithm or the preset's own."""
+        """The configured algorithm, or the preset's."""
         return self.algorithm or PRESETS[self.preset].algorithm
 
     @property
     def chosen_normalizers(self) -> tuple[Normalizer, ...]:
-        """The given steps, or the preset's with or without lowercasing, as configured."""
+        """The configured normalizers, or the preset's with the configured lowercasing."""
         if self.normalizers is not None:
             return self.normalizers
         steps = PRESETS[self.preset].normalizers
@@ -287,7 +287,7 @@ class Tokenizer(Section):
 
     @property
     def chosen_pre_tokenizers(self) -> tuple[PreTokenizer, ...]:
-        """The given steps, or the preset's, plus a mark of words if the algorithm has none."""
+        """The configured pre-tokenizers, or the preset's, plus `Metaspace` if Unigram needs it."""
         if self.pre_tokenizers is not None:
             return self.pre_tokenizers
         steps = PRESETS[self.preset].pre_tokenizers

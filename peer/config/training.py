@@ -1,7 +1,7 @@
 """`optimizer:`, `schedule:`, `averaging:` and `phases:` in a run file: the swarm's steps and their changes.
 
-BERTIN (de la Rosa et al. 2022, arXiv 2207.06814) trained mostly on 128 tokens and at last on 512,
-with a fresh optimizer and a short warm-up: two phases. `RunConfig.at_step` applies them.
+BERTIN (de la Rosa et al. 2022, arXiv 2207.06814) was trained in two phases: most steps on 128
+tokens, the last on 512 with a fresh optimizer and a short warm-up. See `RunConfig.at_step`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from peer.config.base import Fraction, Positive, PositiveFloat, Section, WholeNu
 from peer.config.data import Source
 
 Compression = Literal["float16", "8bit-blockwise", "none", "topk-2bit"]
-CODE_BEFORE_CHOICE: Compression = "8bit-blockwise"  # for `auto`, until the keeper knows bandwidths and chooses
+CODE_BEFORE_CHOICE: Compression = "8bit-blockwise"  # for `auto`, until the keeper has measured bandwidths
 Shape = Literal["linear", "cosine", "warmup_stable_decay"]
 
 
@@ -117,17 +117,17 @@ class Averaging(Section):
 
     @property
     def wire_format(self) -> Compression:
-        """The format of averaged values; with `auto`, the one used before the keeper's first choice."""
+        """The format of averaged values; for `auto`, used until the keeper's first choice."""
         return CODE_BEFORE_CHOICE if self.compression == "auto" else self.compression
 
     @property
     def sends_sparse(self) -> bool:
-        """Whether senders send few of their values, and keep the rest for later steps."""
+        """Whether peers send sparse gradients, and keep the remaining values for later steps."""
         return self.compression == "topk-2bit"
 
     @property
     def code(self) -> tuple[Compression, int]:
-        """The compression and PowerSGD rank; only peers with equal values average with each other."""
+        """The compression and the PowerSGD rank; only peers that agree on both average together."""
         return self.wire_format, self.powersgd_rank
 
     def with_code(self, code: tuple[Compression, int]) -> Averaging:
@@ -201,7 +201,7 @@ class Averaging(Section):
 
 
 class Phase(Section):
-    """Settings that change after `from_step` completed global steps; settings left out do not change."""
+    """Settings that change after `from_step` completed global steps; others stay the same."""
 
     from_step: Positive
     """Number of completed global steps at which the phase begins."""
@@ -230,12 +230,12 @@ class Phase(Section):
 
     @property
     def begins_schedule(self) -> bool:
-        """Return whether the learning rate restarts at `from_step`; else the earlier schedule applies."""
+        """Return whether the learning rate restarts at `from_step`, rather than continuing."""
         return any(key is not None for key in (self.warmup_steps, self.total_steps, self.schedule, self.decay_steps))
 
     @property
     def changes(self) -> dict[str, dict[str, Any]]:
-        """The run file's keys that the phase sets, by section."""
+        """The run file keys that the phase sets, by section."""
         warmup_steps = (self.warmup_steps or 0) if self.begins_schedule else None
         settings: dict[str, dict[str, Any]] = {
             "objective": {"mask_probability": self.mask_probability},
@@ -258,5 +258,5 @@ class Phase(Section):
             for section, keys in settings.items()
         }
         if self.schedule is not None:
-            changes["schedule"]["decay_steps"] = self.decay_steps  # not inherited by another shape
+            changes["schedule"]["decay_steps"] = self.decay_steps  # a new schedule does not inherit `decay_steps`
         return changes

@@ -1,4 +1,4 @@
-"""Checks of a run's sources for access beyond the public web, and for changes during the run.
+"""Checks of a run's sources for access beyond the public web and for changes during the run.
 
 A run file is written by the operator, but its sources are opened on every volunteer's machine.
 Files on that machine and its local network are accessible to a run only if their owner allows it
@@ -29,7 +29,7 @@ _PRIVATE_NAMES = (".local", ".localhost", ".internal", ".intranet", ".lan", ".ho
 
 @dataclass(frozen=True)
 class Allowed:
-    """The places besides the public web that a machine's owner allows runs to read."""
+    """The access beyond the public web that a machine's owner grants to runs."""
 
     folders: tuple[Path, ...] = ()
     private_network: bool = False
@@ -61,7 +61,7 @@ def local_paths(config: RunConfig) -> Iterator[str]:
 
 
 def hosts(config: RunConfig) -> Iterator[tuple[str, str]]:
-    """Yield address and host of everything downloaded from a host that the run file itself names."""
+    """Yield the address and the host of each download from a host named in the run file."""
     for source in config.all_sources:
         model = None if source.sampling is None else source.sampling.scorer.model
         endpoint = source.storage_options.get("endpoint_url")
@@ -80,7 +80,7 @@ def host_of(address: str) -> str:
 
 
 def is_private(host: str) -> bool:
-    """Return whether a host is local or in a private network, judged by name or number without a look-up."""
+    """Return whether a host is local or in a private network, without a DNS lookup."""
     number = _number(host)
     if number is not None:
         return not_public(number)
@@ -98,7 +98,7 @@ def _number(host: str) -> IPv4Address | IPv6Address | None:
         return ip_address(host.partition("%")[0])
     except ValueError:
         pass
-    try:  # systems also accept forms such as 127.1 or 0x7f000001
+    try:  # systems also accept address forms such as 127.1 or 0x7f000001
         return IPv4Address(socket.inet_aton(host)) if re.fullmatch(r"[0-9a-fxA-FX.]+", host) else None
     except OSError:
         return None
@@ -110,7 +110,7 @@ def _is_repository(source: Source, path: str) -> bool:
 
 
 def _is_within(path: str, folders: tuple[Path, ...]) -> bool:
-    """Return whether all files matched by a path or pattern are in one of the folders, links resolved."""
+    """Return whether all files that match a pattern are in one of the folders, links resolved."""
     parts = Path(os.path.expanduser(path)).parts  # noqa: PTH111 - like fsspec, also for unknown users
     plain = next((number for number, part in enumerate(parts) if has_magic(part)), len(parts))
     if ".." in parts[plain:]:

@@ -35,7 +35,7 @@ ORDER_DOCUMENTS, MOST_SINGLE = 500, 0.1  # sample size, and share of single sent
 def prepare_tokenizer(config: RunConfig, out_dir: Path) -> None:
     """Create the run's tokenizer folder, by import or by training on the run's documents.
 
-    Raises `ConfigError` if it lacks a token that the run's objective or model family needs.
+    Raises `ConfigError` if the tokenizer lacks a token that the objective or model family needs.
     """
     if config.tokenizer.path is not None:
         import_tokenizer(config, Path(config.tokenizer.path), out_dir)
@@ -62,20 +62,20 @@ def training_sample(config: RunConfig) -> Iterator[str]:
 
 def order_sample(config: RunConfig) -> list[str]:
     """Return a sample of each source for `single_sentences`; empty if the objective has no sentence order."""
-    known = all(source.kind == "builtin" for source in config.data.sources)  # built-in documents are long
+    known = all(source.kind == "builtin" for source in config.data.sources)  # built-in ones have many sentences
     return [] if known or config.objective.name != "mlm+sop" else list(sample_documents(config, ORDER_DOCUMENTS))
 
 
 @dataclass(frozen=True)
 class SingleSentences:
-    """The share of a sample's documents that are one sentence and teach no sentence order."""
+    """The share of documents that are a single sentence and so teach no sentence order."""
 
     share: float
     documents: int  # number of documents in the sample
 
     @property
     def found(self) -> str:
-        """The finding as a sentence."""
+        """The result as a sentence."""
         return (
             f"{100 * self.share:.0f} % of {self.documents:,} documents are one sentence; they take no part in the "
             "sentence-order loss."

@@ -1,14 +1,14 @@
 """A faster forward pass for transformers' `AlbertForPreTraining`, and linear layers with oneDNN.
 
 The module and its checkpoints are transformers'. The forward pass computes the same function for a
-training batch. Query, key and value are one product, GELU is fused, and attention has no mask if
-nothing is padded. After the last layer's attention, only the positions needed for a loss are
-computed (those with labels, and [CLS]). `peer.models.build` lists ALBERT among the families.
+training batch. Query, key and value are one matrix product, GELU is fused, and attention has no
+mask without padding. After the last layer's attention, only the positions needed for a loss are
+computed (labelled ones and [CLS]). `peer.models.build` lists ALBERT among the families.
 
-PyTorch uses MKL for float32 products, which does not use AMD processors' AVX-512 units. oneDNN,
-also part of PyTorch, is about twice as fast there at the same precision. It is called through an
-operator of PyTorch's compiler; accelerators, and builds without the operator, use the ordinary
-`linear`. Other families' linear layers can use oneDNN too (`use_onednn`).
+PyTorch multiplies float32 matrices with MKL, which does not use AMD processors' AVX-512 units. On
+these processors oneDNN, also part of PyTorch, is about twice as fast at the same precision. oneDNN
+is called through an operator of PyTorch's compiler; accelerators, and builds without the operator,
+use the ordinary `linear`. Other families' linear layers can use oneDNN too (`use_onednn`).
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ def encode(model: AlbertForPreTraining, batch: Batch, wanted: Tensor) -> Tensor:
 
 
 def compile_layers(model: AlbertForPreTraining, compiler: str | None) -> None:
-    """Compile the layers that `encode` uses with this backend of torch.compile; with None, do not compile."""
+    """Compile the layers that `encode` uses with a torch.compile backend; with None, undo it."""
     compiled = None if compiler is None else torch.compile(_SharedLayer.forward, backend=compiler)
     model.albert.encoder.compiled_forward = compiled  # type: ignore[assignment]
 
 
 @dataclass(frozen=True)
 class _SharedLayer:
-    """A layer with concatenated query, key and value weights, built once per batch for all its uses.
+    """A shared layer with concatenated query, key and value weights, built once per batch.
 
     The key's bias is detached: it adds the same value to all scores of a row, which softmax
     ignores. Its computed gradient would be rounding noise, which LAMB's normalization would turn
@@ -140,7 +140,7 @@ def onednn_available() -> bool:
 
 def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return inputs (n, k) @ weight.T (m, k) + bias (m,) -> (n, m), with oneDNN if possible."""
-    if torch.compiler.is_compiling():  # Inductor does not support oneDNN's operator with changing weights
+    if torch.compiler.is_compiling():  # Inductor cannot compile oneDNN's operator with changing weights
         return functional.linear(inputs, weight, bias)
     suits = inputs.device.type == "cpu" and inputs.dtype == torch.float32 and inputs.shape[0] > 0
     if not (suits and onednn_available()) or torch.is_autocast_enabled("cpu"):

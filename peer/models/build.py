@@ -1,16 +1,16 @@
 """Construction of a run's model, its evaluation mode, and its description in checkpoints.
 
 `FAMILIES` defines each model family's transformers configuration and its functions for a training
-batch. Every family is a transformers module, run in two parts, `encode` and `token_logits`. The
-head, expensive with a large vocabulary, is thus computed only at positions with a label. ALBERT has
+batch. Every family is a transformers module, run in two parts, `encode` and `token_logits`, so that
+the head, expensive with a large vocabulary, is computed only at positions with a label. ALBERT has
 faster functions in `peer.models.albert`. `peer.models.objectives` calls these functions.
 
-Some parameters have a gradient of zero by construction. In floating point it is rounding noise,
-which LAMB would turn into steps of the usual length. Peers would not diverge, because averages are
-identical on all of them. But the steps would be random, grow during the run and affect the norms by
-which LAMB scales its steps. Such parameters are therefore frozen. The most important one is the
-bias of attention's keys, which adds the same value to all scores of a row and is ignored by
-softmax. If positions are scored against keys (DeBERTa's p2c), that bias has an effect and is
+Some parameters have a gradient of zero by construction. In floating point this gradient is rounding
+noise, which LAMB would turn into steps of the usual length. Peers would not diverge, because all
+peers get identical averages, but the steps would be random, grow during the run and affect the
+norms by which LAMB scales steps. Such parameters are therefore frozen. The most important one is the
+bias of attention's keys, which adds the same value to all scores of a row and is cancelled by
+softmax. If positions are scored against keys (DeBERTa's p2c), the bias has an effect and is
 trained.
 """
 
@@ -55,7 +55,7 @@ def encode(model: Any, batch: Batch, wanted: Tensor, **more: Any) -> Tensor:
 
 
 def compile_layers(model: Any, compiler: str | None) -> None:
-    """Compile transformers' layers with this backend at their next call; with None, run them uncompiled."""
+    """Compile transformers' layers with this backend on their next call; with None, undo it."""
     for module in model.base_model.modules():
         if isinstance(module, nn.ModuleList) and len(module) == model.config.num_hidden_layers:
             for layer in module:
@@ -74,13 +74,13 @@ class Family:
     encode: Callable[[Any, Batch, Tensor], Tensor] = encode
     order_logits: Callable[[Any, Tensor], Tensor] | None = None  # hidden of [CLS] (b, hidden) -> (b, 2)
     untrained: Callable[[Model], tuple[str, ...]] = lambda _: ()  # name patterns of frozen parameters
-    prepare: Callable[[Any], None] = use_onednn  # applied to the new module
-    compile_layers: Callable[[Any, str | None], None] = compile_layers  # with None: run uncompiled
+    prepare: Callable[[Any], None] = use_onednn  # called with the new module
+    compile_layers: Callable[[Any, str | None], None] = compile_layers  # None: do not compile
     own_checkpointing: bool = False  # `encode` itself reads the encoder's `gradient_checkpointing`
 
 
 def _sizes(model: Model, special: SpecialIds) -> dict[str, Any]:
-    """Return the settings whose names are the same in most families."""
+    """Return the settings that have the same names in most families."""
     return {
         "hidden_size": model.hidden_size,
         "num_hidden_layers": model.num_hidden_layers,
@@ -96,7 +96,7 @@ def _sizes(model: Model, special: SpecialIds) -> dict[str, Any]:
 
 
 def _padding(special: SpecialIds) -> int | None:
-    """Return the padding token's id; None if it is also the separator, whose embedding is trained."""
+    """Return the padding token's id, or None if it is also the separator, which must be trained."""
     return None if special.pad == special.sep else special.pad
 
 
@@ -118,7 +118,7 @@ def _roberta(model: Model, special: SpecialIds) -> Settings:
     own = {
         "type_vocab_size": 1,
         "layer_norm_eps": 1e-5,
-        # Positions start after the padding id; lower ones are never used.
+        # Positions start after the padding id; lower positions are never used.
         "max_position_embeddings": model.max_position_embeddings + special.pad + 1,
         "bos_token_id": special.cls,
         "eos_token_id": special.sep,
@@ -131,19 +131,19 @@ def _electra(model: Model, special: SpecialIds) -> Settings:
 
 
 def _deberta(model: Model, special: SpecialIds) -> Settings:
-    """Return the settings of the authors' base model; transformers' defaults describe a BERT."""
+    """Return the settings of DeBERTa's base model; transformers' defaults are those of BERT."""
     own = {"relative_attention": True, "position_biased_input": False, "pos_att_type": ["c2p", "p2c"]}
     return _sizes(model, special) | own | model.options
 
 
 def _deberta_v2(model: Model, special: SpecialIds) -> Settings:
-    """Return the settings of the authors' DeBERTa-v3 base."""
+    """Return the settings of the original DeBERTa-v3 base model."""
     own = {"position_buckets": 256, "share_att_key": True, "norm_rel_ebd": "layer_norm"}
     return _deberta(model, special) | own | model.options
 
 
 def _modernbert(model: Model, special: SpecialIds) -> Settings:
-    """Return the settings of the authors' base model, whose only bias is the vocabulary's."""
+    """Return the settings of ModernBERT's base model, whose only bias is in the output layer."""
     sizes = _sizes(model, special)
     dropout = sizes.pop("hidden_dropout_prob")
     own = {
@@ -159,7 +159,7 @@ def _modernbert(model: Model, special: SpecialIds) -> Settings:
 
 def _reformer(model: Model, special: SpecialIds) -> Settings:
     sizes = _sizes(model, special)
-    del sizes["attention_probs_dropout_prob"]  # Reformer has one such rate per kind of attention
+    del sizes["attention_probs_dropout_prob"]  # Reformer has one dropout rate per kind of attention
     own = {"feed_forward_size": sizes.pop("intermediate_size"), "eos_token_id": special.sep}
     return sizes | own | reformer_settings(model)
 
@@ -182,17 +182,17 @@ def _gpt2(model: Model, special: SpecialIds) -> Settings:
 
 
 def _untrained_in_deberta_v2(model: Model) -> tuple[str, ...]:
-    """Return the parameters whose gradient is noise; with p2c (positions scored against keys) these are fewer."""
+    """Return the parameters with a noise gradient, fewer with p2c (positions scored against keys)."""
     relative = model.options.get("relative_attention", True)
     scores = model.options.get("pos_att_type", ["c2p", "p2c"])
     untrained = ["*.pos_key_proj.bias"]
     if not (relative and isinstance(scores, list) and "p2c" in scores):
         untrained += ["*.self.key_proj.bias", "deberta.encoder.LayerNorm.bias"]
-    return (*untrained, *([] if relative else ["deberta.encoder.LayerNorm.weight"]))  # relative positions only
+    return (*untrained, *([] if relative else ["deberta.encoder.LayerNorm.weight"]))  # normalizes relative positions
 
 
 def _prepare_gpt2(model: Any) -> None:
-    """Zero the gradient of the key's bias, the middle third of the joint bias."""
+    """Zero the gradient of the key bias, the middle third of the joint bias."""
     use_onednn(model)
 
     def without_key(gradient: Tensor) -> Tensor:
@@ -206,8 +206,8 @@ def _prepare_gpt2(model: Any) -> None:
 def _prepare_deberta(model: Any) -> None:
     """Enable attention in half precision, by casting queries to autocast's dtype.
 
-    transformers masks scores with the smallest number of the queries' dtype. Queries become float32
-    by their bias, and float32's smallest number overflows in half precision.
+    transformers masks scores with the lowest value of the queries' dtype. A float32 bias turns the
+    queries into float32, whose lowest value overflows in half precision.
     """
     use_onednn(model)
     for module in model.modules():
@@ -290,7 +290,7 @@ FAMILIES: Mapping[str, Family] = {
         settings=_reformer,
         token_logits=lambda model, hidden: model.lm_head.decoder(hidden),
         encode=partial(encode, use_cache=False),
-        untrained=lambda _: ("lm_head.bias",),  # transformers' head does not use it
+        untrained=lambda _: ("lm_head.bias",),  # transformers' head does not use this bias
     ),
     "gpt2": Family(
         model="GPT2LMHeadModel",
@@ -314,8 +314,8 @@ REPLACED_TOKENS = Family(
 def build_model(config: RunConfig, vocab_size: int, special: SpecialIds) -> PreTrainedModel:
     """Build the run's model in training mode, with initial weights from the run's seed.
 
-    The weights are equal on every machine. Weights that the objective does not use are frozen, to
-    protect them from weight decay. Raises `ConfigError` if transformers rejects the configuration.
+    The weights are equal on every machine. Weights that the objective does not use are frozen, so
+    they do not decay. Raises `ConfigError` if transformers rejects the configuration.
     """
     replaced = config.objective.name == "rtd"
     family = REPLACED_TOKENS if replaced else FAMILIES[config.model.architecture]
@@ -332,7 +332,7 @@ def build_model(config: RunConfig, vocab_size: int, special: SpecialIds) -> PreT
                 model: PreTrainedModel = ReplacedTokens(settings_of(config.model), generator)
             else:
                 model = kind(settings_of(config.model))
-    except Exception as error:  # transformers raises many types for invalid sizes
+    except Exception as error:  # transformers raises errors of many types for invalid sizes
         reason = " ".join(str(error).split()).rstrip(".")
         raise ConfigError(f"This `model` cannot be built as a `{config.model.architecture}`: {reason:.300}.") from error
     _freeze(model, (*family.untrained(config.model), *_unused_heads(config)))
@@ -343,7 +343,7 @@ def build_model(config: RunConfig, vocab_size: int, special: SpecialIds) -> PreT
 
 
 def copy_model(model: PreTrainedModel) -> PreTrainedModel:
-    """Copy a model for training; reapplies the family's `prepare`, because hooks are not copied."""
+    """Copy a model for training; reapply the family's `prepare`, as hooks are not copied."""
     copied = deepcopy(model)
     family_of(model).prepare(copied)
     return copied
@@ -355,7 +355,7 @@ def family_of(model: PreTrainedModel) -> Family:
 
 
 def checkpoint_config(model: PreTrainedModel) -> dict[str, Any]:
-    """Return the `config.json` with which transformers rebuilds this model."""
+    """Return the content of `config.json`, from which transformers rebuilds this model."""
     content = model.config.to_dict() | {"architectures": [family_of(model).model]}
     return content | ({"hash_seed": HASH_SEED} if _hashing(model) else {})
 
@@ -363,16 +363,16 @@ def checkpoint_config(model: PreTrainedModel) -> dict[str, Any]:
 def save_memory(model: PreTrainedModel) -> bool:
     """Enable gradient checkpointing (Chen et al. 2016, arXiv 1604.06174).
 
-    Activations are then recomputed instead of stored. Returns False if it is already enabled, or
-    not supported by transformers for this family.
+    Activations are then recomputed instead of stored. Returns False if checkpointing is already
+    enabled, or if transformers does not support it for this family.
     """
     if _saves_memory(model):
         return False
     if family_of(model).own_checkpointing:
         model.base_model.get_submodule("encoder").gradient_checkpointing = True  # type: ignore[assignment]
     elif model.supports_gradient_checkpointing:
-        # The old name is deprecated in transformers 5.23 but the only one in 5.20, the last for
-        # Python 3.10.
+        # This name is deprecated in transformers 5.23, but is the only one in 5.20, the last version
+        # for Python 3.10.
         enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
         enable({"use_reentrant": False})
     return _saves_memory(model)
@@ -400,7 +400,7 @@ def evaluating(model: PreTrainedModel) -> Iterator[None]:
 
 
 def _hashing(model: PreTrainedModel) -> list[Any]:
-    """Return Reformer's layers with random hashing, which changes in each training pass."""
+    """Return Reformer's layers with random hashing, which differs in each training pass."""
     return [module for module in model.modules() if hasattr(module, "hash_seed")]
 
 

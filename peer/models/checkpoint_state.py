@@ -1,7 +1,7 @@
 """Loading of a checkpoint's weights and optimizer state by a resuming keeper or a joining peer.
 
-`model.safetensors` contains the weights that transformers loads. Weights that a run trains in
-addition are in `optimizer.safetensors`, as "<parameter>/value".
+`model.safetensors` contains the weights that transformers loads. Additional weights that a run
+trains are in `optimizer.safetensors`, as "<parameter>/value".
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from auth.errors import StorageError
 from peer.models.replaced_tokens import ReplacedTokens
 
 WEIGHTS, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
-VALUE = "value"  # a parameter's own value, next to its statistics
+VALUE = "value"  # key suffix of a parameter's value, stored next to its statistics
 
 
 def restore_optimizer(model: torch.nn.Module, optimizer: torch.optim.Optimizer, path: Path) -> None:
-    """Copy a checkpoint's statistics into the optimizer. Raises `StorageError` if they do not fit."""
+    """Copy a checkpoint's statistics into the optimizer. Raises `StorageError` on a mismatch."""
     stored = _load(path / OPTIMIZER)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     for parameter, state in optimizer.state.items():
@@ -33,7 +33,7 @@ def restore_optimizer(model: torch.nn.Module, optimizer: torch.optim.Optimizer, 
 
 
 def restore_model(model: torch.nn.Module, path: Path) -> None:
-    """Copy a checkpoint's weights into the model. Raises `StorageError` if they do not fit."""
+    """Copy a checkpoint's weights into the model. Raises `StorageError` on a mismatch."""
     stored = _load(path / WEIGHTS)
     if isinstance(model, ReplacedTokens):
         others = _load(path / OPTIMIZER)
@@ -42,7 +42,7 @@ def restore_model(model: torch.nn.Module, path: Path) -> None:
         stored = model.joined(stored, values)
     try:
         result = model.load_state_dict(stored, strict=False)
-    except RuntimeError as error:  # torch raises it for different shapes
+    except RuntimeError as error:  # raised by torch if shapes differ
         raise StorageError(f"The weights in {path} are not those of this run's model.") from error
     tied = {name for name, tensor in model.state_dict(keep_vars=True).items() if _is_tied(model, name, tensor)}
     if result.unexpected_keys or set(result.missing_keys) - tied:

@@ -1,10 +1,10 @@
 """Evaluation of a model on held-out text: losses and accuracies, summed over microbatches.
 
 The samples are drawn once per run from held-out documents, and stored on disk. All checkpoints of a
-run are evaluated on the same samples with the same masks, even after a restart or if its sources
-have grown. Each sequence length that occurs in its phases has its own set.
+run are evaluated on the same samples with the same masks, even after a restart or if the run's
+sources have grown. Each sequence length of the run's phases has its own set.
 
-The forward pass is that of training (`peer.models.objectives`). The coordinator's validator
+Evaluation uses the forward pass of training (`peer.models.objectives`). The coordinator's validator
 evaluates each checkpoint. `unigram_loss` is the loss of predicting tokens by frequency alone; a
 model that has learned anything has a lower loss.
 """
@@ -40,9 +40,9 @@ from peer.models.build import evaluating, family_of
 from peer.models.objectives import label_rows, logits_at_once, replace_tokens
 from peer.models.replaced_tokens import ReplacedTokens, detection_loss
 
-TOKENS_AT_ONCE = 4096  # tokens per forward pass, to fit in memory next to the keeper
+TOKENS_AT_ONCE = 4096  # tokens per forward pass, to fit in memory beside the keeper
 logger = logging.getLogger(__name__)
-MAX_DOCUMENTS_READ = 500_000  # limit for a huge corpus, which would take minutes and gigabytes
+MAX_DOCUMENTS_READ = 500_000  # limit for huge corpora, which would take minutes and gigabytes
 DRAWING_DEVICE = 0  # device number that determines the order of documents
 FORMAT = "1"
 SMALL_TYPES = {
@@ -57,16 +57,16 @@ SMALL_TYPES = {
 
 @dataclass(frozen=True)
 class HeldOutMetrics:
-    """Means over all samples; the perplexity is the exponential of `mlm_loss`."""
+    """Metrics averaged over all samples; the perplexity is the exponential of `mlm_loss`."""
 
     samples: int
     predicted_tokens: int
-    mlm_loss: float  # mean over positions with a label: masked ones, or all with a next token
-    accuracy: float  # fraction of these positions with a correct most likely token
+    mlm_loss: float  # mean over labelled positions: masked tokens, or all with a next token
+    accuracy: float  # fraction of labelled positions with a correct prediction
     sop_loss: float | None  # None without a sentence-order objective
     sop_accuracy: float | None  # None without a sentence-order objective
-    # These three are None unless the objective is replaced token detection.
-    detection_loss: float | None = None  # without the loss's weight in the objective
+    # Metrics of replaced token detection; None for other objectives.
+    detection_loss: float | None = None  # not multiplied by the loss's weight
     detection_accuracy: float | None = None  # fraction of all tokens classified correctly
     detection_f1: float | None = None  # harmonic mean of precision and recall for replaced tokens
 
@@ -122,7 +122,7 @@ def evaluate(
 
 
 def summed(model: PreTrainedModel, batch: Batch) -> Sums:
-    """Return one microbatch's sums; the caller disables gradients."""
+    """Return one microbatch's sums; the caller must disable gradients."""
     family = family_of(model)
     firsts = 0 if batch.sop_labels is None else batch.samples
     wanted, labels = label_rows(batch, firsts)
@@ -141,7 +141,7 @@ def summed(model: PreTrainedModel, batch: Batch) -> Sums:
 
 
 def _detected(model: ReplacedTokens, batch: Batch, hidden: Tensor) -> Sums:
-    """Replace tokens with the generator, and detect them with the discriminator; expects no padding."""
+    """Replace tokens with the generator and classify all tokens; the batch must have no padding."""
     input_ids, replaced = replace_tokens(model, batch, hidden)
     logits = model.detection_logits(input_ids, batch)  # (b, l)
     called = logits > 0
@@ -156,7 +156,7 @@ def _detected(model: ReplacedTokens, batch: Batch, hidden: Tensor) -> Sums:
 
 
 def _loss_and_hits(logits: Tensor, labels: Tensor) -> tuple[float, int]:
-    """Return the summed cross entropy of logits (n, classes) and labels (n,), and the correct predictions."""
+    """Return the summed cross entropy and the number of correct predictions, for (n, classes)."""
     loss = functional.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
     return float(loss), int((logits.argmax(-1) == labels).sum())
 
@@ -164,8 +164,8 @@ def _loss_and_hits(logits: Tensor, labels: Tensor) -> tuple[float, int]:
 def unigram_loss(samples: Batch, vocab_size: int, special: SpecialIds) -> float:
     """Return the loss, in nats per token, of predicting tokens by their frequencies plus one.
 
-    The frequencies, without special tokens, are those of the evaluated samples themselves; those of
-    other text would give a slightly higher loss.
+    The frequencies, without special tokens, come from the evaluated samples themselves; frequencies
+    from other text would give a slightly higher loss.
     """
     counts = torch.bincount(samples.input_ids.flatten(), minlength=vocab_size).double()
     counts += torch.bincount(samples.labels, minlength=vocab_size)
@@ -185,13 +185,13 @@ class ValidationSet:
 
 
 class HeldOutDocuments:
-    """The distinct held-out documents in a fixed order, up to a limit of documents read."""
+    """The distinct held-out documents in a fixed order, from a limited number of documents."""
 
     def __init__(self, documents: MixedDocuments, share: float, limit: int = MAX_DOCUMENTS_READ) -> None:
         self._documents, self._limit = documents, limit
         self._held_out = PartFilter("validation", share)
         self._hashes: set[int] = set()
-        self.read = 0  # number of documents read, including other parts
+        self.read = 0  # number of documents read, including training documents
 
     @property
     def found(self) -> int:
@@ -231,7 +231,7 @@ def open_validation_set(config: RunConfig, tokenizer_dir: Path, directory: Path)
 
 
 def draw_samples(config: RunConfig, tokenizer_dir: Path, limit: int = MAX_DOCUMENTS_READ) -> Batch | None:
-    """Draw the configured number of labelled samples, or fewer if the documents end; None if there are none."""
+    """Draw labelled samples, at most the configured number; return None if there are none."""
     wanted = config.data.validation.samples
     maker = SampleMaker(config, tokenizer_dir, np.random.default_rng((config.run.seed, DRAWING_DEVICE)))
     samples = None
@@ -251,7 +251,7 @@ def draw_samples(config: RunConfig, tokenizer_dir: Path, limit: int = MAX_DOCUME
 
 
 def _chunks(documents: Iterable[str]) -> Iterator[list[str]]:
-    """Yield groups of documents large enough to pack well, without reading ahead."""
+    """Yield groups of documents that are large enough to pack well, without prefetching."""
     remaining = iter(documents)
     for first in remaining:
         chunk, characters = [], 0
@@ -285,7 +285,7 @@ def _digest(tensors: dict[str, torch.Tensor]) -> str:
 
 
 def _load(path: Path, key: str) -> ValidationSet | None:
-    """Load the saved set; None if it is missing, damaged, or belongs to another run file."""
+    """Load the saved set, or return None if it is missing, damaged, or from another run file."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}

@@ -1,6 +1,6 @@
-"""Training objectives: masked tokens or next tokens.
+"""Training objectives: prediction of masked tokens or of next tokens.
 
-ALBERT also learns the order of segments; ELECTRA's discriminator detects replaced tokens.
+ALBERT also predicts the order of segments; ELECTRA's discriminator detects replaced tokens.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from peer.data.batching.batches import Batch
 
 ROWS = 64  # multiple to which numbers of rows are rounded up
-MAX_LOGITS = 1 << 26  # most logits in memory at once (256 MiB); more are computed in parts
+MAX_LOGITS = 1 << 26  # maximum logits in memory at once (256 MiB); more are computed in parts
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,13 @@ class Losses:
     """The losses of a batch as scalar tensors; `total` has the autograd graph."""
 
     total: Tensor
-    mlm: Tensor  # mean over positions with a label: masked ones, or all with a next token
+    mlm: Tensor  # mean over labelled positions: masked tokens, or all with a next token
     sop: Tensor | None  # sum over the samples with an order label, divided by all samples
-    detection: Tensor | None = None  # for replaced tokens: mean over all tokens, times the objective's weight
+    detection: Tensor | None = None  # mean over all tokens, times the objective's weight
 
     @property
     def by_sample(self) -> Tensor | None:
-        """Return the component of the total that is a mean over samples; None if there is none."""
+        """Return the component of the total that is a mean over samples, or None."""
         return self.detection if self.sop is None else self.sop
 
 
@@ -47,7 +47,7 @@ def compute_losses(model: PreTrainedModel, batch: Batch, config: RunConfig) -> L
     """Return the losses, equal to transformers' for the same batch and labels.
 
     A batch without labels has a loss of 0 (NaN in transformers). A sample without an order label
-    adds 0 to the order loss and is counted in its mean, so the size of microbatches has no effect.
+    counts as 0 in the mean order loss, so the size of microbatches has no effect.
     """
     if config.objective.name == "mlm+sop" and batch.sop_labels is None:
         raise ValueError("the objective `mlm+sop` needs batches with `sop_labels`")
@@ -70,9 +70,9 @@ def compute_losses(model: PreTrainedModel, batch: Batch, config: RunConfig) -> L
 
 
 def replace_tokens(model: ReplacedTokens, batch: Batch, hidden: Tensor) -> tuple[Tensor, Tensor]:
-    """Draw replacements from the generator's output at the masked places, (m + padding, hidden).
+    """Sample replacements from the generator's output at masked positions, (m + padding, hidden).
 
-    Returns the tensors of `put_in_place`.
+    Returns the same tensors as `put_in_place`.
     """
     if batch.draws is None:
         raise ValueError("the objective `rtd` needs batches with `draws`")
@@ -84,8 +84,8 @@ def replace_tokens(model: ReplacedTokens, batch: Batch, hidden: Tensor) -> tuple
 def label_rows(batch: Batch, firsts: int) -> tuple[Tensor, Tensor]:
     """Return the rows of hidden states to compute, (firsts + m + padding,), and the labels.
 
-    The rows are those of [CLS], then of the labels. Their number is padded to a multiple of `ROWS`,
-    because oneDNN compiles and caches code for each shape.
+    The rows of [CLS] come first, then the rows of the labels. Their number is padded to a multiple
+    of `ROWS`, because oneDNN compiles and caches code for each shape.
     """
     padding = -(firsts + len(batch.label_positions)) % ROWS
     first = torch.arange(firsts, device=batch.label_positions.device) * batch.input_ids.shape[1]
@@ -94,7 +94,7 @@ def label_rows(batch: Batch, firsts: int) -> tuple[Tensor, Tensor]:
 
 
 def logits_at_once(model: PreTrainedModel) -> int:
-    """Return the number of rows of vocabulary logits that may be in memory at once."""
+    """Return the maximum number of rows of vocabulary logits in memory at once."""
     vocabulary: int = model.config.vocab_size
     return max(1, MAX_LOGITS // vocabulary // ROWS) * ROWS
 
@@ -102,7 +102,7 @@ def logits_at_once(model: PreTrainedModel) -> int:
 def summed_cross_entropy(
     to_logits: Callable[[Tensor], Tensor], hidden: Tensor, labels: Tensor, rows_at_once: int
 ) -> Tensor:
-    """Return the cross entropy summed over all rows of hidden (n, hidden) with labels (n,), except `IGNORED`.
+    """Return the cross entropy of hidden (n, hidden) and labels (n,), summed except `IGNORED`.
 
     At most `rows_at_once` rows of logits are in memory; with more rows, each part recomputes its
     logits for the gradient.

@@ -2,7 +2,7 @@
 
 Peers, keeper and evaluation build their optimizers here, with the rules of
 `peer.models.optimizers`. The schedule depends only on the number of completed steps, because peers
-join late or return to a checkpoint.
+may join late or return to a checkpoint.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from peer.reduction.sizes import StateSize
 
 
 def parameter_groups(model: torch.nn.Module, config: RunConfig) -> list[ParameterGroup]:
-    """Group the trainable parameters by weight decay; vectors (biases, LayerNorms) have none.
+    """Group the trainable parameters by weight decay, zero for vectors (biases, LayerNorms).
 
-    For Muon's own rule, matrices of hidden layers form a separate group, without embeddings and
-    heads. A discriminator's embeddings, stored as differences, also form a group of their own.
+    Matrices of hidden layers, excluding embeddings and heads, form a separate group for Muon's own
+    rule. A discriminator's embeddings, stored as differences, also form a separate group.
     """
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     decay = config.optimizer.weight_decay
@@ -51,7 +51,7 @@ def _hidden_matrices(model: torch.nn.Module) -> list[torch.nn.Parameter]:
 
 
 def build_optimizer(config: RunConfig, groups: Iterable[ParameterGroup]) -> SharedOptimizer:
-    """Build the optimizer of global steps: the run file's, or the outer optimizer if peers take local steps."""
+    """Build the optimizer of global steps: the run file's, or with local steps the outer one."""
     averaging = config.averaging
     if averaging.local_steps > 1:
         return OuterNesterov(groups, averaging.outer_learning_rate, averaging.outer_momentum)
@@ -59,7 +59,7 @@ def build_optimizer(config: RunConfig, groups: Iterable[ParameterGroup]) -> Shar
 
 
 def build_inner_optimizer(config: RunConfig, groups: Iterable[ParameterGroup]) -> torch.optim.Optimizer:
-    """Build the optimizer of a peer's local steps; the caller sets the learning rate and clips."""
+    """Build the optimizer of local steps; the caller sets the learning rate and clips gradients."""
     if config.optimizer.name == "sgd":
         return torch.optim.SGD(groups, lr=config.optimizer.learning_rate)  # type: ignore[arg-type]
     return _build_named(config, groups)
@@ -78,7 +78,7 @@ def _build_named(config: RunConfig, groups: Iterable[ParameterGroup]) -> SharedO
 
 
 def state_size(config: RunConfig, model: torch.nn.Module) -> StateSize:
-    """Return the numbers of values in the shared state, without allocating the optimizer's part."""
+    """Return the number of values in the shared state, without allocating the optimizer's state."""
     groups: list[ParameterGroup] = [
         {**group, "params": [torch.nn.Parameter(p.to("meta")) for p in group["params"]]}
         for group in parameter_groups(model, config)
@@ -98,7 +98,7 @@ def learning_rate_factor(step: int, schedule: Schedule, start: int = 0) -> float
     """Return the fraction of the peak learning rate for the global step after `step` completed ones.
 
     Warm-up is counted from `start` and includes the current step, so the first rate is above zero.
-    transformers' schedules begin at zero, have no start, and its cosine rises after the last step.
+    transformers' schedules begin at zero and have no `start`; its cosine rises after the last step.
     """
     if step - start < schedule.warmup_steps:
         return (step - start + 1) / schedule.warmup_steps
@@ -121,8 +121,8 @@ def rate_in_phase(step: int, config: RunConfig) -> float:
 def build_scheduler(config: RunConfig, optimizer: torch.optim.Optimizer) -> LambdaLR:
     """Build the run's schedule with its phases.
 
-    Its step is the global step, never a number of local calls. With local steps, the schedule
-    applies to these, and the outer learning rate is constant.
+    The schedule's step is the global step, never a number of local calls. With local steps, the
+    schedule applies to the local optimizer, and the outer learning rate is constant.
     """
     if config.averaging.local_steps > 1:
         return LambdaLR(optimizer, lambda _step: 1.0)

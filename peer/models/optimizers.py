@@ -1,9 +1,9 @@
 """The update rules of the optimizers: LAMB, AdamW, StableAdamW, Muon, and outer Nesterov momentum.
 
 All peers hold the same optimizer state and compute the same step from the same average. All state
-is created by the constructor and consists of tensors, so hivemind can send it without a virtual
-first step, and checkpoints contain it. A library's rule is used if it gives equal results on every
-processor:
+consists of tensors created by the constructor, so hivemind can send the state without a dummy first
+step, and checkpoints contain it. A library's rule is used if it gives equal results on all
+processors:
 
 - LAMB (You et al. 2020, arXiv 1904.00962) is implemented here, because packaged versions differ
   from the recipe in the clamp, in the bias correction and in where they clip.
@@ -31,11 +31,11 @@ from torch.optim.adamw import adamw
 from peer.reduction.sizes import BLOCK
 
 logger = logging.getLogger(__name__)
-# Muon's iteration (Jordan et al. 2024): a quintic polynomial, five times, from a norm of 1 or less.
+# Muon's iteration (Jordan et al. 2024): a quintic polynomial, applied five times to a norm <= 1.
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 NEWTON_SCHULZ_STEPS = 5
 LEAST_NORM = 1e-7
-# Scales updates to the magnitude of AdamW's, so that the same learning rates work (Liu et al. 2025, arXiv 2502.16982).
+# Scales updates to AdamW's magnitude, for equal learning rates (Liu et al. 2025, arXiv 2502.16982).
 MUON_RMS = 0.2
 
 
@@ -48,19 +48,19 @@ class ParameterGroup(_Group, total=False):
     """Parameters with a common weight decay, and a common rule if the optimizer has several."""
 
     is_hidden: bool  # matrices of hidden layers, for Muon's own rule
-    is_difference: bool  # a difference from other parameters, whose norm must not scale LAMB's update
+    is_difference: bool  # differences from other parameters, whose norm must not scale LAMB's update
 
 
 class SharedOptimizer(torch.optim.Optimizer):
     """An optimizer whose state all peers share; clips the gradients' global norm to `max_grad_norm`.
 
-    A gradient whose norm is not finite changes nothing. Gradients, which may be in shared memory,
-    are not modified.
+    A gradient with a non-finite norm is skipped. Gradients, which may be in shared memory, are not
+    modified.
     """
 
     # Statistics sent to a joiner in 16 bits. Others must be exact: Adam divides each value by its
-    # own second moment, and Muon makes all directions of its momentum equally long. If those were
-    # rounded, a joiner would drift from its donor (`tests/peer/swarm/test_state.py`).
+    # own second moment, and Muon orthogonalizes its momentum. With rounded statistics, a joiner
+    # would drift from its donor (`tests/peer/swarm/test_state.py`).
     rounded = frozenset({"exp_avg"})
 
     def __init__(
@@ -75,7 +75,7 @@ class SharedOptimizer(torch.optim.Optimizer):
         super().__init__(params, dict(defaults))  # type: ignore[arg-type]  # torch's annotation has no TypedDict
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Register a group (called by the constructor for each) and create its state."""
+        """Register a group and create its state; called by the constructor for each group."""
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         for parameter in group["params"]:
@@ -86,7 +86,7 @@ class SharedOptimizer(torch.optim.Optimizer):
     @overload
     def step(self, closure: Callable[[], float]) -> float: ...
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Update the parameters from `.grad`; a non-finite gradient is logged and ignored."""
+        """Update the parameters from `.grad`; a non-finite gradient is logged and skipped."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -147,7 +147,7 @@ class Lamb(SharedOptimizer):
     either is 0.
     """
 
-    rounded = frozenset({"exp_avg", "exp_avg_sq"})  # harmless, as a step's length depends on the weights' norm only
+    rounded = frozenset({"exp_avg", "exp_avg_sq"})  # harmless: a step's length depends on the weights' norm only
 
     def __init__(
         self,
@@ -235,10 +235,10 @@ class AdamW(SharedOptimizer):
 
 
 class StableAdamW(AdamW):
-    """AdamW with AdaFactor's update clipping: a tensor's rate falls if its gradient exceeds its moments.
+    """AdamW with AdaFactor's update clipping: unusually large gradients lower a tensor's rate.
 
-    m and v are debiased as they are updated; RMS = sqrt(mean(g^2 / max(v, eps^2))), n = lr / max(1, RMS), and
-    p -= n * (weight_decay * p + m / (sqrt(v) + eps)).
+    m and v are debiased as they are updated; RMS = sqrt(mean(g^2 / max(v, eps^2))), n = lr /
+    max(1, RMS), and p -= n * (weight_decay * p + m / (sqrt(v) + eps)).
     """
 
     def _update_group(self, group: dict[str, Any], parameters: list[Tensor], scale: float) -> None:
@@ -301,7 +301,7 @@ class Muon(AdamW):
 def orthogonalized(matrix: Tensor) -> Tensor:
     """Return a matrix near U V^T of `matrix` = U S V^T, with singular values of about 0.7 to 1.2."""
     is_tall = matrix.shape[0] > matrix.shape[1]
-    wide = matrix.T if is_tall else matrix  # gives the smaller of the two Gram matrices
+    wide = matrix.T if is_tall else matrix  # for the smaller of the two Gram matrices
     wide = wide / torch.linalg.vector_norm(wide).clamp(min=LEAST_NORM)
     first, third, fifth = NEWTON_SCHULZ
     for _ in range(NEWTON_SCHULZ_STEPS):
@@ -311,12 +311,12 @@ def orthogonalized(matrix: Tensor) -> Tensor:
 
 
 class OuterNesterov(SharedOptimizer):
-    """The swarm's optimizer with local steps: Nesterov momentum on averaged differences.
+    """The swarm's outer optimizer for local steps: Nesterov momentum on averaged differences.
 
     v = momentum * v + g, then p -= lr * (g + momentum * v), from `.grad`. In DiLoCo (Douillard et
     al. 2023, arXiv 2311.08105), the "gradient" of a global step is the peers' average displacement
-    from the common parameters by local steps (`peer.backends.local_steps`). The learning rate is
-    near one.
+    from the common parameters after local steps (`peer.backends.local_steps`). The learning rate
+    is near one.
     """
 
     def __init__(self, params: Iterable[Any], lr: float = 0.7, momentum: float = 0.9) -> None:
@@ -327,7 +327,7 @@ class OuterNesterov(SharedOptimizer):
         return {"momentum": torch.zeros_like(parameter, requires_grad=False)}
 
     def _update_group(self, group: dict[str, Any], parameters: list[Tensor], scale: float) -> None:
-        del scale  # gradients are not clipped
+        del scale  # averaged differences are not clipped
         lr, momentum = float(group["lr"]), float(group["momentum"])
         grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
         momenta = [self.state[parameter]["momentum"] for parameter in parameters]
@@ -338,7 +338,7 @@ class OuterNesterov(SharedOptimizer):
 
     @torch.no_grad()
     def foresee(self, gradients: Mapping[torch.nn.Parameter, Tensor]) -> dict[torch.nn.Parameter, Tensor]:
-        """Return the parameters after a step with these gradients, without changing anything."""
+        """Return the parameters after a step with these gradients, without modifying any state."""
         foreseen = {}
         for group in self.param_groups:
             lr, momentum = float(group["lr"]), float(group["momentum"])
@@ -350,7 +350,7 @@ class OuterNesterov(SharedOptimizer):
 
 
 def gradient_norm(grads: list[Tensor]) -> Tensor:
-    """Return the global L2 norm, (), on the gradients' device; not finite if any gradient is not."""
+    """Return the global L2 norm, (), on the gradients' device; not finite if a gradient is not finite."""
     return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads))) if grads else torch.zeros(())
 
 
@@ -370,7 +370,7 @@ def _scaled_gradients(parameters: list[Tensor], scale: float) -> list[Tensor]:
 
 
 def _debiased(beta: float, step: int) -> float:
-    """Return the decay corrected for the moving average's start at zero."""
+    """Return the decay, corrected for a moving average that starts at zero."""
     return beta * (1 - beta ** (step - 1)) / (1 - beta**step)
 
 

@@ -1,4 +1,4 @@
-"""Separation of the documents in one sample: block-diagonal attention, and restarting positions.
+"""Separation of the documents in a sample by block-diagonal attention and restarting positions.
 
 Each document of a sample begins with [CLS], the sample's first token. ModernBERT's own forward pass
 accepts masks and positions. With flash-attn on a GPU the samples become one row of documents of
@@ -26,14 +26,14 @@ FLASH = "flash_attention_2"
 
 
 def document_places(input_ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Return each token's document number in its sample and place in its document, (b, l) each."""
+    """Return each token's document number and its position in the document, (b, l) each."""
     begins = input_ids == input_ids[:, :1]
     index = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
     return begins.cumsum(-1) - 1, index - torch.where(begins, index, 0).cummax(-1).values
 
 
 def encode_apart(model: Any, batch: Batch, wanted: Tensor) -> Tensor:
-    """Return the last layer's output (n, hidden) at `wanted`, (n,) flat indices, for separate documents."""
+    """Return the last layer's output (n, hidden) at `wanted` (n,), with separated documents."""
     documents, places = document_places(batch.input_ids)
     if model.config._attn_implementation == FLASH:
         hidden = model.base_model(batch.input_ids.view(1, -1), position_ids=places.view(1, -1), **_lengths(places))
@@ -45,7 +45,7 @@ def encode_apart(model: Any, batch: Batch, wanted: Tensor) -> Tensor:
 
 
 def _lengths(places: Tensor) -> dict[str, Any]:
-    """Return flash-attn's arguments for variable lengths, as named by transformers."""
+    """Return flash-attn's variable-length arguments, under transformers' names."""
     begins = (places.flatten() == 0).nonzero().flatten()
     ends = torch.cat([begins, begins.new_tensor([places.numel()])]).to(torch.int32)
     longest = int(places.max()) + 1

@@ -3,12 +3,11 @@
 The generator is a small masked language model (Clark et al. 2020, arXiv 2003.10555). Tokens drawn
 from its softmax replace the masked tokens, and the discriminator predicts for each token whether it
 was replaced. The loss is L_MLM + lambda * L_disc; no gradient passes through the sampling. The
-swarm averages both models as one module.
-
-They share their token embeddings as in DeBERTa-v3 (He et al. 2021, arXiv 2111.09543, section 3.2): the
-discriminator's embeddings are the generator's, with the gradient stopped, plus a difference of its own that
-starts at zero. Inside the module the discriminator's parameter is that difference. Checkpoints hold the sum,
-for plain `ElectraForPreTraining` (`published`); the other weights are needed to resume a run (`unpublished`).
+swarm averages both models as one module. They share token embeddings as in DeBERTa-v3 (He et al.
+2021, arXiv 2111.09543, section 3.2): the discriminator's embeddings are the generator's, with the
+gradient stopped, plus a trained difference that starts at zero. The module's parameter is this
+difference. Checkpoints contain the sum, for plain `ElectraForPreTraining` (`published`); the other
+weights are needed to resume a run (`unpublished`).
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ GENERATOR, DISCRIMINATOR = "generator.", "discriminator."
 class ReplacedTokens(ElectraPreTrainedModel):  # type: ignore[no-untyped-call]
     """A generator and a discriminator with token embeddings of equal width."""
 
-    base_model_prefix = ""  # there are two base models
+    base_model_prefix = ""  # none, because there are two base models
 
     def __init__(self, config: ElectraConfig, generator: ElectraConfig) -> None:
         super().__init__(config)
@@ -42,7 +41,7 @@ class ReplacedTokens(ElectraPreTrainedModel):  # type: ignore[no-untyped-call]
 
     @property
     def difference(self) -> torch.nn.Parameter:
-        """The discriminator's token embeddings, stored as their difference from the generator's."""
+        """The discriminator's token embeddings, stored as a difference from the generator's."""
         return self.discriminator.get_parameter(EMBEDDINGS)
 
     def get_input_embeddings(self) -> torch.nn.Module:
@@ -51,7 +50,7 @@ class ReplacedTokens(ElectraPreTrainedModel):  # type: ignore[no-untyped-call]
         return found
 
     def detection_logits(self, input_ids: Tensor, batch: Batch) -> Tensor:
-        """Return each token's logit of having been replaced: input_ids (b, l) -> (b, l)."""
+        """Return each token's logit of being replaced: input_ids (b, l) -> (b, l)."""
         shared, own = self.generator.electra.embeddings, self.discriminator.electra.embeddings
         embedded = functional.embedding(input_ids, shared.word_embeddings.weight.detach())
         hidden = self.discriminator.electra(
@@ -63,13 +62,13 @@ class ReplacedTokens(ElectraPreTrainedModel):  # type: ignore[no-untyped-call]
         return logits.float()
 
     def published(self) -> dict[str, Tensor]:
-        """Return the discriminator's weights, with their names in transformers."""
+        """Return the discriminator's weights, under their transformers names."""
         weights: dict[str, Tensor] = self.discriminator.state_dict()
         shared = self.generator.state_dict()[EMBEDDINGS]
         return {**weights, EMBEDDINGS: shared + weights[EMBEDDINGS]}
 
     def unpublished(self) -> dict[str, Tensor]:
-        """Return the weights that `published` omits, with their names in this module."""
+        """Return the weights that `published` omits, under their names in this module."""
         weights = self.state_dict()
         own = {DISCRIMINATOR + EMBEDDINGS}
         return {name: value for name, value in weights.items() if name.startswith(GENERATOR) or name in own}
@@ -88,7 +87,7 @@ def detection_loss(logits: Tensor, replaced: Tensor, batch: Batch) -> Tensor:
 
 
 def put_in_place(batch: Batch, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """Insert tokens (m,) at the masked places; return the text and whether each token differs, (b, l) each."""
+    """Insert tokens (m,) at masked positions; return ids and a mask of changed tokens, (b, l) each."""
     input_ids = batch.input_ids.flatten().index_copy(0, batch.label_positions, tokens)
     replaced = torch.zeros_like(input_ids, dtype=torch.bool)
     replaced.index_copy_(0, batch.label_positions, tokens != batch.labels)
@@ -97,10 +96,10 @@ def put_in_place(batch: Batch, tokens: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def draw_tokens(to_logits: Callable[[Tensor], Tensor], hidden: Tensor, draws: Tensor, rows_at_once: int) -> Tensor:
-    """Draw a token from the softmax of each row of hidden (m, hidden), with `draws` (m,) in [0, 1).
+    """Sample a token from each row's softmax, for hidden (m, hidden) and random `draws` (m,).
 
-    The draws are part of the batch. The tokens therefore do not depend on the batch's division
-    among devices, and are reproducible.
+    The draws, in [0, 1), are part of the batch, so the tokens are reproducible and do not depend on
+    the batch's division among devices.
     """
     drawn = []
     for rows, numbers in zip(torch.split(hidden, rows_at_once), torch.split(draws, rows_at_once), strict=True):
@@ -111,9 +110,9 @@ def draw_tokens(to_logits: Callable[[Tensor], Tensor], hidden: Tensor, draws: Te
 
 
 def shuffled(batch: Batch) -> tuple[Tensor, Tensor]:
-    """Replace each masked token by the next masked one; returns the tensors of `put_in_place`.
+    """Replace each masked token with the next masked token; return the tensors of `put_in_place`.
 
-    Used to probe checkpoints: as no generator takes part, the losses of different checkpoints are
+    Used to probe checkpoints: without a generator, the losses of different checkpoints are
     comparable.
     """
     return put_in_place(batch, batch.labels.roll(-1))

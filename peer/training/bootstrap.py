@@ -1,9 +1,9 @@
-"""A worker's initial state: from a checkpoint that its agent downloads over HTTPS, else from a donor.
+"""A worker's initial state, from a checkpoint downloaded by its agent over HTTPS or from a donor.
 
-A checkpoint is usable as long as the keeper holds the averages of all later steps, which the peer
-applies before its first microbatch. If a run has just been restarted, waits, or has recently
-written a checkpoint, many peers can therefore join from the web server at once. Otherwise they join
-from a donor, which serves a few at a time and writes a new checkpoint for the others.
+A checkpoint is usable while the keeper holds the averages of all later steps, which the peer
+applies before its first microbatch. After a restart, during a pause, or soon after a checkpoint,
+many peers can therefore join from the web server at once. At other times they join from a donor,
+which serves a few peers at a time and writes a new checkpoint for the others.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from peer.swarm.swarm import Swarm
 logger = logging.getLogger(__name__)
 TAKEN = "Took the run's state after step {step} from {origin}."
 POLL_S = 0.2
-BEACON_WAIT_S = 5.0  # wait for the swarm's first beacon
+BEACON_WAIT_S = 5.0  # timeout for the swarm's first beacon
 RETRY_S = 2.0
-NOTICE_EVERY = 15  # retries between notices to the user
-SEEK_AFTER_S = 60.0  # time without a visible keeper before each request for its addresses
+NOTICE_EVERY = 15  # number of retries between notices to the user
+SEEK_AFTER_S = 60.0  # time without a visible keeper before its addresses are requested
 ASK_EVERY = 5  # tries per request for a checkpoint, because the coordinator limits requests per IP address
 
 
 class StateTaking:
-    """Obtains one worker's initial state; the thread that receives the agent's messages calls `hear`."""
+    """A loader of a worker's initial state; the thread for the agent's messages calls `hear`."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class StateTaking:
         self._fetched.put(fetched)
 
     def run(self) -> bool:
-        """Retry until this peer has the swarm's state; return False if stopped before."""
+        """Retry until this peer has the swarm's state; return False if stopped first."""
         attempts = 0
         while not self._stop.is_set():
             if attempts % ASK_EVERY == 0 and self._from_checkpoint():
@@ -71,7 +71,7 @@ class StateTaking:
             if attempts % NOTICE_EVERY == 0:
                 self._tell(Notice("warning", f"Waiting for the run's state: {self._reason()}"))
             attempts += 1
-            self._stop.wait(self._rng.uniform(0.5, 1.5) * RETRY_S)  # random, to spread the retries of many peers
+            self._stop.wait(self._rng.uniform(0.5, 1.5) * RETRY_S)  # jitter spreads many peers' retries
         return False
 
     def _reason(self) -> str:
@@ -80,7 +80,7 @@ class StateTaking:
         return "the keeper, which gives it to joining peers, has not been found in the swarm yet."
 
     def _look_for_keeper(self) -> None:
-        """Ask the agent for the keeper's addresses if the keeper has been missing for long."""
+        """Ask the agent for the keeper's addresses if the keeper has been missing for some time."""
         now = self._clock()
         if self._swarm.sees_keeper:
             self._missed_since = now
@@ -113,7 +113,7 @@ class StateTaking:
         """Load a checkpoint's state if this peer can follow the swarm from it; return whether it did.
 
         If the keeper's beacon is for the same step, the state is compared with the beacon's sketch
-        now, otherwise after the next steps.
+        immediately, otherwise after the next steps.
         """
         beacon = self._swarm.await_beacon(BEACON_WAIT_S)
         if beacon is None or not 0 <= beacon.step - step <= HELD_AVERAGES or not beacon.sketch:

@@ -1,4 +1,4 @@
-"""Running totals since the last global step: a peer's training losses, lost samples and time."""
+"""A peer's running totals since the last global step: training losses, lost samples and time."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class Tally:
     """A peer's training losses (weighted by samples), lost samples and elapsed time since `began_at`."""
 
     began_at: float  # time on the loop's clock
-    data_wait_s: float  # total time spent waiting for data until `began_at`
+    data_wait_s: float  # total wait for data until `began_at`
     lost: Counter[str] = field(default_factory=Counter)  # cause (a `peer.reporting.messages.LostCause`) -> samples
     lost_reason: str = ""
-    _waiting_samples: int = 0  # accumulated samples, neither averaged nor lost yet
+    _waiting_samples: int = 0  # accumulated samples that are neither averaged nor lost yet
     _results: list[MicrobatchResult] = field(default_factory=list)
 
     def add(self, result: MicrobatchResult) -> None:
-        """Add a microbatch; if it is not finite, its samples count as lost."""
+        """Add a microbatch; count its samples as lost if its loss is not finite."""
         if not result.finite:
             self.lose(result.samples, LostCause.NON_FINITE.value)
             return
@@ -33,12 +33,12 @@ class Tally:
         self._waiting_samples += result.samples
 
     def settle(self, outcome: StepOutcome, now: float, data_wait_s: float) -> StepReport | None:
-        """Add the outcome of an attempt at a step; if it was taken, return its report and start over."""
+        """Add the outcome of an attempted step; if it completed, return its report and reset."""
         self._waiting_samples -= outcome.samples + outcome.lost_samples
-        if not outcome.averaged:  # this peer was behind and has caught up
+        if not outcome.averaged:  # the peer was behind and has caught up
             self.lose(outcome.lost_samples, outcome.lost_reason)
             if outcome.lost_samples:
-                self._results.clear()  # these training losses belong to discarded microbatches
+                self._results.clear()  # training losses of discarded microbatches
             return None
         report = self.report(outcome, now, data_wait_s)
         self.began_at, self.data_wait_s = now, data_wait_s
@@ -47,18 +47,18 @@ class Tally:
         return report
 
     def lose(self, samples: int, reason: str) -> None:
-        """Count samples that will not be averaged; only the last reason is displayed."""
+        """Count samples that will not be averaged; users see only the last reason."""
         if samples:
             self.lost[reason] += samples
         self.lost_reason = reason or self.lost_reason
 
     def leave(self) -> dict[str, int]:
-        """Return the lost samples that no report contains, by cause, including those not yet averaged."""
+        """Return the unreported lost samples by cause, including samples not yet averaged."""
         self.lose(max(0, self._waiting_samples), LostCause.LEFT.value)
         return dict(self.lost)
 
     def report(self, outcome: StepOutcome, now: float, data_wait_s: float) -> StepReport:
-        """Build a completed step's report; `now`: the loop's clock; `data_wait_s`: wait for data in all."""
+        """Build a completed step's report; `data_wait_s` is the total wait for data."""
         results = self._results if outcome.samples > 0 else []
         elapsed_s = now - self.began_at
         self.lose(outcome.lost_samples, outcome.lost_reason)
@@ -99,11 +99,11 @@ class Tally:
 
 
 def claimable(loss: float | None) -> float | None:
-    """Limit a training loss to the highest value accepted in reports; a discriminator's weighs up to 50."""
+    """Limit a training loss to the highest value accepted in reports."""
     return None if loss is None else min(loss, CLAIM_BOUNDS["loss"].most)
 
 
 def weighted_mean(values: list[tuple[float, int]]) -> float | None:
-    """Return the mean of values weighted by samples; None without samples."""
+    """Return the mean of values weighted by samples, or None without samples."""
     samples = sum(weight for _, weight in values)
     return sum(value * weight for value, weight in values) / samples if samples else None

@@ -17,7 +17,7 @@ PROGRESS_INTERVAL_S = 1.0
 
 
 class Batches(Protocol):
-    """A stream of microbatches that measures its reader's total waiting time."""
+    """A stream of microbatches that measures the total time its reader waits."""
 
     @property
     def wait_s(self) -> float: ...
@@ -53,10 +53,10 @@ def train(
 ) -> None:
     """Train until `should_stop` returns True or the data ends.
 
-    Samples that are not averaged by then are reported as lost. A peer that is behind, or has the
-    maximum number of samples, computes nothing until it has caught up or taken a step. While the
-    operator has paused the run, no peer computes. Other peers wait for this one only after its
-    first microbatch, because a device may compile for minutes.
+    Samples not averaged at the end are reported as lost. A peer that is behind, or has the maximum
+    number of samples, computes nothing until it has caught up or taken a step. No peer computes
+    while the operator has paused the run. Other peers wait for this peer only after its first
+    microbatch, because a device may compile for minutes.
     """
     tally = Tally(began_at=clock(), data_wait_s=batches.wait_s)
     next_progress_at = clock()
@@ -78,7 +78,7 @@ def train(
         if not swarm.wants_samples:
             settle(swarm.advance(backend.collect))
             continue
-        batch = next(stream, None)  # drawn late, because the phase may have ended meanwhile
+        batch = next(stream, None)  # fetched late, because the phase may have changed
         if batch is None or should_stop():
             break
         result = backend.accumulate(batch)
@@ -88,7 +88,7 @@ def train(
             swarm.add(result.samples)
         settle(swarm.advance(backend.collect))
 
-    settle(swarm.finish(backend.collect))  # includes a step averaged during the last microbatches
+    settle(swarm.finish(backend.collect))  # including a step averaged during the last microbatches
     lost = tally.leave()
     if lost:
         send(Lost(swarm.progress().step + 1, lost))

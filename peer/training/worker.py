@@ -1,8 +1,8 @@
-"""The worker: a process that joins the swarm, takes the keeper's state, and trains or assists.
+"""The worker process, which joins the swarm, loads the keeper's state, and trains or assists.
 
-hivemind forks, so the order matters: the DHT node and the averagers start before the accelerator is
-used and before the data pipeline starts threads. The process never imports gRPC; it communicates
-with its agent through a pipe.
+The start-up order matters because hivemind forks: the DHT node and the averagers start before the
+accelerator is used and before the data pipeline starts threads. The process never imports gRPC; it
+communicates with its agent through a pipe.
 """
 
 from __future__ import annotations
@@ -86,12 +86,12 @@ SIZES_FILE = "microbatch.json"
 REMAINDERS_FILE = "remainders.safetensors"
 MAX_LOG_BYTES = 5_000_000
 TRAFFIC_EVERY_S = 2.0
-ASSIST_POLL_S = 0.03  # longest time that a full batch waits for this peer
+ASSIST_POLL_S = 0.03  # maximum time that a full batch waits for this peer
 ASSIST_PROGRESS_S = 1.0
 
 
 def run_worker(plan: WorkerPlan, pipe: Connection, parent_pid: int) -> None:
-    """Run the spawned process; a fatal error is sent as a `Failed` message."""
+    """Run the worker in a spawned process; send a fatal error as a `Failed` message."""
     lead_own_group()
     die_with_parent(parent_pid)
     kill_forks_at_end()
@@ -108,7 +108,7 @@ def run_worker(plan: WorkerPlan, pipe: Connection, parent_pid: int) -> None:
 
 
 class Worker:
-    """One membership of the worker in the swarm."""
+    """A worker's membership in the swarm, from joining to leaving."""
 
     def __init__(self, plan: WorkerPlan, send: Callable[[WorkerMessage], None]) -> None:
         self._plan = plan
@@ -124,13 +124,13 @@ class Worker:
         self._taking: StateTaking | None = None
 
     def run(self, pipe: Connection) -> None:
-        """Join, train or assist until stopped, and leave."""
+        """Join the swarm, train or assist until stopped, and leave."""
         follow_coordinator(self._plan.clock_offset_s)
         threading.Thread(target=self._listen, args=(pipe,), daemon=True).start()
         plan, tokenizer_dir = self._plan, Path(self._plan.tokenizer_dir)
         config = RunConfig.from_json(plan.run_config_json)
         credentials = Credentials(Path(plan.credentials_dir))
-        torch.set_num_threads(1)  # threads would not survive hivemind's forks; the backend starts them later
+        torch.set_num_threads(1)  # threads do not survive hivemind's forks; the backend starts them later
         vocabulary, special = load_tokenizer(tokenizer_dir).get_vocab_size(), load_special_ids(tokenizer_dir)
         model = build_model(config, vocabulary, special)
         role = credentials.access_token(swarm_time()).role
@@ -151,7 +151,7 @@ class Worker:
             on_lost=self._end_at_once,
             events=self._events,
         )
-        swarm.keeper_at(self._keeper_at)  # they may have changed while joining
+        swarm.keeper_at(self._keeper_at)  # the addresses may have changed while joining
         threading.Thread(target=self._tell_traffic, args=(swarm,), daemon=True).start()
         try:
             self._require_rates(swarm, model, config.averaging)
@@ -165,7 +165,7 @@ class Worker:
         self._events.add(ProcessEnded(cause=self._why_left(swarm)))
         self._tell(Stopped(self._why_left(swarm)))
         if has_state and not swarm.has_ended:
-            swarm.state.keep_remainders(self._remainders)  # last, because it may take long
+            swarm.state.keep_remainders(self._remainders)  # last, because saving may take long
 
     def _end_at_once(self, lost: SwarmError) -> NoReturn:
         self._events.add(ProcessEnded(cause=str(lost)))
@@ -179,12 +179,12 @@ class Worker:
         return f"the run has ended with step {swarm.step}" if swarm.has_ended else "the data has ended"
 
     def _assist(self, swarm: Swarm, peer_id: str) -> None:
-        torch.set_num_threads(pick_threads(self._plan.threads))  # threads for the optimizer
+        torch.set_num_threads(pick_threads(self._plan.threads))  # number of threads for the optimizer
         self._tell(Ready(peer_id, swarm.step, device="", microbatch_size=0))
         assist(swarm, self._tell, partial(self._is_over, swarm), time.monotonic, self._stop.wait)
 
     def _is_over(self, swarm: Swarm) -> bool:
-        """Return whether to leave because the worker was stopped or the run has ended."""
+        """Return whether the worker was stopped or the run has ended."""
         return self._stop.is_set() or swarm.has_ended
 
     def _tell_info(self, text: str) -> None:
@@ -193,7 +193,7 @@ class Worker:
     def _prepare_training(
         self, config: RunConfig, model: PreTrainedModel, vocabulary: int, special: SpecialIds
     ) -> Callable[[Swarm, str], None]:
-        """Return the function that trains after joining; errors that prevent training are raised before."""
+        """Return the function that trains after joining; raise errors that would prevent training."""
         plan = self._plan
         own = own_model(config, model)
         start_backend = choose_backend(find_device(plan.device), plan.precision, config, own)
@@ -229,7 +229,7 @@ class Worker:
         vocabulary: int,
         special: SpecialIds,
     ) -> None:
-        """Compile the layers if it pays off, before other peers wait for this one."""
+        """Compile the layers if this saves time, before other peers wait for this peer."""
         plan = self._plan
         stay = Stay(config.schedule.total_steps - step, plan.max_hours)
         compile_if_it_pays(
@@ -265,8 +265,8 @@ class Worker:
     def _require_rates(self, swarm: Swarm, model: PreTrainedModel, usual: Averaging) -> None:
         """Raise `ConfigError` if a rate limit of the volunteer is too low for averaging.
 
-        The swarm's current gradient compression applies, or the run file's (`usual`) if no beacon
-        is seen. A keeper that chooses the compression may switch to the smallest one.
+        The swarm's current gradient compression applies, or without a beacon the run file's
+        (`usual`). A keeper that chooses the compression may switch to the smallest one.
         """
         if self._plan.upload_rate is None and self._plan.download_rate is None:
             return
@@ -310,7 +310,7 @@ class Worker:
                 elif isinstance(message, ClockRead):
                     follow_coordinator(message.offset_s)
                 elif isinstance(message, KeeperAt):
-                    self._keeper_at = message.addresses  # set before the check, in the reverse order of `run`
+                    self._keeper_at = message.addresses  # stored before the check, to avoid a race with `run`
                     if self._swarm is not None:
                         self._swarm.keeper_at(message.addresses)
                 elif isinstance(message, CheckpointFetched) and self._taking is not None:
@@ -339,7 +339,7 @@ def assist(
     clock: Callable[[], float],
     wait: Callable[[float], object],
 ) -> None:
-    """Average and step together with the trainers until `should_stop`, without training.
+    """Average and step with the trainers until `should_stop`, without training.
 
     Such a peer reduces a share of the others' gradients (DeDLOC, Diskin et al. 2021, arXiv
     2106.10207, section 3.2) and is credited for it. Its own gradient has no weight, and its reports

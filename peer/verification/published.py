@@ -20,7 +20,7 @@ MAX_FILE_BYTES = 4 * 2**30
 MAX_PAGES = 100_000
 FRESH_ATTEMPTS, FRESH_PAUSE_S = 30, 1.0  # retries until an overview is newer than the last page
 Get = Callable[[str], bytes]
-_FIRST_FORMAT = b'{"format":"manyhands-receipts-v1"'  # the format whose receipts contain libp2p identities
+_FIRST_FORMAT = b'{"format":"manyhands-receipts-v1"'  # receipts in this format contain libp2p identities
 
 
 class _Published(BaseModel):
@@ -28,7 +28,7 @@ class _Published(BaseModel):
 
 
 class PublishedClaim(_Published):
-    """A device's claim for a step, and the credited samples."""
+    """A device's claim for a step, and its credited samples."""
 
     device: _Name  # the device's pseudonym, or its number if it has none yet
     claimed: _Samples
@@ -44,23 +44,23 @@ class SignedWord(_Published):
 
 
 class PublishedStep(_Published):
-    """The claims and receipts of one global step."""
+    """Claims and receipts of one global step."""
 
     step: _Samples
     claims: tuple[PublishedClaim, ...] = Field(strict=False)
-    withheld: bool  # whether it has unpublished receipts, which contain libp2p identities
+    withheld: bool  # whether the step has unpublished receipts, which contain libp2p identities
     receipts: tuple[SignedWord, ...] = Field(strict=False)
 
 
 class PublishedDevice(_Published):
-    """The member that owns a device, and whether the device is the keeper."""
+    """A device's owner, and whether the device is the keeper."""
 
     member: _Name
     keeper: bool
 
 
 class Page(_Published):
-    """A response of /api/v1/receipts."""
+    """A response of /api/v1/receipts, with one page of receipts."""
 
     run: _Name
     era: _Samples
@@ -90,7 +90,7 @@ class PublishedAuthority(_Published):
 
 
 class Published(_Published):
-    """The data saved by `manyhands verify --save`: pages of receipts, and the leaderboards before and after."""
+    """Data saved by `manyhands verify --save`: receipts, and the leaderboards before and after."""
 
     format: Literal["manyhands-receipts-v2"] = "manyhands-receipts-v2"
     before: PublishedOverview
@@ -102,7 +102,7 @@ _AnyPublished = TypeVar("_AnyPublished", bound=_Published)
 
 
 def parse(kind: type[_AnyPublished], content: bytes, where: str) -> _AnyPublished:
-    """Parse and validate JSON. Raises `RequestError`, whose message contains the source `where`."""
+    """Parse and validate JSON. Raises `RequestError`, which names the source `where`."""
     try:
         return kind.model_validate_json(content)
     except ValidationError as error:
@@ -144,7 +144,7 @@ def download(base: str, get: Get, wait: Callable[[float], None]) -> Published:
 
 
 def _newer_overview(base: str, get: Get, wait: Callable[[float], None]) -> PublishedOverview:
-    """Download the overview after the next one, because the next one may have been begun before this call."""
+    """Download the second new overview, because the first may have begun before this call."""
     seen = [_overview(base, get)]
     for _ in range(FRESH_ATTEMPTS):
         if len({overview.taken_at for overview in seen}) > 2:

@@ -27,18 +27,18 @@ from peer.verification.published import (
 class Confirmation:
     """The samples of one device as confirmed by one receipt."""
 
-    member: str  # owner of the device that signed the receipt
+    member: str  # member that owns the signing device
     is_keeper: bool
     samples: int  # confirmed samples; 0 if the receipt does not contain the device
 
 
 def credited(claim: int, member: str, words: Sequence[Confirmation]) -> int | None:
-    """Return the samples to credit for a member's claim, or None if nobody else has confirmed any.
+    """Return the samples to credit for a member's claim, or None if no other member confirmed it.
 
     The keeper's confirmation alone suffices, because the operator runs the keeper and must trust it
-    anyway. Otherwise the median of the confirmations by *other* members' devices is used, or the
-    smaller of two. One dishonest member among three therefore has no effect. Confirmations among a
-    member's own devices are ignored. The credit never exceeds the claim.
+    anyway. Otherwise the credit is the median of the confirmations by *other* members' devices, or
+    the smaller of two. One dishonest member among three therefore has no effect. Confirmations among
+    a member's own devices are ignored. The credit never exceeds the claim.
     """
     keepers = [word.samples for word in words if word.is_keeper]
     others = [word.samples for word in words if not word.is_keeper and word.member != member]
@@ -50,12 +50,12 @@ def credited(claim: int, member: str, words: Sequence[Confirmation]) -> int | No
 
 @dataclass
 class Verification:
-    """The result of the recomputation."""
+    """The result of recomputing a leaderboard."""
 
     steps: int = 0
     receipts: int = 0  # number of valid receipts
     samples: Counter[str] = field(default_factory=Counter)  # member -> confirmed samples
-    unsigned: Counter[str] = field(default_factory=Counter)  # portion of `samples` from before receipts existed
+    unsigned: Counter[str] = field(default_factory=Counter)  # part of `samples` credited before receipts existed
     pending: Counter[str] = field(default_factory=Counter)  # member -> claimed but unconfirmed samples
     withheld: int = 0  # steps with unpublished receipts
     problems: list[str] = field(default_factory=list)
@@ -106,7 +106,7 @@ def _verify_step(page: Page, step: PublishedStep, found: Verification) -> None:
 
 
 def _opened(page: Page, step: PublishedStep, found: Verification) -> list[tuple[PublishedDevice, ReceiptBody]]:
-    """Return a step's valid receipts with their signers, one per member; note all others as problems."""
+    """Return a step's valid receipts by signer, one per member; record others as problems."""
     opened: dict[str, tuple[PublishedDevice, ReceiptBody]] = {}
     for word in step.receipts:
         try:

@@ -1,8 +1,8 @@
-"""The complete data pipeline: `open_batches` turns a run's documents into endless masked batches.
+"""The complete data pipeline: `open_batches` turns documents into a stream of masked batches.
 
 `BatchStream` prepares batches in a thread, so that training does not wait for text. `PhasedBatches`
 opens the stream of the swarm's current phase, so that the training loop need not handle phases.
-`parts_of` divides a batch for evaluation, or when memory is short.
+`parts_of` splits a batch, for evaluation or to save memory.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from peer.data.tokenization.tokenizers import load_special_ids, load_tokenizer
 from peer.data.tokenization.words import WordStarts
 
 logger = logging.getLogger(__name__)
-FIRST_CHUNK_CHARACTERS = 20_000  # small, because the trainer waits for it
-CHUNK_CHARACTERS = 200_000  # enough to keep every core's tokenizer busy
+FIRST_CHUNK_CHARACTERS = 20_000  # the first chunk is small, because the trainer waits for it
+CHUNK_CHARACTERS = 200_000  # later chunks keep every core's tokenizer busy
 PREFETCHED_BATCHES = 16
 STATE_FILE = "stream.json"
 STATE_VERSION = 4
@@ -56,11 +56,11 @@ class Batch:
 
     input_ids: torch.Tensor  # (b, l) int64
     token_type_ids: torch.Tensor | None  # (b, l) int64; 0 = first segment, 1 = second; None: no segments
-    attention_mask: torch.Tensor | None  # (b, l) int64; None without padding, as always in this stream
+    attention_mask: torch.Tensor | None  # (b, l) int64; None: no padding, as in this whole stream
     label_positions: torch.Tensor  # (m,) int64, ascending; indices into the flattened b * l
-    labels: torch.Tensor  # (m,) int64, the ids to predict there
+    labels: torch.Tensor  # (m,) int64, ids of the tokens to predict
     sop_labels: torch.Tensor | None  # (b,) int64, as in `Samples`; None without sentence order
-    draws: torch.Tensor | None = None  # (m,) float32 in [0, 1), for drawing replaced tokens; None without them
+    draws: torch.Tensor | None = None  # (m,) float32 in [0, 1), to sample replaced tokens; None: unused
 
     @property
     def samples(self) -> int:
@@ -78,10 +78,10 @@ class StreamState:
 class BatchStream:
     """An endless iterator over batches prepared in a thread; close it, or use it as a context manager.
 
-    The position is saved at the start of each chunk of documents, and on closing. A device that
-    returns, even after `kill -9`, continues at the start of its last chunk, so no earlier document
-    is repeated. A device that is killed during a chunk's first microbatch loses that microbatch's
-    samples from the previous chunk.
+    The position is saved at the start of each chunk of documents, and on closing. After a restart,
+    even after `kill -9`, a device resumes at the start of its last chunk, so no earlier document
+    is repeated. A device killed during a chunk's first microbatch loses the samples that this
+    microbatch took from the previous chunk.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class BatchStream:
     def __next__(self) -> Batch:
         started = self._clock()
         made = self._prefetched.take()
-        assert made is not None  # only a `take` with a timeout returns None
+        assert made is not None  # `take` returns None only on a timeout
         self.wait_s += self._clock() - started
         batch, state = made
         moved_on = self._state is None or state.documents is not self._state.documents
@@ -112,12 +112,12 @@ class BatchStream:
         return batch
 
     def save_state(self) -> None:
-        """Save the position of the batch returned last."""
+        """Save the position of the last returned batch."""
         if self._state is not None:
             self._save(self._state)
 
     def close(self) -> None:
-        self._stop_reading()  # otherwise the thread might keep waiting for documents
+        self._stop_reading()  # otherwise the prefetching thread might wait forever for documents
         self._prefetched.close()
         self.save_state()
 
@@ -139,7 +139,7 @@ def open_batches(
     stage: Callable[[Batch], Batch] = lambda batch: batch,
     reserve: Reserve = no_wait,
 ) -> BatchStream:
-    """Open the run's batches in this device's order, from its saved position.
+    """Open a stream of the run's batches in this device's order, starting at its saved position.
 
     `stage` is applied to each batch in the thread. `reserve` is called with the number of bytes of
     text downloaded, and returns the seconds to wait before the next read. The first batch raises
@@ -165,7 +165,7 @@ def open_batches(
 
 
 class SampleMaker:
-    """Turns documents into samples, and samples into batches, for the run's objective and model."""
+    """A converter of documents to samples, and of samples to batches, for a run's configuration."""
 
     def __init__(self, config: RunConfig, tokenizer_dir: Path, rng: np.random.Generator) -> None:
         tokenizer, special = load_tokenizer(tokenizer_dir), load_special_ids(tokenizer_dir)
@@ -176,11 +176,11 @@ class SampleMaker:
 
     @property
     def carried_tokens(self) -> int:
-        """The number of tokens carried over to the next sample."""
+        """The number of tokens carried over to the next chunk."""
         return len(self._packer.carried)
 
     def samples(self, documents: list[str], count: Callable[[Sequence[int]], None] = lambda _: None) -> Samples:
-        """Return all samples that documents and carried tokens fill; `count` gets the documents' token counts."""
+        """Pack documents and carried tokens into full samples; report token counts to `count`."""
         chunk = self._encoder.encode(documents)
         if chunk.document_tokens is not None:
             count(chunk.document_tokens.tolist())
@@ -237,7 +237,7 @@ def make_batches(
         for start in range(0, full, microbatch_size):
             yield maker.batch(samples[start : start + microbatch_size]), StreamState(position, made)
             made += 1
-        rest = samples[full:]  # these samples go into the next chunk's first batch
+        rest = samples[full:]  # the remaining samples go into the next chunk's first batch
         if full:
             last_fruitful_epoch = documents.epoch
         elif maker.carried_tokens == 0 and not len(rest) and documents.epoch > last_fruitful_epoch + 1:
@@ -248,7 +248,7 @@ def make_batches(
 
 
 def take_documents(documents: MixedDocuments, characters: int) -> list[str]:
-    """Return documents with at least this many characters; fewer once all sources have been read again."""
+    """Take documents of at least this many characters in total; stop after one more full epoch."""
     taken: list[str] = []
     epoch = documents.epoch
     while characters > 0 and documents.epoch <= epoch + 1:
@@ -260,20 +260,20 @@ def take_documents(documents: MixedDocuments, characters: int) -> list[str]:
 class SavedPlaces:
     """A file with a device's position in each of the run's sources.
 
-    A phase may change the sources and their weights. A device continues at its position in every
-    source that it has read in an earlier phase. The tokens of a new mixture are counted from zero.
+    A phase may change the sources and their weights. A device resumes every source where it
+    stopped in an earlier phase. Token counts start at zero with each new mixture.
     """
 
     def __init__(self, path: Path, config: RunConfig, device_number: int) -> None:
         sources = config.data.sources
         self._path, self._names = path, source_names(sources)
         self._weights = [source.weight for source in sources]
-        order = [config.run.seed, config.data.shuffle_buffer, device_number]  # positions are valid for this order only
+        order = [config.run.seed, config.data.shuffle_buffer, device_number]  # a new order invalidates positions
         self._key = sha256(json.dumps(order).encode()).hexdigest()
-        self._elsewhere: dict[str, Any] = {}  # positions in sources of other phases
+        self._elsewhere: dict[str, Any] = {}  # positions in the sources of other phases
 
     def load(self, report: Report) -> StreamState | None:
-        """Return the saved position; None if there is none, or, with a report, if damaged or for another order."""
+        """Return the saved position, or None; report a damaged file and a changed order."""
         try:
             content = json.loads(self._path.read_text(encoding="utf-8"))
             if (content["version"], content["key"]) == (STATE_VERSION, self._key):
@@ -308,7 +308,7 @@ class SavedPlaces:
             logger.warning("Cannot save the place in the data to %s: %s.", self._path, error.strerror)
 
     def _position_in(self, content: Mapping[str, Any]) -> Position:
-        """Return the position in the current sources, and remember those in all others."""
+        """Return the position in the current sources; store the positions in all other sources."""
         places = dict(zip(content["sources"], content["documents"]["streams"], strict=True))
         known: dict[str, Any] = {**content["elsewhere"], **places}
         self._elsewhere = {name: place for name, place in known.items() if name not in self._names}
@@ -347,8 +347,8 @@ def _rows(tensor: Tensor | None, rows: slice) -> Tensor | None:
 class PhasedBatches:
     """An endless iterator that opens a new stream for each phase of the swarm; close it after use.
 
-    It checks the step before each batch, so no batch of one phase is computed in another. A stream
-    saves its position in the data when it is closed, and the next stream continues there.
+    The iterator checks the step before each batch, so no batch of one phase is used in another.
+    A stream saves its data position when it is closed, and the next stream resumes there.
     """
 
     def __init__(
@@ -358,13 +358,13 @@ class PhasedBatches:
         enter: Callable[[int], BatchStream],
         at_once: Callable[[int], int] = lambda samples: samples,
     ) -> None:
-        """Set up the iterator; `at_once` returns how many of a microbatch's samples to yield together."""
+        """Set up the iterator; `at_once` maps a microbatch's size to the size of its parts."""
         self._at_once = at_once
         self._parts: Iterator[Batch] = iter(())
         self._config = config
         self._step = step
         self._enter = enter
-        self._waited_s = 0.0  # waiting time for streams already closed
+        self._waited_s = 0.0  # time spent waiting for streams that are now closed
         self._open_at(step())
 
     def __iter__(self) -> Iterator[Batch]:

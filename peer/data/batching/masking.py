@@ -1,13 +1,13 @@
-"""Labels, the tokens to predict: randomly masked tokens, or the next token of each position.
+"""Labels for training: randomly masked tokens, or the next token at each position.
 
-Dynamic masking: in each use of a sample, `mask_probability` of the places (at least one) are drawn
-without replacement. A fixed number gives the head the same work in every batch, as compiled
-backends need, and a less noisy loss than a coin toss per token. Of the chosen tokens 80 % become
-[MASK], 10 % a random token, and 10 % do not change (Devlin et al. 2019).
+Masking is dynamic: each use of a sample draws a share `mask_probability` of its positions (at least
+one) without replacement. A fixed number of labels keeps tensor shapes constant, as compiled
+backends require, and makes the loss less noisy than an independent draw per token. Of the chosen
+tokens 80 % become [MASK], 10 % a random token, and 10 % stay unchanged (Devlin et al. 2019).
 
-With whole words, either all tokens of a word are chosen or none. Words are taken in random order
-while they fit into the number of tokens; a word longer than this number is treated as single
-tokens.
+In whole-word masking, either all tokens of a word are chosen or none. Words are drawn in random
+order, skipping any that exceed the remaining number of labels; a word longer than the total number
+is treated as single tokens.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from peer.data.tokenization.words import WordStarts
 
 REPLACED = 0.8  # share of the chosen tokens that become [MASK]
 RANDOM = 0.1  # share of the chosen tokens that become a random token
-UNKNOWN = 1.0  # reluctance to choose the unknown token, which teaches nothing
-MOST_RELUCTANT = 1.0 + UNKNOWN  # above all keys, each a random number in [0, 1) plus the reluctance
+UNKNOWN = 1.0  # penalty for choosing the unknown token, which teaches nothing
+MOST_RELUCTANT = 1.0 + UNKNOWN  # exceeds every key, a random number in [0, 1) plus a penalty
 Ints = NDArray[np.int64]
 
 
@@ -44,19 +44,19 @@ def next_tokens(input_ids: NDArray[np.int32]) -> Labelled:
 
 
 class Masker:
-    """Masks samples; special tokens are neither chosen nor used as random tokens."""
+    """Random masking of samples; special tokens are never chosen or used as random tokens."""
 
     def __init__(
         self, vocab_size: int, special: SpecialIds, probability: float, word_starts: WordStarts | None = None
     ) -> None:
         self._mask_id, self._probability, self._word_starts = special.mask_id, probability, word_starts
-        self._reluctance = np.zeros(vocab_size, np.float32)  # reluctance per token id
+        self._reluctance = np.zeros(vocab_size, np.float32)  # penalty per token id
         self._reluctance[special.unk] = UNKNOWN
         self._reluctance[[special.pad, special.cls, special.sep, special.mask_id]] = np.inf
         self._ordinary_ids = np.flatnonzero(self._reluctance == 0.0)
 
     def mask(self, input_ids: NDArray[np.int32], special_places: int, rng: np.random.Generator) -> Labelled:
-        """Mask ids (samples, length); `special_places`: number of [CLS] and [SEP] per sample."""
+        """Mask ids (samples, length), which contain `special_places` [CLS] and [SEP] per sample."""
         per_sample = max(1, round(self._probability * (input_ids.shape[1] - special_places)))
         reluctance = self._reluctance[input_ids]
         if self._word_starts is None:
@@ -75,7 +75,7 @@ class Masker:
 
 
 def choose_tokens(reluctance: NDArray[np.float32], per_sample: int, rng: np.random.Generator) -> Ints:
-    """Choose `per_sample` tokens of each sample (samples, l), reluctant ones last; return flat positions."""
+    """Choose `per_sample` tokens per sample, low `reluctance` first; return flat positions."""
     samples, length = reluctance.shape
     keys = rng.random(reluctance.shape, np.float32) + reluctance
     places = np.argpartition(keys, per_sample - 1, axis=1)[:, :per_sample]
@@ -90,32 +90,32 @@ def choose_words(
 ) -> Ints:
     """Choose whole words of up to `per_sample` tokens per sample; return ascending flat positions.
 
-    `reluctance` and `starts` are (samples, l). A word has the largest reluctance of its tokens.
+    `reluctance` and `starts` are (samples, l). A word's reluctance is the maximum over its tokens.
     """
     samples, length = starts.shape
-    first = np.flatnonzero(_shorter_words(starts.reshape(-1), per_sample))  # (words,) flat start of each word
+    first = np.flatnonzero(_shorter_words(starts.reshape(-1), per_sample))  # (words,) first tokens' indices
     lengths = np.diff(first, append=starts.size)
-    owner = first // length  # (words,) sample of each word
+    owner = first // length  # (words,) index of each word's sample
     keys = rng.random(len(first)) + np.maximum.reduceat(reluctance.reshape(-1), first)
-    least = np.minimum.reduceat(keys, np.searchsorted(owner, np.arange(samples)))  # (samples,)
+    least = np.minimum.reduceat(keys, np.searchsorted(owner, np.arange(samples)))  # (samples,) smallest keys
     order = np.flatnonzero(np.isfinite(keys) & (keys <= np.maximum(1.0, least)[owner]))
-    order = order[np.argsort(keys[order] + MOST_RELUCTANT * owner[order])]  # words ordered by sample
+    order = order[np.argsort(keys[order] + MOST_RELUCTANT * owner[order])]  # sorted by sample
     chosen = take_while_they_fit(order, lengths, owner, np.full(samples, per_sample))
-    word = np.cumsum(np.bincount(first, minlength=starts.size)) - 1  # (samples * l,) word of each token
+    word = np.cumsum(np.bincount(first, minlength=starts.size)) - 1  # (samples * l,) index of each token's word
     return np.flatnonzero(chosen[word])
 
 
 def take_while_they_fit(order: Ints, lengths: Ints, owner: Ints, room: Ints) -> NDArray[np.bool_]:
-    """Choose words in this order for each sample, skipping those that exceed its remaining room.
+    """Choose words in the given order per sample, skipping words that exceed its remaining room.
 
-    `order` lists the words by sample; `lengths` and `owner` are (words,), `room` is (samples,).
-    Returns a mask (words,).
+    `order` lists word indices grouped by sample; `lengths` and `owner` are (words,), `room` is
+    (samples,). Returns a mask (words,).
     """
     taken = np.zeros(len(lengths), np.bool_)
     room = room.copy()
     while len(order := order[lengths[order] <= room[owner[order]]]):
         total = np.cumsum(lengths[order])
-        before = np.searchsorted(owner[order], owner[order])  # first word of the same sample
+        before = np.searchsorted(owner[order], owner[order])  # index of the sample's first word
         within = total - (total[before] - lengths[order[before]])
         fits = within <= room[owner[order]]
         taken[order[fits]] = True
@@ -125,7 +125,7 @@ def take_while_they_fit(order: Ints, lengths: Ints, owner: Ints, room: Ints) -> 
 
 
 def _shorter_words(starts: NDArray[np.bool_], longest: int) -> NDArray[np.bool_]:
-    """Return the word starts; every token of a word longer than `longest` is a start."""
+    """Return the word starts, treating each token of a word longer than `longest` as a word."""
     first = np.flatnonzero(starts)
     too_long = np.diff(first, append=starts.size) > longest
     return starts | np.repeat(too_long, np.diff(first, append=starts.size))

@@ -1,24 +1,24 @@
 """Packing of encoded text into a model's input arrays: special tokens, segments and their order.
 
 `open_packer` returns the packer for the run's objective and model family. Tokens are packed into
-samples of exactly the sequence length, without loss, padding or another tokenization.
+samples of exactly the sequence length, without loss, padding or retokenization.
 
 For sentence order (`PairPacker`), documents are cut into *pieces*: as many whole sentences of one
 document as fit into a sample. The first piece of a long document has a random size, so that each
-pass over a text yields different pieces. A model would soon memorize the order of constant ones.
-The best pieces become *anchors*, one per sample. All others are *filler*, a run of tokens that
-fills the samples and is cut wherever a sample is full; the remainder starts the next chunk's
-samples.
+pass over a text yields different pieces; a model would soon memorize the order of fixed pieces.
+The best pieces become *anchors*, one per sample. The other pieces form the *filler*, a run of
+tokens that fills up the samples and is cut where a sample ends; the remainder is carried over to
+the next chunk.
 
     [CLS] first part of the anchor [SEP] second part of the anchor, filler [SEP]     in order
     [CLS] second part of the anchor [SEP] first part of the anchor, filler [SEP]     swapped
 
-The label therefore concerns two consecutive passages of whole sentences of one document. Nothing
-else reveals it: both orders begin and break between sentences, with the filler in the same place.
+The label thus states the order of two consecutive passages of whole sentences of one document. No
+other feature reveals it: both orders begin and break between sentences, with the filler at the end.
 An anchor of a single sentence has no order and no label.
 
-`n` tokens fill `n // capacity` samples. There are at least as many pieces, because a piece is at
-most one capacity long and the carried filler is shorter. Any pieces can become the anchors.
+`n` tokens fill `n // capacity` samples. There are at least as many pieces, because no piece is
+longer than the capacity and the carried filler is shorter. Any piece can become an anchor.
 
 Without sentence order (`ContiguousPacker`), samples are cut from one continuous text, like
 RoBERTa's full sentences (Liu et al. 2019, arXiv 1907.11692, section 4.2). Each document is followed
@@ -44,14 +44,14 @@ SWAP_PROBABILITY = 0.5
 Number = TypeVar("Number", np.int8, np.int64)
 Ints = NDArray[np.int64]
 Tokens = NDArray[np.int32]
-MIDDLE = (0.25, 0.75)  # range of an anchor's break, as fractions of its length
-IGNORED = -100  # the label that cross entropy ignores
-SINGLE_SENTENCE_WORTH = 0.5  # worth of an anchor without an inner sentence end, per token
+MIDDLE = (0.25, 0.75)  # range of an anchor's break, in fractions of the anchor's length
+IGNORED = -100  # label that cross entropy ignores
+SINGLE_SENTENCE_WORTH = 0.5  # value per token of an anchor without an inner sentence end
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Unmasked samples without padding; without `token_type_ids` they have one segment."""
+    """Unmasked samples without padding, of one segment if `token_type_ids` is None."""
 
     input_ids: NDArray[np.int32]  # (samples, length)
     token_type_ids: NDArray[np.int8] | None = None  # (samples, length); 0 = first segment, 1 = second
@@ -80,10 +80,10 @@ def _joined(first: NDArray[Number] | None, second: NDArray[Number] | None) -> ND
 
 
 class SamplePacker(Protocol):
-    """Packs successive chunks of encoded text into samples."""
+    """A packer of successive chunks of encoded text into samples."""
 
     special_places: int  # positions per sample for [CLS] and [SEP]
-    carried: Tokens  # tokens carried over to the next chunk
+    carried: Tokens  # leftover tokens, packed with the next chunk
 
     def pack(self, chunk: EncodedChunk) -> Samples:
         """Pack a chunk and the carried tokens into full samples, in random order."""
@@ -91,7 +91,7 @@ class SamplePacker(Protocol):
 
 
 def open_packer(config: RunConfig, special: SpecialIds, rng: np.random.Generator) -> SamplePacker:
-    """Return the packer for the objective: segment pairs for sentence order, else plain text."""
+    """Return the packer for the objective: segment pairs for sentence order, else running text."""
     if config.objective.name == "mlm+sop":
         return PairPacker(config.data.sequence_length, special, rng)
     framed = ARCHITECTURES[config.model.architecture].framed
@@ -106,15 +106,15 @@ def _framed(rows: Tokens, special: SpecialIds) -> Tokens:
 
 @dataclass(frozen=True)
 class _Anchors:
-    starts: Ints  # (samples,) index of the first token
-    lengths: Ints  # (samples,)
+    starts: Ints  # (samples,) index of the anchor's first token
+    lengths: Ints  # (samples,) number of tokens
     breaks: Ints  # (samples,) number of tokens before the break
     swapped: NDArray[np.bool_]  # (samples,)
     has_order: NDArray[np.bool_]  # (samples,)
 
 
 class PairPacker:
-    """Packs [CLS] first segment [SEP] second segment [SEP]; half of the pairs are swapped."""
+    """A packer of [CLS] first segment [SEP] second segment [SEP]; half of the pairs are swapped."""
 
     special_places = 3
 
@@ -149,7 +149,7 @@ class PairPacker:
     def _pairs(self, tokens: Tokens, first_lengths: Ints, labels: Ints) -> Samples:
         """Add special tokens around both segments of each sample; tokens are (samples, capacity)."""
         first, sep = first_lengths[:, None], self._special.sep  # (samples, 1)
-        # Tokens move by one position in the first segment and by two in the second.
+        # [CLS] and [SEP] shift the first segment by one position and the second by two.
         by_one = np.pad(tokens, ((0, 0), (0, 1)), constant_values=sep)
         by_two = np.pad(tokens, ((0, 0), (1, 0)), constant_values=sep)
         inner = np.where(np.arange(1, self._capacity + 2) <= first, by_one, by_two)
@@ -164,18 +164,18 @@ class PairPacker:
         return np.where(lengths > self._capacity, drawn, self._capacity)
 
     def _choose_anchors(self, starts: Ints, ends: Ints, sentence_ends: Ints, samples: int) -> _Anchors:
-        """Choose the most valuable pieces as anchors, their breaks, and those to swap."""
+        """Choose the most valuable pieces as anchors, their breaks, and the anchors to swap."""
         inner = np.searchsorted(sentence_ends, ends, "left") > np.searchsorted(sentence_ends, starts, "right")
         worth = (ends - starts) * np.where(inner, 1.0, SINGLE_SENTENCE_WORTH)
         chosen = np.sort(np.argsort(-worth, kind="stable")[:samples])
         starts, lengths, has_order = starts[chosen], (ends - starts)[chosen], inner[chosen]
         breaks = self._choose_breaks(starts, lengths, sentence_ends)
-        # Capital and full stop would reveal the order of one sentence's halves.
+        # The capital letter and full stop would reveal the order of one sentence's halves.
         swapped = (self._rng.random(len(chosen)) < self._swap_probability) & has_order
         return _Anchors(starts, lengths, breaks, swapped, has_order)
 
     def _choose_breaks(self, starts: Ints, lengths: Ints, sentence_ends: Ints) -> Ints:
-        """Choose each anchor's break: the inner sentence end nearest to a random place, if any."""
+        """Choose each anchor's break: the inner sentence end nearest to a random point, if any."""
         place = starts + np.floor(lengths * self._rng.uniform(*MIDDLE, len(starts))).astype(np.int64)
         breaks = wanted = np.clip(place, starts + 1, np.maximum(starts + 1, starts + lengths - 1))
         if not len(sentence_ends):
@@ -226,7 +226,7 @@ def _covered(tokens: int, anchors: _Anchors) -> NDArray[np.bool_]:
 
 
 def _arrange(tokens: Tokens, filler: Tokens, anchors: _Anchors, filler_starts: Ints, capacity: int) -> Tokens:
-    """Join each sample's anchor (rotated at its break if swapped) and filler, (samples, capacity)."""
+    """Join each sample's anchor, rotated at its break if swapped, with its filler."""
     column = np.arange(capacity)  # (capacity,)
     length = anchors.lengths[:, None]  # (samples, 1)
     turned = column + np.where(anchors.swapped, anchors.breaks, 0)[:, None]  # (samples, capacity)
@@ -236,9 +236,9 @@ def _arrange(tokens: Tokens, filler: Tokens, anchors: _Anchors, filler_starts: I
 
 
 class ContiguousPacker:
-    """Cuts samples from continuous text; if `framed`, each sample is put between [CLS] and [SEP].
+    """A packer that cuts contiguous text into samples; `framed` adds [CLS] and [SEP] to each.
 
-    `between`: the tokens after each document, a separator and optionally the next document's first.
+    `between` contains the tokens after each document: a separator and optionally a first token.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Random batches in a run's shape, for measuring a machine before there is any data."""
+"""Random batches with a run's shapes, for measuring a machine before data is available."""
 
 from __future__ import annotations
 

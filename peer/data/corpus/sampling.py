@@ -1,9 +1,9 @@
 """Sampling of a corpus for `manyhands corpus sample`, in two passes: survey and selection.
 
-The first pass counts documents, drops duplicates and takes a uniform sample, from which scorer,
-quartiles and scale are computed. The second pass scores every document, decides, and writes the
-kept ones as JSON Lines. Memory does not grow with the corpus, except for one bit per document,
-which marks duplicates.
+The first pass counts documents, drops duplicates and takes a uniform sample, from which the scorer,
+the quartiles and the scale are computed. The second pass scores every document and writes the
+selected documents as JSON Lines. Memory does not grow with the corpus, except for one bit per
+document that marks duplicates.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from peer.network.remote_files import PACKED_ENDINGS
 Packing = Literal["none", "gz", "zst"]
 NAMES = {"none": "documents.jsonl", "gz": "documents.jsonl.gz", "zst": "documents.jsonl.zst"}
 GZIP_LEVEL = 6
-BLOCK = 1_000  # documents read at a time
+BLOCK = 1_000  # number of documents read at a time
 RUN_FILES = (".yaml", ".yml")
 JSON_ENDINGS = (".jsonl", ".ndjson", ".json")
 Blocks = Iterable[list[str]]
@@ -52,7 +52,7 @@ _NUMBER = re.compile(r"\d+|\d{1,3}(,\d{3})+|\d{1,3}(_\d{3})+")  # optional thous
 
 @dataclass(frozen=True)
 class Target:
-    """The documents to keep, as a number or as a share of all."""
+    """The number or the share of documents to keep."""
 
     number: int | None = None
     share: float | None = None
@@ -82,7 +82,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Survey:
-    """The result of the first pass."""
+    """The result of the first pass over a corpus."""
 
     read: int
     documents: int  # number of documents without duplicates
@@ -112,7 +112,7 @@ def train_scorer(sample: Sequence[str], config: RunConfig, path: Path) -> None:
     run = config.tokenizer
     preset = run.preset if run.path is None and run.chosen_algorithm == "unigram" else "albert"
     wanted = {"run": {"language": config.run.language}, "tokenizer": {"preset": preset, "vocab_size": SCORER_PIECES}}
-    ends = list(accumulate(map(len, sample)))  # cumulative numbers of characters
+    ends = list(accumulate(map(len, sample)))  # cumulative character counts
     enough = bisect_left(ends, SCORER_CHARACTERS) + 1  # includes the document that reaches the limit
     train_tokenizer(RunConfig.from_mapping(wanted), sample[:enough]).save(str(path))
 
@@ -126,7 +126,7 @@ def plan(
     factors: Sequence[float] | None,
     width: float | None,
 ) -> tuple[Sampling, PerplexityTally]:
-    """Plan the sampling from the sample's perplexities; return it with an empty tally for its results."""
+    """Plan the sampling from the sample's perplexities; return the plan and an empty tally."""
     perplexities: Floats = scorer.perplexities(found.sample)
     perplexities = perplexities[np.isfinite(perplexities)]
     if not len(perplexities):
@@ -162,21 +162,21 @@ def _without_duplicates(blocks: Blocks, found: Survey) -> Iterator[list[str]]:
 class CorpusSample:
     """A uniform sample of a stream of documents, limited in documents and in characters.
 
-    Every document draws a random key, and those with the smallest keys are kept. The total number
-    of documents need not be known.
+    Each document gets a random key, and the documents with the smallest keys are kept. The total
+    number of documents need not be known.
     """
 
     def __init__(self, max_documents: int, max_characters: int, rng: np.random.Generator) -> None:
         self._max_documents, self._max_characters, self._rng = max_documents, max_characters, rng
-        self._kept: list[tuple[float, str]] = []  # a heap by negative keys: pops the largest key
+        self._kept: list[tuple[float, str]] = []  # a heap of (negated key, document)
         self._characters = 0
-        self._border = 1.0  # keys of at least this value are rejected
+        self._border = 1.0  # documents with at least this key are rejected
 
     def add(self, documents: Sequence[str]) -> None:
         """Offer more documents to the sample."""
         keys = self._rng.random(len(documents))
         for index in np.flatnonzero(keys < self._border).tolist():
-            if keys[index] < self._border:  # earlier documents may have lowered it
+            if keys[index] < self._border:  # earlier documents may have lowered the border
                 self._take(float(keys[index]), documents[index])
 
     @property
@@ -200,7 +200,7 @@ class CorpusSample:
 def open_writer(folder: Path, packing: Packing) -> Iterator[Write]:
     """Yield a function that appends documents to the file `NAMES[packing]` in the folder.
 
-    The file contains JSON Lines, objects with a `text`, and is complete when the context ends.
+    The file contains JSON Lines, objects with a `text` field, and is complete on exit.
     """
     path = folder / NAMES[packing]
     openers: Mapping[Packing, Callable[[], Any]] = {

@@ -22,9 +22,9 @@ from peer.runtime.software import how_to_add
 
 Hashes = NDArray[np.uint64]
 SALT = "duplicates"
-WAYS = 8  # documents per row of the exact memory: one cache line
-EXACT_REMEMBERED = 1 << 24  # documents in 128 MB, allocated as needed
-NEAR_REMEMBERED = 200_000  # documents in about half a gigabyte
+WAYS = 8  # hashes per row of the table: one cache line
+EXACT_REMEMBERED = 1 << 24  # documents remembered in 128 MB, allocated as needed
+NEAR_REMEMBERED = 200_000  # documents remembered in about half a gigabyte
 PERMUTATIONS = 64
 SIMILAR = 0.8  # Jaccard similarity above which two documents are near duplicates
 SHINGLE_WORDS, SHINGLE_CHARACTERS = 5, 8
@@ -34,7 +34,7 @@ MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 def open_duplicates(kind: Duplicates) -> DocumentFilter | None:
-    """Return a filter that drops copies of earlier documents; None if `kind` is `none`. Raises `ConfigError`."""
+    """Return a duplicate filter, or None for `none`. Raises `ConfigError` without datasketch."""
     if kind == "none":
         return None
     return ExactDuplicates().keep if kind == "exact" else NearDuplicates().keep
@@ -43,11 +43,11 @@ def open_duplicates(kind: Duplicates) -> DocumentFilter | None:
 class ExactDuplicates:
     """A filter by 64-bit hashes, with hardly one false match in a hundred million documents.
 
-    It remembers documents in a table; a full row forgets the document that the new one's hash selects.
+    Hashes are stored in a table; in a full row, a new hash selects the entry to replace.
     """
 
     def __init__(self, remembered: int = EXACT_REMEMBERED) -> None:
-        self._table = np.zeros((max(1, remembered // WAYS), WAYS), np.uint64)  # 0: an empty place
+        self._table = np.zeros((max(1, remembered // WAYS), WAYS), np.uint64)  # 0: an empty slot
 
     def keep(self, documents: Sequence[str]) -> Mask:
         """Return a mask of the documents that are not copies of earlier ones."""
@@ -62,14 +62,14 @@ class ExactDuplicates:
 
     def _remember(self, place: int, number: int) -> None:
         row = self._table[place]
-        way = int(np.argmin(row))  # an empty place, if any
+        way = int(np.argmin(row))  # an empty slot (0), if there is one
         row[way if row[way] == 0 else (number >> 32) % WAYS] = number
 
 
 class NearDuplicates:
     """A filter by MinHashes of the texts' shingles, looked up with locality-sensitive hashing.
 
-    It stores two generations of documents; when the younger is full, the older is dropped.
+    The filter stores two generations of documents; when the younger is full, the older is dropped.
     """
 
     def __init__(self, remembered: int = NEAR_REMEMBERED) -> None:
@@ -127,7 +127,7 @@ def shingle_hashes(text: str) -> NDArray[np.uint64]:
         units = np.array([crc32(text.encode("utf-8", "surrogatepass"))], np.uint32)
     length = min(length, len(units))
     hashes = np.zeros(len(units) - length + 1, np.uint64)
-    for place in range(length):  # intended to wrap around
+    for place in range(length):  # integer overflow is intended
         hashes = (hashes ^ units[place : len(units) - length + 1 + place]) * MIX
         hashes ^= hashes >> np.uint64(29)
     return np.unique(hashes >> np.uint64(32))

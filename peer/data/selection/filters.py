@@ -1,7 +1,7 @@
 """Filters that select a source's documents, block by block, before they are shuffled.
 
-All peers must decide alike, so a filter depends only on the documents and the configuration; only
-duplicates depend on what a device has read. `peer.data.sources.reader` applies them.
+All peers must make the same decisions, so filters depend only on documents and configuration; the
+duplicate filter also depends on the documents read. `peer.data.sources.reader` applies filters.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ OpenFilters = Callable[[], Sequence[DocumentFilter]]
 
 
 def build_filters(source: Source, first: Sequence[DocumentFilter], tokenizer_dir: Path | None) -> OpenFilters:
-    """Build a source's filters: the `first` ones, then cheap tests before costly ones.
+    """Build a source's filters: `first`, then the others, cheap filters before costly ones.
 
     Filters are reopened for each epoch, so duplicates are detected among the documents read since
     the epoch or the process began. `tokenizer_dir` holds the run's tokenizer. Raises `ConfigError`
@@ -58,7 +58,7 @@ def open_sampling(source: Source, tokenizer_dir: Path | None) -> DocumentFilter 
 
 
 def keep_all(filters: Sequence[DocumentFilter], documents: Sequence[str]) -> Mask:
-    """Return a mask (documents,) of those that pass all filters; each filter sees only what passed before."""
+    """Return a mask of the documents that pass all filters, which are applied one after another."""
     kept = np.arange(len(documents))
     for test in filters:
         if len(kept):

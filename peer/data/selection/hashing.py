@@ -26,7 +26,7 @@ def document_hash(text: str, salt: str = "") -> int:
 
 
 def uniform(text: str, salt: str) -> float:
-    """Return a document's uniform number in [0, 1): equal on all machines, independent for each salt."""
+    """Return a document's pseudo-random number in [0, 1), which depends only on text and salt."""
     return document_hash(text, salt) / (1 << BITS)
 
 

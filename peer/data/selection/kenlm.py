@@ -20,7 +20,7 @@ from auth.errors import ConfigError
 from peer.runtime.software import how_to_add
 
 REMEMBERED_WORDS = 500_000
-LONGEST_REMEMBERED = 40  # longest cached word in characters
+LONGEST_REMEMBERED = 40  # maximum length of a cached word, in characters
 _MARK, _DIGIT = regex.compile(r"[\p{P}\p{S}]"), regex.compile(r"\p{Nd}")
 SMALL_CORPUS = "--discount_fallback"  # a small text has too few counts to estimate the discounts
 
@@ -96,7 +96,7 @@ def train_kenlm(documents: Iterable[str], out: Path, order: int = 5, program: st
             process.stdin.close()
         except BrokenPipeError:
             pass  # the program ended early; its exit status is checked below
-        except BaseException:  # on interruption too: else the program would train on part of the documents
+        except BaseException:  # also on interruption; otherwise a partial corpus would be trained on
             process.kill()
             raise
         finally:

@@ -1,10 +1,10 @@
 """BERTIN's perplexity sampling as pure functions, which select documents by their perplexities.
 
 De la Rosa et al. 2022, "BERTIN: Efficient Pre-Training of a Spanish Language Model using Perplexity
-Sampling", section 2. Text of the lowest perplexity is repetitive, of the highest noisy, so
+Sampling", section 2. Text of low perplexity is repetitive, text of high perplexity is noisy, so
 documents of the middle quartiles are preferred. A method gives each perplexity a weight, and one
-common scale turns weights into probabilities. Unlike BERTIN, this module computes the scale for
-which the expected number of kept documents is the requested one.
+common scale turns weights into probabilities. Unlike BERTIN, this module computes the scale at
+which the expected number of kept documents equals the requested number.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LEAST_WEIGHT = 1e-300  # positive, so that even a target of all documents can be
 LEAST_WIDTH = 1e-6  # smallest relative width of a quartile, for corpora of very similar documents
 DIGITS = 6  # significant digits of the numbers in the run file
 BINS = 120  # number of histogram bins
-SHOWN = 0.97  # share of the documents in the histogram, without the long tail
+SHOWN = 0.97  # share of the documents shown in the histogram, without the long tail
 
 
 def quartiles_of(perplexities: Floats) -> tuple[float, float, float]:
@@ -48,9 +48,9 @@ def default_factors(quartiles: Sequence[float]) -> tuple[float, float, float, fl
 
 
 def default_width(quartiles: Sequence[float]) -> float:
-    """Return a width with which documents at the quartiles have about half of the median's weight.
+    """Return the width at which documents at the quartiles have about half the median's weight.
 
-    BERTIN's 4.5 fits the perplexities of Spanish under its own model; others spread differently.
+    BERTIN's width of 4.5 fits Spanish text under its own model; other perplexities differ.
     """
     first, second, third = quartiles
     distance = (third - first) / 2 / second
@@ -63,7 +63,7 @@ def probabilities(sampling: Sampling, perplexities: Floats) -> Floats:
 
 
 def decide(documents: Sequence[str], chances: Floats) -> NDArray[np.bool_]:
-    """Return a mask (documents,) of kept documents; it depends on the text only, so all machines agree."""
+    """Return a mask (documents,) of kept documents, which depends only on the documents' texts."""
     kept = chances >= 1
     for index in np.flatnonzero((chances > 0) & ~kept).tolist():
         kept[index] = uniform(documents[index], SALT) < chances[index]
@@ -78,7 +78,7 @@ def plan_sampling(
     factors: Sequence[float] | None = None,
     width: float | None = None,
 ) -> Sampling:
-    """Plan the sampling that keeps `share` of a corpus with these perplexities. Raises `ConfigError`."""
+    """Plan a sampling that keeps `share` of a corpus. Raises `ConfigError` if impossible."""
     quartiles = quartiles_of(perplexities)
     shapes: Mapping[Method, Mapping[str, object]] = {
         "random": {},
@@ -93,8 +93,8 @@ def plan_sampling(
 def solve_scale(weights: Floats, share: float) -> float:
     """Return the scale for which the mean of min(1, scale * weight) is `share`.
 
-    Raises `ConfigError` if there is none. If the k largest products are cut off at 1, the mean is
-    linear in the scale, so all k are tried at once.
+    Raises `ConfigError` if there is no such scale. With the k largest products clipped to 1, the
+    mean is linear in the scale, so all values of k are tried at once.
     """
     falling = np.sort(weights)[::-1]
     positive = falling[falling > 0]
@@ -112,7 +112,7 @@ def solve_scale(weights: Floats, share: float) -> float:
 def _weights(sampling: Sampling, perplexities: Floats) -> Floats:
     """Return the method's weight of each document, (documents,).
 
-    The Gaussian weight is exp(-distance² / width), with the distance from the median in medians.
+    The Gaussian weight is exp(-distance² / width), where distance = (perplexity - median) / median.
     """
     if sampling.method == "random":
         return np.ones_like(perplexities)
@@ -130,9 +130,9 @@ def _rounded(value: float) -> float:
 
 
 class PerplexityTally:
-    """Numbers of documents before and after sampling, by quartile and histogram bin.
+    """Document counts before and after sampling, by quartile and histogram bin.
 
-    Displayed by `manyhands corpus sample`. The memory does not grow with the corpus.
+    `manyhands corpus sample` displays the tally. Memory use does not grow with the corpus.
     """
 
     def __init__(self, sample: Floats, quartiles: tuple[float, float, float]) -> None:
@@ -152,7 +152,7 @@ class PerplexityTally:
             self.bins[name] += np.bincount(bins[inner], weights[inner], BINS)
 
     def density(self, name: str) -> Floats:
-        """Return the density in each bin of the documents counted as `name`, for a plot."""
+        """Return the density per histogram bin of the documents counted as `name`, for a plot."""
         total = self.parts[name].sum()
         density: Floats = self.bins[name] / max(total, 1e-12) / np.diff(self.edges)
         return density

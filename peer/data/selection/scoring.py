@@ -24,11 +24,11 @@ from peer.data.tokenization.words import WordMemory, sums
 from peer.network.remote_files import storage_options
 
 SLICE_CHARACTERS = 1_000_000  # characters of documents scored together
-UNKNOWN_PENALTY = 10.0  # nats beyond the rarest piece, as in sentencepiece
+UNKNOWN_PENALTY = 10.0  # in nats, added to the rarest piece's score, as in sentencepiece
 
 
 class Scorer(Protocol):
-    """Computes documents' perplexities."""
+    """A model that computes the perplexities of documents."""
 
     def perplexities(self, documents: Sequence[str]) -> NDArray[np.float64]:
         """Return perplexities (documents,) of at least 1; infinite if there is nothing to score."""
@@ -65,7 +65,7 @@ def _checked_copy(config: ScorerConfig, address: str) -> Path:
         try:
             options = {address.partition("://")[0]: storage_options(Source(kind="text", path=(address,)))}
             path = Path(fsspec.open_local(f"simplecache::{address}", **options))
-        except Exception as error:  # raised by any file system
+        except Exception as error:  # file systems raise arbitrary types
             raise ConfigError(f"Cannot fetch the scorer's model {address} ({error}): check its `model`.") from error
     if config.sha256 is not None and not (path.is_file() and sha256_of(path).hex() == config.sha256):
         raise ConfigError(f"The scorer's model {address} is not the one that the run names: its SHA-256 differs.")
@@ -89,7 +89,7 @@ class UnigramScorer:
         tokenizer.no_padding()
         tokenizer.no_truncation()
         self._memory = WordMemory(tokenizer)
-        self._surprise = _surprises(model, tokenizer.get_vocab_size())  # (vocabulary,) nats
+        self._surprise = _surprises(model, tokenizer.get_vocab_size())  # (vocabulary,) -log(probability), in nats
 
     def perplexities(self, documents: Sequence[str]) -> NDArray[np.float64]:
         ends = accumulate(map(len, documents))
@@ -101,7 +101,7 @@ class UnigramScorer:
         words = [document.split() for document in documents]
         ids, lengths = self._memory.encode(list(chain.from_iterable(words)))
         pieces = sums(lengths, words)  # (documents,)
-        # Each document is summed on its own, so that all peers get equal sums.
+        # Documents are summed separately, so that all peers get equal sums.
         filled, mean = pieces > 0, np.full(len(words), np.inf)
         mean[filled] = np.add.reduceat(self._surprise[ids], (pieces.cumsum() - pieces)[filled]) / pieces[filled]
         perplexities: NDArray[np.float64] = np.exp(mean)
@@ -114,7 +114,7 @@ def _surprises(model: dict[str, object], size: int) -> NDArray[np.float64]:
     surprise = -np.array([score for _, score in vocabulary], np.float64)
     unknown = surprise.max() + UNKNOWN_PENALTY
     special = [number for number, (piece, score) in enumerate(vocabulary) if score == 0 or piece == ""]
-    surprise[special] = unknown  # `[UNK]`, and names that occur in no text
+    surprise[special] = unknown  # `[UNK]` and special tokens that occur in no text
     unknown_id = model.get("unk_id")
     if isinstance(unknown_id, int):
         surprise[unknown_id] = unknown

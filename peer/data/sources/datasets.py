@@ -1,6 +1,6 @@
 """Hugging Face datasets, streamed by `datasets`; a shard is a Parquet row group or another file.
 
-Only this module imports `datasets`, which takes a second, and only if a run has such a source.
+Only this module imports `datasets`, which takes a second, and only for runs with such a source.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from peer.network.http import asking, reaching
 
 HUB_TIMEOUT_S = 4.0  # timeout of our own request, because the hub's client retries for minutes
 REPOSITORY = re.compile(r"[A-Za-z0-9_-][\w.-]*(/[\w.-]+)?")  # NAME or OWNER/NAME; anything else is a folder
-MANY_SHARDS = 64  # number of shards above which they are not divided
+MANY_SHARDS = 64  # number of shards above which shards are not divided
 BATCH_ROWS = 1000  # rows decoded at a time
 TEXT_TYPES = ("string", "large_string", "string_view")
 
@@ -34,15 +34,15 @@ def dataset_shards(source: Source) -> list[Shard]:
 
 
 class RowReader(UnitReader):
-    """Reads one of `parts` parts of a dataset's shard; a row is a document."""
+    """A reader of one of a shard's `parts` parts; a row is a document."""
 
     def __init__(self, source: Source, dataset: Any, shard: int, part: int, parts: int, state: State | None) -> None:
         from datasets.distributed import split_dataset_by_node
 
-        # Resharded to skip row groups before `state`.
+        # Resharding skips the row groups before `state`.
         rows = dataset.shard(dataset.num_shards, shard).reshard()
         self._rows = split_dataset_by_node(rows, part, parts)
-        self._begun_at = state  # stored here, because the rows report it only after the first one
+        self._begun_at = state  # `datasets` has no state before the first row
         if state is not None:
             self._rows.load_state_dict(state)
         self._records = self._read(source)
@@ -61,7 +61,7 @@ def _open(source: Source) -> Any:
     """Open the dataset as a stream of the wanted columns. Raises `ConfigError` if that fails."""
     import datasets
 
-    datasets.logging.set_verbosity(logging.CRITICAL)  # errors are reported by the reader
+    datasets.logging.set_verbosity(logging.CRITICAL)  # the reader reports errors
     datasets.disable_progress_bars()
     # The library's own retries would take minutes and could not be interrupted.
     datasets.config.STREAMING_OPEN_MAX_RETRIES = datasets.config.STREAMING_READ_MAX_RETRIES = 1

@@ -1,8 +1,8 @@
-"""Endless streams of documents: the next document of a device, and its position.
+"""Endless streams of documents, each with a position from which a device can resume.
 
 The order depends on the device's number, so peers read different parts of the run's sources. The
-position is a small JSON value with which a returning volunteer continues. A thread reads each
-source ahead (`SourceStream`), so training does not wait for a failing source.
+position is a small JSON value. A thread prefetches each source (`SourceStream`), so training does
+not wait for a failing source.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from peer.data.sources.units import Shard, Units, builtin_shards
 
 logger = logging.getLogger(__name__)
 
-Position = Mapping[str, Any]  # JSON values only
-Report = Callable[[str], None]  # called with one sentence on why documents are missing
+Position = Mapping[str, Any]  # position in a stream; JSON values only
+Report = Callable[[str], None]  # receives a sentence that explains why documents are missing
 
-CLOSING_S = 1.0  # limit for joining a thread, which may still wait for the network
+CLOSING_S = 1.0  # timeout for joining a thread, which may be waiting for the network
 CHARACTERS_A_TOKEN = 4  # estimate used until a document's tokens are counted
 LOST_TURN_TOKENS = 500  # tokens that a failing source loses per turn
 
 
 class SourceStream:
-    """The endless documents of one source, read ahead in a thread.
+    """An endless stream of one source's documents, prefetched in a thread.
 
     At most three blocks are in memory: the current, the next, and one waiting for the queue.
     """
@@ -75,7 +75,7 @@ class SourceStream:
         return self._index < len(self._documents) or self.reader.trouble is None or self._blocks.is_ready()
 
     def close(self) -> None:
-        """Wait for the thread, but not for the network; close the pauses first."""
+        """Wait for the thread to end, but not for the network; close the pauses first."""
         self._blocks.close(CLOSING_S)
 
     def _next_block(self) -> bool:
@@ -83,7 +83,7 @@ class SourceStream:
             self._pauses(0)
             try:
                 block = self._blocks.take(0 if self.reader.trouble is not None else CHECK_S)
-            except StopIteration:  # closed after the check above
+            except StopIteration:  # the stream was closed after the check above
                 raise StreamClosed from None
             if block is not None:
                 self._position, self._documents, self._index = block.position, block.documents, block.position.index
@@ -96,7 +96,7 @@ class MixedDocuments:
     """A mixture of sources in fixed proportions of tokens.
 
     The next document comes from the source that is furthest behind its share. A document's tokens
-    are estimated from its characters until they are counted. A failing source loses its turns.
+    are estimated from its characters until they are counted. A failing source forfeits its turns.
     Close the mixture, or use it as a context manager.
     """
 
@@ -104,7 +104,7 @@ class MixedDocuments:
         self, streams: Sequence[SourceStream], weights: Sequence[float], drawn: Sequence[int] | None, pauses: Pauses
     ) -> None:
         self._streams, self._weights, self._pauses = streams, weights, pauses
-        self._drawn = [0] * len(streams) if drawn is None else list(drawn)  # tokens drawn from each source
+        self._drawn = [0] * len(streams) if drawn is None else list(drawn)  # number of tokens per source
         self._uncounted: list[tuple[int, int]] = []  # source and estimated tokens of each document
 
     def __next__(self) -> str:
@@ -122,7 +122,7 @@ class MixedDocuments:
     def count(self, tokens: Sequence[int]) -> None:
         """Replace estimates by the counted tokens of each document returned since the last call."""
         for (number, estimate), counted in zip(self._uncounted, tokens, strict=True):
-            self._drawn[number] += max(1, int(counted)) - estimate  # at least 1, to give way to other sources
+            self._drawn[number] += max(1, int(counted)) - estimate  # at least 1, so that other sources have turns
         self._uncounted.clear()
 
     @property
@@ -147,7 +147,7 @@ class MixedDocuments:
         self.close()
 
     def _await_any(self) -> None:
-        """Wait while all sources fail. Raises `ConfigError` if all pause and none has ever given a document."""
+        """Wait while all sources fail. Raises `ConfigError` if all pause and none ever worked."""
         while not any(stream.is_ready() for stream in self._streams):
             readers = [stream.reader for stream in self._streams]
             troubles = [reader.trouble for reader in readers if reader.trouble is not None]
@@ -196,11 +196,11 @@ def open_documents(
     pauses: Pauses | None = None,
     reserve: Reserve = no_wait,
 ) -> MixedDocuments:
-    """Open the documents of a run in this device's order, from `position` on.
+    """Open the run's documents in this device's order, starting at `position`.
 
     The part `validation` consists of the held-out documents, `training` of all others. With
     `tokenizer_dir`, sources can be sampled by the run's own tokenizer. Starts threads. Raises
-    `ConfigError` for unusable filters at once, for unusable sources when documents are read.
+    `ConfigError` immediately for unusable filters, and on reading for unusable sources.
     """
     sources, pauses = config.data.sources, pauses or Pauses()
     division = [] if part is None else [PartFilter(part, config.data.validation.share).keep]
@@ -221,7 +221,7 @@ def open_documents(
 def sample_documents(config: RunConfig, limit: int) -> Iterator[str]:
     """Yield up to `limit` different documents to train a tokenizer, in proportion to the sources' weights.
 
-    They are not sampled by perplexity, which may need the tokenizer. Raises `ConfigError` for an
+    Perplexity sampling is off, because it may need the tokenizer. Raises `ConfigError` for an
     unreadable source, and `UnreachableError`, before reading anything, if the hub does not respond.
     """
     for source in config.data.sources:
@@ -267,7 +267,7 @@ def _plan(config: RunConfig, number: int, device_number: int, filters: OpenFilte
         name=source.name,
         open_units=partial(open_units, source),
         open_filters=filters,
-        seed=(config.run.seed, int(source_names(config.data.sources)[number].replace("-", ""), 16)),  # in all phases
+        seed=(config.run.seed, int(source_names(config.data.sources)[number].replace("-", ""), 16)),  # for all phases
         device_number=device_number,
         block_documents=config.data.shuffle_buffer,
         reserve=reserve if source.is_remote else no_wait,

@@ -1,4 +1,4 @@
-"""Handling of unreadable units: they are retried, skipped, or waited for.
+"""Handling of unreadable units by retrying, skipping, or waiting.
 
 A unit is retried several times from the record at which it failed, and then skipped until the next
 epoch. If several units in a row fail, the cause is probably the network or the source: the source
@@ -19,14 +19,14 @@ from auth.errors import ConfigError
 from peer.data.sources.units import State
 
 ATTEMPTS = 5
-FIRST_WAIT_S = 1.0  # upper limit of the first wait, doubled each time
+FIRST_WAIT_S = 1.0  # upper limit of the first wait, doubled on each retry
 LONGEST_WAIT_S = 30.0
 REST_S = 120.0
 UNITS_IN_A_ROW = 3
 
 
 class StreamClosed(Exception):  # noqa: N818 - not an error: the reader is no longer needed
-    """The signal that the stream was closed while a caller waited for it."""
+    """Raised when a stream is closed while a caller waits for it."""
 
 
 class Pauses:
@@ -60,19 +60,19 @@ class SourcePlace:
 
 
 class Setbacks:
-    """Tracks the units that have failed since the last successful read, and decides where to continue."""
+    """A tracker of failed units since the last successful read, which decides the next unit."""
 
     def __init__(self) -> None:
         self._failed: list[SourcePlace] = []
         self._went_back = False
 
     def read_something(self) -> None:
-        """Reset the failed units after a later one was read, which shows that the source works."""
+        """Clear the failed units, because a successful read shows that the source works."""
         self._failed.clear()
         self._went_back = False
 
     def failed(self, place: SourcePlace, units: int) -> tuple[SourcePlace, bool]:
-        """Return where to continue after all attempts at `place` failed, and whether to pause."""
+        """Return the next position after all attempts at `place` failed, and whether to pause."""
         self._failed.append(place)
         if len(self._failed) < min(UNITS_IN_A_ROW, units):
             return place.next_unit(units), False
@@ -83,7 +83,7 @@ class Setbacks:
 
 
 def retrying(pause: Callable[[float], None], before_wait: Callable[[BaseException], None]) -> Retrying:
-    """Return a caller that retries up to `ATTEMPTS` times, then raises the last error."""
+    """Return a `Retrying` that makes up to `ATTEMPTS` attempts, then raises the last error."""
 
     def tell(call: RetryCallState) -> None:
         error = call.outcome.exception() if call.outcome else None
@@ -101,7 +101,7 @@ def retrying(pause: Callable[[float], None], before_wait: Callable[[BaseExceptio
 
 
 def describe(error: BaseException) -> str:
-    """Return a description of an error for a sentence; fsspec's missing files are described by their cause."""
+    """Describe an error for use in a sentence; for fsspec's missing files, describe the cause."""
     if isinstance(error, FileNotFoundError) and error.__cause__ is not None:
         error = error.__cause__
     text = " ".join(str(error).split())

@@ -10,7 +10,7 @@ from peer.data.sources.units import Record
 
 
 def document_of(record: Any, source: Source) -> Record:
-    """Return a record's text: empty if its language is not wanted, None if it has no text."""
+    """Return a record's text, "" if the record's language is excluded, or None without a text."""
     text, filters = value_of(record, source.text_field), source.filters
     if not isinstance(text, str):
         return None
@@ -19,12 +19,12 @@ def document_of(record: Any, source: Source) -> Record:
 
 
 def wanted_fields(source: Source) -> list[str]:
-    """Return the names of the fields to read: the text's, and the language's if it is filtered."""
+    """Return the fields to read: the text, and the language if languages are filtered."""
     return [name for name in (source.text_field, source.filters.language_field) if name is not None]
 
 
 def value_of(record: Any, name: str) -> Any:
-    """Return the value of a field, None if it is missing; dots in the name denote nested fields."""
+    """Return a field's value, or None if it is missing; dots in the name denote nested fields."""
     if not isinstance(record, Mapping):
         return None
     if name in record:

@@ -1,13 +1,13 @@
-"""Plain text and JSON Lines, optionally compressed, as shards: ranges, or every k-th document.
+"""Shards of plain text and JSON Lines files, optionally compressed.
 
-A plain file is divided into ranges; of a compressed one, each part takes every k-th document.
+A plain file is divided into ranges; each part of a compressed file is every k-th document.
 `datasets` is not used, because it can neither skip a bad record or an endless line nor begin in the
 middle of a file. Memory is bounded: a document of more than 16 MiB is cut into pieces
 (`peer.data.sources.pieces`), and a JSON line of more than 64 MiB is skipped. A truncated file is an
 error.
 
 The ranges of a file are disjoint and complete: a line belongs to the range in which it begins, a
-paragraph to that of the blank line before it.
+paragraph to the range of the blank line before it.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from peer.data.sources.units import MANY_FILES, Record, Shard, State, UnitReader
 from peer.network.remote_files import FileLocation, find_files
 
 MAX_DOCUMENT_BYTES = 16 << 20
-MAX_JSON_BYTES = 64 << 20  # limit for one line, which must be parsed as a whole
-# A document or a piece (None if too long), and the byte after the document (None before its last
+MAX_JSON_BYTES = 64 << 20  # maximum size of a line, which must be parsed as a whole
+# A document or piece (None if too long), and the offset after the document (None before its last
 # piece).
 Found = tuple[bytes | None, int | None]
 Decode = Callable[[bytes], Record]
 Divide = Callable[[BinaryIO, int, int | None, bool], Iterator[Found]]
 MIN_RANGE_BYTES = 1 << 20  # shorter ranges would need too many requests
 MAX_RANGE_BYTES = 16 << 20
-LONGEST_BLANK = 200  # longest line that can be blank, in bytes
+LONGEST_BLANK = 200  # maximum length of a blank line, in bytes
 ZERO_WIDTH = dict.fromkeys([*range(0x200B, 0x2010), 0x2060, 0xFEFF])  # invisible characters
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -60,7 +60,7 @@ def file_shards(source: Source) -> list[Shard]:
 
 
 class FileReader(UnitReader):
-    """Reads those documents of a range whose number modulo `parts` is `part`."""
+    """A reader of the documents of a range whose number modulo `parts` is `part`."""
 
     def __init__(self, source: Source, span: Range, part: int, parts: int, state: State | None) -> None:
         self._span, self._part, self._parts = span, part, parts
@@ -73,7 +73,7 @@ class FileReader(UnitReader):
         # Begins one byte early, to detect whether a line begins at the range's first byte.
         self._offset = max(span.start - 1, 0) if state is None else int(state["offset"])
         self._number = 0 if state is None else int(state["number"])
-        self._pieces = 0 if state is None else int(state.get("pieces", 0))  # pieces already read
+        self._pieces = 0 if state is None else int(state.get("pieces", 0))  # number of pieces already read
         self._records = self._read(self._number > 0 or span.start == 0)
 
     def state(self) -> State:
@@ -111,20 +111,20 @@ def decode_json(source: Source, line: bytes) -> Record:
     """Return the text of a JSON object (see `document_of`), or None if it is damaged or has no text."""
     try:
         text = document_of(json.loads(line.removeprefix(BYTE_ORDER_MARK)), source)
-        (text or "").encode()  # raises for half a surrogate pair
+        (text or "").encode()  # raises for an unpaired surrogate
     except (ValueError, RecursionError):
         return None
     return text
 
 
 def decode_text(content: bytes) -> Record:
-    """Decode UTF-8 text, replacing damaged characters; return None if there are many of these."""
+    """Decode UTF-8 text, replacing invalid bytes; return None if there are too many."""
     text = content.removeprefix(BYTE_ORDER_MARK).decode("utf-8", errors="replace").strip()
     return text if is_legible(text) else None
 
 
 def cut_files(files: Sequence[Range]) -> list[Range]:
-    """Return the files in order, with those readable from any offset divided into similar ranges."""
+    """Return the files in order, dividing files readable from any offset into similar ranges."""
     sizes = ask_each(files, lambda file: size_if_divisible(file.address, file.encoding))
     fair_bytes = sum(size or 0 for size in sizes) // MANY_FILES
     range_bytes = min(max(fair_bytes, MIN_RANGE_BYTES), MAX_RANGE_BYTES)
@@ -144,7 +144,7 @@ def line_documents(
 ) -> Iterator[Found]:
     """Yield the non-blank lines that begin before `end`.
 
-    `file` is at `offset`; the remainder of the line there is skipped unless it is a `whole_line`.
+    `file` is at `offset`; without `whole_line`, the remainder of the line there is skipped.
     """
     line, at = _Gathered(in_pieces=in_pieces), offset
     for start, chunk, at in _lines(file, offset):
@@ -160,14 +160,14 @@ def line_documents(
 def paragraph_documents(file: BinaryIO, offset: int, end: int | None, whole_paragraph: bool) -> Iterator[Found]:
     """Yield the paragraphs after all blank lines that begin before `end`.
 
-    `file` is at `offset`; an incomplete paragraph (not `whole_paragraph`) there is skipped.
+    `file` is at `offset`; without `whole_paragraph`, the paragraph there is skipped.
     """
     paragraph, ours, at = _Gathered(), whole_paragraph, offset
     for start, chunk, at in _lines(file, offset):
-        if not is_blank(chunk) or start + len(chunk) < at:  # the end of a line is not a blank line
+        if not is_blank(chunk) or start + len(chunk) < at:  # the tail of a long line is not a blank line
             if ours:
                 yield from paragraph.add(chunk)
-        elif start > offset or whole_paragraph:  # otherwise it may be the end of a non-blank line
+        elif start > offset or whole_paragraph:  # otherwise it may be the tail of a non-blank line
             yield from paragraph.end(start)
             ours = end is None or start < end
             if not ours:
@@ -211,7 +211,7 @@ class _Gathered:
             self._chunks.clear()
 
     def end(self, after: int) -> Iterator[Found]:
-        """Yield the document or its last piece, if any, or None if it is too long; then begin another."""
+        """Yield the document or its last piece, or None if it is too long; reset the buffer."""
         content = b"".join(self._chunks)
         if self._bytes > MAX_JSON_BYTES:
             yield None, after

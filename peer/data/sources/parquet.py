@@ -20,7 +20,7 @@ BATCH_ROWS = 1000  # rows decoded at a time
 
 
 def parquet_shards(source: Source) -> list[Shard]:
-    """List the row groups of a source's files, or whole files if they are many."""
+    """List the row groups of a source's files, or whole files if there are many."""
     files = [RowGroups(file, source) for file in find_files(source)]
     counts = [None] * len(files) if len(files) >= MANY_FILES else ask_each(files, RowGroups.count)
     return [
@@ -49,7 +49,7 @@ class RowGroups:
             return int(file.num_row_groups)
 
     def documents(self, first: int) -> Iterator[Record]:
-        """Yield the documents from the `first` row on.
+        """Yield the documents, starting at row `first`.
 
         Raises `ConfigError` if the file is not a complete Parquet file, or lacks a text column.
         """
@@ -68,7 +68,7 @@ class RowGroups:
     def _opened(self) -> Iterator[tuple[pq.ParquetFile, list[str]]]:
         """Open the file, and yield it with the columns to read."""
         columns = wanted_fields(self.source)
-        with self.address.filesystem.open(self.address.path, cache_type="none") as raw:  # Arrow requests the ranges
+        with self.address.filesystem.open(self.address.path, cache_type="none") as raw:  # Arrow caches
             try:
                 file = pq.ParquetFile(raw, pre_buffer=True)
             except pa.ArrowInvalid as error:

@@ -1,7 +1,7 @@
-"""Division of long documents into pieces, equal on all devices because filters use a piece's hash.
+"""Division of long documents into pieces, equal on all devices because filters hash each piece.
 
-A document is cut after a paragraph, else a line, else white space near the limit, else between
-grapheme clusters. That keeps a letter with its marks and an emoji with its modifiers.
+A document is cut near the limit after a paragraph, else a line, else white space, else a grapheme
+cluster, which keeps a letter with its marks and an emoji with its modifiers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SEEN_CHARACTER = regex.compile(r"\X")  # Unicode's extended grapheme cluster
 
 
 def cut_text(text: str, limit: int) -> Iterator[str]:
-    """Yield the text in pieces of `limit` bytes at most."""
+    """Yield the text in pieces of at most `limit` bytes."""
     if LONGEST_CHARACTER_BYTES * len(text) <= limit:
         yield text
         return
@@ -28,7 +28,7 @@ def cut_text(text: str, limit: int) -> Iterator[str]:
 
 
 def cut_bytes(content: bytes, limit: int) -> Iterator[bytes]:
-    """Yield UTF-8 text in pieces of at most `limit` bytes; each depends only on the text up to its end."""
+    """Yield UTF-8 text in pieces of at most `limit` bytes, none of which depends on later text."""
     start = 0
     while len(content) - start > limit:
         end = _end_of_piece(content, start, limit)
@@ -59,4 +59,4 @@ def _whole_character(content: bytes, at: int, step: int) -> int:
     for place in range(at, at + LONGEST_CHARACTER_BYTES * step, step):
         if not 0 < place < len(content) or content[place] & 0xC0 != 0x80:
             return place
-    return at  # not valid UTF-8
+    return at  # reached in invalid UTF-8 only

@@ -14,7 +14,7 @@ CHECK_S = 0.1  # interval between checks for `close` while the queue is full
 
 @dataclass(frozen=True)
 class _End:
-    """The end of the items, with the error to raise in the consumer."""
+    """An end marker for the queue, with the error to raise in the consumer."""
 
     error: BaseException
 
@@ -25,7 +25,7 @@ class Prefetched(Generic[T]):
     def __init__(self, items: Iterator[T], depth: int, name: str) -> None:
         self._queue: queue.Queue[T | _End] = queue.Queue(depth)
         self._closed = threading.Event()
-        self._error: BaseException | None = None  # error that ended the items
+        self._error: BaseException | None = None  # error that ended the iteration
         self._thread = threading.Thread(target=self._produce, args=(items,), name=name, daemon=True)
         self._thread.start()
 
@@ -60,7 +60,7 @@ class Prefetched(Generic[T]):
             self._put(_End(error))
 
     def _put(self, item: T | _End) -> bool:
-        """Wait for room in the queue and put the item; return False if closed meanwhile."""
+        """Wait for room in the queue and put the item; return False if closed while waiting."""
         while not self._closed.is_set():
             try:
                 self._queue.put(item, timeout=CHECK_S)

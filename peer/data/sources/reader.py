@@ -1,7 +1,7 @@
 """An endless, fault-tolerant reader of one source, which yields filtered, shuffled blocks.
 
-A block consists of the next `size` records from its place, shuffled together across units, so it
-can be read again. `peer.data.sources.documents` runs the reader in a thread.
+A block consists of the next `size` records from a position, shuffled across units, and can be read
+again from that position. `peer.data.sources.documents` runs the reader in a thread.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class SourcePlan:
 
 @strict_dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid"))
 class BlockPosition(SourcePlace):
-    """A document's position in a block, and the block's place in the source; saved as JSON."""
+    """A document's index in a block, and the block's position in the source; saved as JSON."""
 
     units: NonNegativeInt | None = None  # number of the source's units; None before it was opened
     size: NonNegativeInt | None = None  # number of records in the block; None before it was read
     index: NonNegativeInt = 0  # index of the document in the block
 
     def resume(self, units: int) -> tuple[SourcePlace, int | None, int]:
-        """Return where to begin, the first block's number of records (None: the usual), and how many to skip."""
+        """Return the block's position, its size (None: default), and how many records to skip."""
         if self.units is None:
             return SourcePlace(), None, 0
         if self.units != units or self.turn >= units:  # the source has changed: begin its next epoch
@@ -70,7 +70,7 @@ class BlockPosition(SourcePlace):
 class Block:
     """Shuffled documents, with None in place of rejected ones."""
 
-    position: BlockPosition  # position of the first document not read in an earlier session
+    position: BlockPosition  # position of the first document that is new in this session
     documents: Sequence[str | None]
 
 
@@ -84,7 +84,7 @@ class Trouble:
 
 @dataclass
 class Gathered:
-    """A block's records in the order of the source, and the error that ended it, if any."""
+    """A block's records in the order of the source, and the error that ended the block, if any."""
 
     place: SourcePlace
     limit: int
@@ -103,7 +103,7 @@ class Gathered:
 
 
 class BlockReader:
-    """Reads blocks endlessly from a place; a block ends at the end of an epoch or at a failed unit."""
+    """An endless reader of blocks; a block also ends with an epoch or at a failed unit."""
 
     def __init__(
         self, units: Units, deal: Callable[[int], NDArray[np.int64]], place: SourcePlace, attempts: Retrying
@@ -119,7 +119,7 @@ class BlockReader:
         return self._units.name(int(self._order[self.place.turn]))
 
     def read(self, limit: int) -> Gathered:
-        """Read the next block; after an error, `place` is where the error occurred."""
+        """Read the next block; after an error, `place` is the position of the error."""
         gathered = Gathered(self.place, limit)
         while not gathered.is_full and self.place.epoch == gathered.place.epoch:
             try:
@@ -139,7 +139,7 @@ class BlockReader:
         return gathered
 
     def go_to(self, place: SourcePlace) -> None:
-        """Continue from another place."""
+        """Continue at another position."""
         self.close()
         if place.epoch != self.place.epoch:
             self._order = self._deal(place.epoch)
@@ -161,7 +161,7 @@ class BlockReader:
                 if gathered.is_full:
                     return False
             return True
-        except Exception:  # any file system or format: the next attempt continues after the last good record
+        except Exception:  # of any type; the next attempt resumes after the last good record
             self.place = replace(self.place, state=self._unit.state())
             self.close()
             raise
@@ -175,9 +175,9 @@ class SourceReader:
     ) -> None:
         self._plan, self._position, self._report, self._pauses = plan, position or BlockPosition(), report, pauses
         self.trouble: Trouble | None = None
-        self.has_given = position is not None  # whether it has yielded documents, perhaps in an earlier session
+        self.has_given = position is not None  # whether documents were yielded, in this session or before
         self._setbacks = Setbacks()
-        self._filters: tuple[int, Sequence[DocumentFilter]] = (-1, ())  # epoch and its filters
+        self._filters: tuple[int, Sequence[DocumentFilter]] = (-1, ())  # (epoch, filters of the epoch)
         self._barren_records = self._barren_units = 0  # counts since the last kept document
         self._damaged_records = self._damaged_told = 0
 
@@ -233,7 +233,7 @@ class SourceReader:
         return [records[index] if wanted[index] else None for index in order]
 
     def _count_damaged(self, gathered: Gathered) -> None:
-        """Report damaged records whenever their number has doubled."""
+        """Count damaged records, and report their number whenever it has doubled."""
         self._damaged_records += gathered.records.count(None)
         if self._damaged_records > 2 * self._damaged_told:
             self._damaged_told = self._damaged_records
@@ -254,7 +254,7 @@ class SourceReader:
         reader.go_to(go_to)
 
     def _mind_barrenness(self, units: int) -> None:
-        """Pause if no unit has any wanted document; warn if many documents in a row were rejected."""
+        """Pause if no unit has an accepted document; warn after many rejected ones in a row."""
         if self._barren_units >= units:
             self._rest(f"The data source {self._plan.name} has no documents that are wanted: {CHECK}.")
         elif self._barren_records >= BARREN_RECORDS:

@@ -1,7 +1,7 @@
 """Detection of compression and text encoding from a file's first bytes, never from its name.
 
-A wrong guess would go unnoticed in the training text. A file with other content, or with an unclear
-encoding, is therefore rejected.
+A wrong guess would corrupt the training text unnoticed, so a file with other content or with an
+ambiguous encoding is rejected.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ FOREIGN_TEXT: Mapping[str, tuple[str, str]] = MappingProxyType(
     }
 )
 TAR_AT, TAR = 257, b"ustar"
-MARKS = (  # longer ones first, because UTF-32's begins like UTF-16's
+MARKS = (  # longer marks first, because UTF-32's begins with UTF-16's
     (codecs.BOM_UTF32_LE, "utf-32"),
     (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF8, "utf-8"),
@@ -80,7 +80,7 @@ class TextForm:
 
     @property
     def is_plain(self) -> bool:
-        """Return whether the file's bytes can be read from any line onwards without conversion."""
+        """Return whether the file can be read from the start of any line without conversion."""
         return self == TextForm()
 
 
@@ -90,9 +90,9 @@ def packing_of(head: bytes) -> str | None:
 
 
 def text_form(head: bytes, name: str, encoding: str | None) -> TextForm:
-    """Return the form of a text with these first bytes; a given `encoding` is used.
+    """Detect a text's encoding and line ends from its first bytes; `encoding` overrides detection.
 
-    Raises `ConfigError`, with the file and a remedy, if it is not text or its encoding is unclear.
+    Raises `ConfigError`, with the file and a remedy, if the file is not text or is ambiguous.
     """
     if found := _foreign(head):
         raise _refusal(name, *found)
@@ -140,7 +140,7 @@ def _marked(head: bytes) -> str | None:
 
 
 def _unmarked(head: bytes) -> str | None:
-    """Detect UTF-16 or UTF-32 without a byte order mark: it has white space and no controls."""
+    """Detect UTF-16 or UTF-32 without a byte order mark: white space, but no control characters."""
     if b"\0" not in head:
         return None
     found: dict[str, int] = {}
@@ -156,7 +156,7 @@ def _unmarked(head: bytes) -> str | None:
 
 
 def _is_utf8(head: bytes) -> bool:
-    """Return whether this is UTF-8 with little damage; other encodings hardly ever look valid."""
+    """Return whether the bytes are nearly valid UTF-8, which other encodings hardly ever are."""
     text = codecs.getincrementaldecoder("utf-8")("replace").decode(head)
     wrong = text.count(REPLACEMENT)
     right = sum(character > "\x7f" for character in text) - wrong if wrong else 0

@@ -24,7 +24,7 @@ from peer.network.remote_files import FileLocation, is_hidden
 logger = logging.getLogger(__name__)
 BUFFER_BYTES = 1 << 20
 REQUEST_BYTES = 2 << 20  # bytes per network request
-PACKED_BYTES = 1 << 12  # bytes decompressed at a time; they expand to at most 128 MB
+PACKED_BYTES = 1 << 12  # bytes decompressed at a time, to at most 128 MB
 XZ_MEMORY_BYTES = 256 << 20  # memory limit; `xz -9` needs 65 MB
 # Each member, frame or stream of an archive needs a new decompressor.
 UNPACKERS: Mapping[str, Callable[[], Any]] = MappingProxyType(
@@ -35,16 +35,16 @@ UNPACKERS: Mapping[str, Callable[[], Any]] = MappingProxyType(
         "zstd": lambda: zstandard.ZstdDecompressor().decompressobj(),
     }
 )
-MOST_LEVELS = 2  # levels of nested compression; some archives contain themselves
+MOST_LEVELS = 2  # maximum depth of nested compression; some archives contain themselves
 BETWEEN_MEMBERS = b"\n\n"  # separates the members of a zip archive into documents
 Chunks = Generator[bytes, None, None]
 
 
 def open_at(address: FileLocation, offset: int, *, encoding: str | None = None, is_plain: bool = False) -> BinaryIO:
-    """Open the file's text as buffered UTF-8, from a byte offset on.
+    """Open the file's text as buffered UTF-8, starting at a byte offset.
 
-    `is_plain`: the file is known to be uncompressed UTF-8. Raises `ConfigError` for a file that is
-    not text or whose encoding is unclear.
+    `is_plain` states that the file is uncompressed UTF-8. Raises `ConfigError` for a file that is
+    not text or whose encoding is ambiguous.
     """
     source = chunks = _bytes_from(address, offset if is_plain else 0)
     if is_plain:
@@ -92,7 +92,7 @@ def _tell_of_guess(name: str, encoding: str) -> None:
 
 
 def size_if_divisible(address: FileLocation, encoding: str | None = None) -> int | None:
-    """Return the file's bytes if its text is readable from any line, else None; raises like `open_at`."""
+    """Return a file's size if it is readable from any line, else None; raises like `open_at`."""
     with address.filesystem.open(address.path, block_size=HEAD_BYTES) as file:
         if not _gives_ranges(address, file):
             return None
@@ -103,7 +103,7 @@ def size_if_divisible(address: FileLocation, encoding: str | None = None) -> int
 
 
 def _bytes_from(address: FileLocation, offset: int) -> Chunks:
-    """Yield the file's bytes from an offset on. Raises `EOFError` if some are missing."""
+    """Yield the file's bytes, starting at an offset. Raises `EOFError` if the file is truncated."""
     with address.filesystem.open(address.path, block_size=REQUEST_BYTES) as file:
         if _gives_ranges(address, file):
             file.seek(offset)
@@ -115,7 +115,7 @@ def _bytes_from(address: FileLocation, offset: int) -> Chunks:
                 left -= len(data)
                 yield data
             return
-    with address.filesystem.open(address.path, block_size=0) as file:  # a single request for the whole file
+    with address.filesystem.open(address.path, block_size=0) as file:  # one request for the file
         _pass_over(file.read, offset)
         while data := file.read(HEAD_BYTES):
             yield data
@@ -150,12 +150,12 @@ def _refused_zip(address: FileLocation) -> ConfigError:
 
 
 def _beginning(chunks: Chunks) -> tuple[bytes, Chunks]:
-    """Return the first bytes, and all chunks again; a later error is raised when its chunk is read."""
+    """Return the first bytes, and an iterator over all chunks, which raises any later error."""
     taken, error = b"", None
     try:
         while len(taken) < HEAD_BYTES and (chunk := next(chunks, None)) is not None:
             taken += chunk
-    except Exception as found:  # any file system or format
+    except Exception as found:  # file systems and formats raise arbitrary types
         if not taken:
             raise
         error = found
@@ -172,7 +172,7 @@ def _beginning(chunks: Chunks) -> tuple[bytes, Chunks]:
 def _unpacked(packed: Chunks, unpacker: Callable[[], Any]) -> Chunks:
     """Yield the decompressed members or frames. Raises `EOFError` if the last one is incomplete.
 
-    All data before the damage in a damaged archive is yielded.
+    A damaged archive yields all data before the damage.
     """
     part, is_begun = unpacker(), False
     for data in _sliced(packed, PACKED_BYTES):

@@ -1,6 +1,6 @@
 """Units, the parts of a source, and the order in which each device reads them.
 
-A unit is a file or a part of one: a range of bytes, a Parquet row group, every k-th record.
+A unit is a file or part of a file: a range of bytes, a Parquet row group, or every k-th record.
 `peer.data.sources.reader` reads units. `peer.data.sources.files` implements sources of text,
 `peer.data.sources.parquet` Parquet, and `peer.data.sources.datasets` the hub's datasets.
 
@@ -26,18 +26,18 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-# Multiples of this number, modulo one, spread evenly over [0, 1), whatever their number.
+# The multiples of the golden ratio modulo one are spread evenly over [0, 1).
 GOLDEN_RATIO = (5**0.5 - 1) / 2
 File = TypeVar("File")
 Answer = TypeVar("Answer")
 State = Mapping[str, Any]  # a record's position in its unit; JSON values only
 Record = str | None  # a document; empty if it is not wanted, None if the record is damaged
-MANY_FILES = 64  # number of files above which they are neither divided nor inspected
+MANY_FILES = 64  # number of files above which files are neither divided nor inspected
 ASKED_AT_ONCE = 8
 MIN_UNITS = 16  # minimum number of units per source
 MIN_DOCSTRING_CHARACTERS = 200  # shorter docstrings are skipped, because they are hardly prose
 SHARD_DOCUMENTS = 64
-# Folders without prose of the library itself: tests, vendored wheels, character tables, and the
+# Folders excluded from the built-in corpus: tests, vendored wheels, character tables, and the
 # topics, which are read separately.
 SKIPPED = frozenset(
     {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "encodings", "pydoc_data"}
@@ -67,13 +67,13 @@ class Shard:
     """An independently readable part of a source: a file, a range of bytes, a row group."""
 
     name: str  # the shard's name in messages
-    # Reads records with number `part` modulo `parts`, from a state on; may raise now or while
-    # reading.
+    # Opens a reader of the records with number `part` modulo `parts`, starting at a state. Raises
+    # errors now or while reading.
     open: Callable[[int, int, State | None], UnitReader]
 
 
 class Units:
-    """A source as a sequence of units, equal on all machines: its shards, divided if they are few.
+    """A source as a sequence of units, equal on all machines: its shards, divided if there are few.
 
     Reading a part of a shard requires reading all of it. With `whole`, a shard is one unit.
     """
@@ -90,13 +90,13 @@ class Units:
         return self._shards[unit // self._parts].name
 
     def open(self, unit: int, state: State | None) -> UnitReader:
-        """Open a unit at a state or at its beginning; errors are raised here or while reading."""
+        """Open a unit at a saved state or at the start; errors are raised here or while reading."""
         shard, part = divmod(unit, self._parts)
         return self._shards[shard].open(part, self._parts, state)
 
 
 class CountedReader(UnitReader):
-    """Reads the records whose number modulo `parts` is `part`; the state is the next record's number."""
+    """A reader of the records with number `part` modulo `parts`; the state is the next number."""
 
     def __init__(
         self, records_from: Callable[[int], Iterator[Record]], part: int, parts: int, state: State | None
@@ -115,7 +115,7 @@ class CountedReader(UnitReader):
 
 
 def ask_each(files: Sequence[File], ask: Callable[[File], Answer]) -> list[Answer | None]:
-    """Call `ask` for each file, with None for unreadable ones. Raises the first error if all fail."""
+    """Return `ask`'s result per file, or None on failure. Raises the first error if all fail."""
 
     def answer(file: File) -> Answer | Exception:
         try:
@@ -132,10 +132,10 @@ def ask_each(files: Sequence[File], ask: Callable[[File], Answer]) -> list[Answe
 
 
 def deal_units(units: int, device_number: int, seed: tuple[int, ...], epoch: int) -> NDArray[np.int64]:
-    """Return the unit numbers, (units,), in a device's order: a common cyclic order, from its own start.
+    """Return the unit numbers (units,) in a common cyclic order with a start for each device.
 
     Devices therefore read different units at the same time and together cover all units evenly,
-    without communication and without knowledge of the number of devices.
+    without communicating or knowing the number of devices.
     """
     order = np.random.default_rng((*seed, epoch)).permutation(units)
     begin = int(device_number * GOLDEN_RATIO % 1.0 * units)
@@ -170,7 +170,7 @@ def builtin_documents() -> tuple[str, ...]:
 
 def long_docstrings(source: bytes) -> Iterator[str]:
     """Yield a module's docstrings that are long enough to be prose; none if it cannot be parsed."""
-    if b'"""' not in source and b"'''" not in source:  # avoids expensive parsing
+    if b'"""' not in source and b"'''" not in source:  # no docstring: skip the expensive parsing
         return
     try:
         tree = ast.parse(source)
@@ -183,7 +183,7 @@ def long_docstrings(source: bytes) -> Iterator[str]:
 
 
 def _definitions(node: Documented) -> Iterator[Documented]:
-    """Yield a node and the classes and functions in it, depth first, without its expressions."""
+    """Yield a syntax tree node and the classes and functions in it, depth first."""
     yield node
     for statement in node.body:
         if isinstance(statement, Documented):

@@ -1,6 +1,6 @@
 """Encoding of documents as chunks of token ids, with each text tokenized at most once.
 
-Tokenizing is nearly all the work of the data pipeline, and most words are repetitions. If a
+Tokenization dominates the cost of the data pipeline, and most words are repetitions. If a
 tokenizer treats words independently, only new words are tokenized, many per call to use all cores,
 and their ids are cached. Other tokenizers get whole sentences. Packing works on ids alone.
 """
@@ -19,7 +19,7 @@ from peer.data.tokenization.inspection import warn_of_cut_words
 from peer.data.tokenization.sentences import split_sentences
 from peer.data.tokenization.words import Cut, Ints, Tokens, WordMemory, encode_texts, find_cut, sums
 
-TRIED_SENTENCES = 500  # first sentences, from which the word boundaries are determined
+TRIED_SENTENCES = 500  # number of sentences that determine the word boundaries
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,11 @@ class EncodedChunk:
     tokens: NDArray[np.int32]  # (tokens,)
     sentence_ends: NDArray[np.int64]  # (sentences,) ascending; index after the last token
     document_ends: NDArray[np.int64]  # (documents,) ascending; each is also a sentence end
-    document_tokens: NDArray[np.int64] | None = None  # (documents given,) including those without tokens
+    document_tokens: NDArray[np.int64] | None = None  # (documents,) including documents without tokens
 
 
 class Encoder:
-    """Tokenizes documents; the ids equal those of tokenizing each whole sentence."""
+    """An encoder of documents, with the same ids as if each whole sentence were tokenized."""
 
     def __init__(self, tokenizer: Tokenizer, language: str) -> None:
         self._tokenizer, self._language, self._memory = tokenizer, language, WordMemory(tokenizer)

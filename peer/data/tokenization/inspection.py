@@ -48,7 +48,7 @@ class TracedToken:
 
     token: str
     id: int
-    start: int  # offset in characters
+    start: int  # offset in the text, in characters
     end: int
     text: str
 
@@ -106,7 +106,7 @@ class Fit:
     tokens: int = 0
     unknown: int = 0  # number of unknown tokens
     words: int = 0
-    word_tokens: int = 0  # tokens with a part of a word; one with parts of two words is counted twice
+    word_tokens: int = 0  # tokens with part of a word; tokens with parts of two words count twice
     split_words: int = 0  # words of more than one token
     words_cut_at_marks: int = 0  # words cut by the pre-tokenizer, which can never be a single token
 
@@ -190,7 +190,7 @@ def _ratio(part: int, whole: int) -> float | None:
 
 def has_invisible_characters(text: str) -> bool:
     """Return whether a token has control, format, private or unassigned characters."""
-    parts = text.translate(_NO_JOINERS).split()  # line ends are harmless
+    parts = text.translate(_NO_JOINERS).split()  # `split` removes harmless line ends
     return any(unicodedata.category(character) in ("Cc", "Cf", "Co", "Cn") for character in chain.from_iterable(parts))
 
 
@@ -206,7 +206,7 @@ def has_inner_space(text: str) -> bool:
 
 
 def is_long(text: str) -> bool:
-    """Return whether a token is longer than most words, like an address or several uncut words."""
+    """Return whether a token is longer than most words, like a URL or several unsplit words."""
     return len(text) > LONG
 
 
@@ -228,14 +228,14 @@ def _texts(tokenizer: Tokenizer) -> Iterator[tuple[str, str]]:
     """Yield each learned token and its text, in the order of ids."""
     vocabulary = tokenizer.get_vocab()
     not_learnt = {token.content for token in tokenizer.get_added_tokens_decoder().values()} | BYTES
-    if _text(tokenizer, "Ġ") == " ":  # the byte-level alphabet's letter for a space
+    if _text(tokenizer, "Ġ") == " ":  # "Ġ" encodes a space in the byte-level alphabet
         not_learnt |= set(ByteLevel.alphabet())
     for token in sorted(vocabulary.keys() - not_learnt, key=vocabulary.__getitem__):
         yield token, _text(tokenizer, token)
 
 
 def _text(tokenizer: Tokenizer, token: str) -> str:
-    """Return a token's text within a sentence; after another token its leading space is kept."""
+    """Return a token's text as it appears inside a sentence, with its leading space."""
     decoder = tokenizer.decoder
     return token if decoder is None else decoder.decode(["x", token])[1:]
 

@@ -23,12 +23,12 @@ from peer.config.tokenizer import Tokenizer as TokenizerConfig
 
 # GPT-2's words, except that combining marks (vowel signs, accents) and joiners stay with the
 # preceding letter, digit or symbol. GPT-2 cuts at each mark, which splits most words of Indic
-# scripts. Text without marks is cut alike. Patterns that attach punctuation to the next word or
-# group digits by threes, as in Llama 3, would hide the starts of words.
+# scripts. Text without marks is split as in GPT-2. Patterns that attach punctuation to the next
+# word or group digits by threes, as in Llama 3, would hide the starts of words.
 UNICODE_WORDS = (
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}[\p{L}\p{M}\u200c\u200d]*| ?\p{N}[\p{N}\p{M}]*| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 )
-CONTINUED = "##"  # prefix of pieces inside a word, if spaces leave no mark
+CONTINUED = "##"  # prefix of pieces inside a word, for tokenizers that do not mark spaces
 _NORMALIZERS: Mapping[str, Callable[..., Normalizer]] = {
     "nmt": normalizers.Nmt,
     "nfc": normalizers.NFC,
@@ -70,7 +70,7 @@ def build_pipeline(model: Model, config: TokenizerConfig) -> Tokenizer:
 
 
 def build_normalizer(config: TokenizerConfig) -> Normalizer | None:
-    """Build the run's normalizers as one, or None if there are none. Raises `ConfigError` for a bad pattern."""
+    """Combine the run's normalizers; None if there are none. Raises `ConfigError` if invalid."""
     built = [_NORMALIZERS[step.name](**_parameters(step)) for step in config.chosen_normalizers]
     return normalizers.Sequence(built) if built else None
 

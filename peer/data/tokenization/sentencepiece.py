@@ -1,6 +1,6 @@
 """Conversion of sentencepiece models (ALBERT, XLM-R, Reformer) to tokenizers, and their training.
 
-The tokenizer returns sentencepiece's own ids, except that it may choose another one of equally
+The tokenizer returns sentencepiece's own ids, except that it may choose another of several equally
 probable segmentations, as in a row of dots. Unigram models are trained with the sentencepiece
 library instead of `tokenizers`' own trainer.
 """
@@ -29,7 +29,7 @@ UNIGRAM, BPE = 1, 2  # sentencepiece's numbers for its algorithms
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4  # sentencepiece's numbers for types of pieces
 KEPT_SENTENCES = 200_000  # random sample of a longer text, because each character takes about 13 bytes
 LONGEST_BYTES = 16_384  # longer sentences are skipped; `split_sentences` leaves hardly any
-ROLES = {"pad": "pad", "unk": "unk", "bos": "cls", "eos": "sep"}  # sentencepiece's name of a role -> ours
+ROLES = {"pad": "pad", "unk": "unk", "bos": "cls", "eos": "sep"}  # sentencepiece's name of a special token -> our name
 
 
 def import_sentencepiece() -> ModuleType:
@@ -59,7 +59,7 @@ def convert_sentencepiece(content: bytes, origin: str) -> Tokenizer:
 def train_sentencepiece(
     config: TokenizerConfig, names: Mapping[str, str], sentences: Iterable[list[str]], seed: int
 ) -> Tokenizer:
-    """Train a Unigram on text cleaned by the run's normalizers. Raises `ConfigError` on failure.
+    """Train a Unigram model on normalized text. Raises `ConfigError` on failure.
 
     With a byte-level preset, characters outside the vocabulary are encoded as bytes.
     """
@@ -81,7 +81,7 @@ def train_sentencepiece(
             input_sentence_size=KEPT_SENTENCES,
             max_sentence_length=LONGEST_BYTES,
             control_symbols=[name for role, name in names.items() if role not in ROLES.values()],
-            minloglevel=2,  # errors only, which are also raised
+            minloglevel=2,  # log only errors, which are also raised
             **{f"{theirs}_id": roles.index(ours) for theirs, ours in ROLES.items()},
             **{f"{theirs}_piece": names[ours] for theirs, ours in ROLES.items()},
         )
@@ -125,7 +125,7 @@ def _model(proto: Any) -> Model:
 
 
 def _merges(proto: Any) -> Iterator[tuple[str, str]]:
-    """Yield a BPE's merges, best pieces first: `tokenizers` needs them, sentencepiece stores none."""
+    """Yield a BPE model's merges, best first, which `tokenizers` needs and sentencepiece omits."""
     ids = {piece.piece: number for number, piece in enumerate(proto.pieces)}
     by_score = sorted((piece for piece in proto.pieces if piece.type == NORMAL), key=lambda piece: -piece.score)
     for piece in by_score:
@@ -148,7 +148,7 @@ def _normalizer(spec: Any) -> Normalizer:
 
 
 def _prepend_scheme(proto: Any) -> str:
-    """Return where a space is prepended; it never is after a user-defined symbol."""
+    """Return the scheme for prepending a space; no space is added after a user-defined symbol."""
     if not proto.normalizer_spec.add_dummy_prefix:
         return "never"
     return "first" if any(piece.type == USER_DEFINED for piece in proto.pieces) else "always"
@@ -169,7 +169,7 @@ def _added_tokens(proto: Any) -> Iterator[AddedToken]:
 
 
 class _Texts(Iterator[str]):
-    """Normalized sentences for the library, which would otherwise hide their source's error."""
+    """Normalized sentences for the library; stores the source's error, which the library hides."""
 
     def __init__(self, sentences: Iterator[str], normalizer: Normalizer | None) -> None:
         self._sentences, self._normalizer = sentences, normalizer
@@ -184,6 +184,6 @@ class _Texts(Iterator[str]):
         return sentence if self._normalizer is None else self._normalizer.normalize_str(sentence)
 
     def why_training_failed(self, error: RuntimeError) -> ConfigError:
-        """Return the error of the sentences' source, or else the library's without its place in the code."""
+        """Return the error of the sentences' source, or else the library's error message."""
         reason = str(error).rpartition("] ")[2].strip().rstrip(".") or "there is no text"
         return self._error or ConfigError(f"Cannot train the tokenizer: {reason}.")

@@ -1,9 +1,9 @@
 """Detection of sentence boundaries in as many languages and scripts as possible.
 
-Sentence ends are where text may be cut (packing) and swapped (sentence order), so a rare wrong cut
-does little harm. The library sentencex knows the marks of all scripts and the abbreviations of many
-languages. This module corrects marks that it misreads and full stops that end no sentence, and
-bounds its time on unusual texts.
+Sentence ends are used only to cut text (packing) and to swap it (sentence order), so a rare wrong
+end does little harm. The library sentencex knows the marks of all scripts and the abbreviations of
+many languages. This module replaces marks that sentencex misreads, ignores full stops that do not
+end a sentence, and bounds the time spent on unusual texts.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ ZERO_WIDTH = re.compile(r"(?<=[.!?।])[\u200b\ufeff]")  # invisible, in place o
 # Thai and Lao have no full stop; a space ends a sentence or a phrase.
 SPACED = ("th", "lo")
 PHRASE_END = re.compile(r"(?<=[\u0e01-\u0e4e\u0e81-\u0ece])[^\S\n]+(?=[\u0e01-\u0e4e\u0e81-\u0ede])")
-LEAST_PHRASE = 40  # characters; a shorter phrase is joined to the next
+LEAST_PHRASE = 40  # minimum length in characters; a shorter phrase is joined to the next
 
-# A full stop ends no sentence after the number of a list item or after an initial: one letter or,
-# in Indic scripts, one syllable, like "Dr." and "Mr." in Bengali and Hindi.
+# A full stop does not end a sentence after the number of a list item or after an initial: one
+# letter or, in Indic scripts, one syllable, like "Dr." and "Mr." in Bengali and Hindi.
 _SIGN = r"(?!\w)[\u0300-\u036f\u0900-\u0dff]"
 _VIRAMA = r"[\u094d\u09cd\u0a4d\u0acd\u0b4d\u0bcd\u0c4d\u0ccd\u0d4d]"
 NUMBER = r"(?:\A|\n)[^\S\n]*\(?\d{1,3}"
 INITIAL = rf"(?:\A|[-\s(\[\"'“‘«])[^\W\d_](?:{_SIGN}|(?<={_VIRAMA})[^\W\d_])*"
 UNFINISHED = re.compile(rf"(?:{NUMBER}|{INITIAL})\.\Z")
-# Abbreviations that the library does not know, which do not end a sentence either.
+# Abbreviations that the library does not know; their full stop does not end a sentence either.
 ABBREVIATIONS = {
     language: re.compile(r"\b(?:Jln?|Gg|Kec|Kab|Kel|PT|CV|UD|Tbk|Tn|Ny|Nn|Sdri?|Bpk|Dr[as]|Ir|Hj|KH|hlm|tgl|No)\.\Z")
     for language in ("id", "ms")
 }
-UNFINISHED_CHARACTERS = 16  # length of the end that these patterns need
+UNFINISHED_CHARACTERS = 16  # number of final characters that these patterns need
 
 
 def split_sentences(document: str, language: str) -> list[str]:
@@ -80,7 +80,7 @@ def segment_safely(text: str, language: str) -> list[str]:
     """Segment a text with the library, keeping white space; return the whole text if the library fails."""
     try:
         pieces: list[str] = segment(language, text)
-    except BaseException as error:  # a Rust panic is not derived from `Exception`
+    except BaseException as error:  # Rust panics do not derive from `Exception`
         if type(error).__module__ != "pyo3_runtime":
             raise
         return [text]
@@ -103,7 +103,7 @@ def _pieces(text: str, language: str) -> list[str]:
         stop = _block_end(text, start)
         in_block = segment_safely(text[start:stop], language)
         if stop < len(text) and len(in_block) > 1:
-            in_block.pop()  # it may continue after the block
+            in_block.pop()  # the last sentence may continue after the block
         pieces += in_block
         start += sum(map(len, in_block))
     return pieces
@@ -129,7 +129,7 @@ def _phrases(sentence: str) -> Iterator[str]:
 
 
 def _goes_on(piece: str, following: str, language: str) -> bool:
-    """Return whether the piece's full stop ends no sentence: within a word or number, or `UNFINISHED`."""
+    """Return whether the sentence continues after the piece, as after an abbreviation."""
     stripped = piece.rstrip()
     touches = len(stripped) == len(piece) and not following.isspace()
     end, known = stripped[-UNFINISHED_CHARACTERS:], ABBREVIATIONS.get(language)
@@ -138,7 +138,7 @@ def _goes_on(piece: str, following: str, language: str) -> bool:
 
 
 def _lines(sentence: str) -> Iterator[str]:
-    """Split a sentence at empty lines, and a part that is too long into its lines."""
+    """Split a sentence at empty lines, and split overlong parts into lines."""
     for part in EMPTY_LINE.split(sentence):
         for line in part.split("\n") if len(part) > MAX_CHARACTERS else (part,):
             if stripped := line.strip():

@@ -1,7 +1,7 @@
 """Special tokens by role: their spellings in tokenizers, and their ids for packing and masking.
 
-Every tokenizer must have an end of text (`sep`). GPT-2's tokenizer has only this token,
-`<|endoftext|>`, which replaces missing ones, as in GPT-2 itself: training has no padding, and a
+Every tokenizer must have an end of text (`sep`). GPT-2's tokenizer has only this special token,
+`<|endoftext|>`, which replaces the missing ones, as in GPT-2 itself: training has no padding, and a
 byte-level vocabulary has no unknown text. Masked objectives also require a mask.
 """
 
@@ -23,7 +23,7 @@ SPELLINGS = {
     "sep": ("[SEP]", "</s>", "<eos>", "<|endoftext|>"),
     "mask": ("[MASK]", "<mask>"),
 }
-# A role's other key in transformers' configurations.
+# Alternative keys of roles in transformers' configurations.
 OTHER_KEYS = {"cls": "bos_token", "sep": "eos_token"}
 
 
@@ -48,7 +48,7 @@ class SpecialIds:
 def special_names(tokenizer: Tokenizer, config: Mapping[str, object] | None = None) -> dict[str, str]:
     """Return the spellings of a tokenizer's special tokens by role.
 
-    They are taken from `config`, the content of a `tokenizer_config.json`, else from `SPELLINGS`.
+    The spellings come from `config`, a parsed `tokenizer_config.json`, or else from `SPELLINGS`.
     """
     names = {}
     for role, usual in SPELLINGS.items():
@@ -72,15 +72,15 @@ def special_ids(tokenizer: Tokenizer, config: Mapping[str, object] | None = None
 
 
 def added_tokens(names: Mapping[str, str]) -> list[AddedToken]:
-    """Return tokens to add; a mask absorbs the space before it, so that it can replace a word."""
+    """Return the tokens to add; the mask absorbs the preceding space, so it can replace a word."""
     return [AddedToken(name, lstrip=role == "mask", normalized=False, special=True) for role, name in names.items()]
 
 
 def cut_special_spellings(tokenizer: Tokenizer) -> None:
     """Make the tokenizer encode text that spells a special token, such as "[MASK]", as ordinary text.
 
-    `encode_special_tokens` passes such text to the model, whose vocabulary may contain it as a
-    piece. It is therefore also cut in two beforehand.
+    `encode_special_tokens` passes such text to the model, whose vocabulary may contain the text
+    as a piece, so the text is also cut in two beforehand.
     """
     tokenizer.encode_special_tokens = True
     leaking = [
@@ -104,7 +104,7 @@ def missing_token(role: str) -> ConfigError:
 
 
 def _configured_name(config: Mapping[str, object], key: str) -> str | None:
-    """Return the token under a key: a string, or an object's `content`."""
+    """Return the token stored under a key, as a string or as the `content` of an object."""
     value = config.get(key)
     name = value.get("content") if isinstance(value, dict) else value
     return name if isinstance(name, str) else None

@@ -1,7 +1,7 @@
 """The run's tokenizer: trained or imported by the operator, loaded from its folder by every peer.
 
 transformers' `AutoTokenizer` can load the folder as a plain fast tokenizer. transformers' own
-classes are avoided because they replace parts of it: ALBERT's class strips Bengali vowel signs.
+classes are avoided because they replace parts of a tokenizer: ALBERT's strips Bengali vowel signs.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def save_tokenizer(
 ) -> None:
     """Save a folder for `load_tokenizer` and `AutoTokenizer`.
 
-    `given`: the configuration of an imported tokenizer. The configuration is built here, because
+    `given` is the configuration of an imported tokenizer. The configuration is built here, because
     importing transformers takes seconds and also imports torch.
     """
     names = special_names(tokenizer, given)
@@ -78,7 +78,7 @@ def save_tokenizer(
         raise missing_token("sep")
     segments = ["token_type_ids"] if ARCHITECTURES[config.model.architecture].token_types > 1 else []
     content = {
-        "tokenizer_class": "PreTrainedTokenizerFast",  # known to every version of transformers
+        "tokenizer_class": "PreTrainedTokenizerFast",  # exists in every version of transformers
         "model_max_length": config.model.max_position_embeddings,
         "model_input_names": ["input_ids", *segments, "attention_mask"],
         "clean_up_tokenization_spaces": False,
@@ -95,7 +95,7 @@ def save_tokenizer(
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """Load the tokenizer without truncation or padding; spellings of special tokens are ordinary text."""
+    """Load the tokenizer without truncation or padding; text like "[MASK]" is ordinary."""
     tokenizer = read_tokenizer(path)
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -119,7 +119,7 @@ def check_tokenizer(config: RunConfig, tokenizer: Tokenizer, special: SpecialIds
 
 
 def _find_file(path: Path) -> Path:
-    """Return the tokenizer's file in a folder; any other path is the file itself."""
+    """Return the tokenizer's file in a folder; return any other path unchanged."""
     if not path.is_dir():
         return path
     packed, pieces = path / f"{TOKENIZER_FILE}.gz", sorted(path.glob(f"*{SENTENCEPIECE}"))

@@ -4,8 +4,8 @@ The libraries' trainers store each distinct word with its count, in about a kilo
 text's distinct words occur only once: millions in a long text, which do not improve a vocabulary.
 Rare words of a long text are therefore omitted (`RareWordFilter`): a word passes from its n-th
 occurrence on, where n doubles with every `free_words` words that have passed. Short texts lose no
-words. Without spaces, a whole clause takes the place of a word and hardly ever recurs. Clauses are
-therefore sampled: all of them at first, then every second one, every fourth, and so on.
+words. In scripts without spaces, the word is a whole clause, which hardly ever recurs. Clauses are
+therefore sampled: all at first, then every second one, every fourth, and so on.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from peer.data.tokenization.sentencepiece import train_sentencepiece
 from peer.data.tokenization.sentences import split_sentences
 from peer.data.tokenization.special_tokens import added_tokens
 
-SLOTS = 1 << 24  # counters in 16 MB, shared by words, so a rare word may pass
+SLOTS = 1 << 24  # word counters in 16 MB; words may share a counter, so a rare word may pass
 LET_THROUGH = 255
 CLAUSE_CHARACTERS = 32  # a longer word is a clause without spaces
-WORDS_PER_CHARACTER = 2  # words that take as much memory as a clause's character, as its substrings are stored
+WORDS_PER_CHARACTER = 2  # memory per character of a clause, whose substrings are stored
 _WORDS = re.compile(r"\s*\S+")  # a word with the white space before it
-FREE_WORDS = 100_000  # distinct words that always pass
-WORDS_PER_TOKEN = 8  # distinct words allowed per token to learn
-RARE = 2  # least frequency of pairs to be merged
+FREE_WORDS = 100_000  # minimum number of distinct words that always pass
+WORDS_PER_TOKEN = 8  # distinct words that always pass, per token of the vocabulary
+RARE = 2  # minimum frequency of a pair to merge
 
 
 def train_tokenizer(config: RunConfig, documents: Iterable[str]) -> Tokenizer:
@@ -53,12 +53,12 @@ def train_tokenizer(config: RunConfig, documents: Iterable[str]) -> Tokenizer:
 
 
 class RareWordFilter:
-    """Removes rare words from a stream of texts; deterministic for equal texts in equal order."""
+    """A filter of rare words in a stream of texts; deterministic for equal texts in equal order."""
 
     def __init__(self, free_words: int) -> None:
         self._free_words = free_words
         self._counts = bytearray(SLOTS)
-        self.let_through = 0  # distinct words that have passed
+        self.let_through = 0  # number of distinct words passed by the filter
         self.drawn = 0  # total length of the sampled clauses
 
     def __call__(self, text: str) -> str:
@@ -85,7 +85,7 @@ class RareWordFilter:
 
     def _comes_often_enough(self, slot: int) -> bool:
         """Count a word that has not passed before; return whether it passes now."""
-        doublings = min(self.let_through // self._free_words, 7)  # a counter holds at most 2^7, and the mark
+        doublings = min(self.let_through // self._free_words, 7)  # a counter's maximum is 2^7, plus the mark
         if self._counts[slot] + 1 < 1 << doublings:
             self._counts[slot] += 1
             return False
@@ -116,7 +116,7 @@ def _algorithm(config: TokenizerConfig, names: Mapping[str, str]) -> tuple[Model
     common: dict[str, Any] = {
         "vocab_size": config.vocab_size,
         "special_tokens": added_tokens(names),
-        "initial_alphabet": pre_tokenizers.ByteLevel.alphabet() if uses_bytes(config) else [],  # for any text
+        "initial_alphabet": pre_tokenizers.ByteLevel.alphabet() if uses_bytes(config) else [],  # all bytes
         "show_progress": False,
     }
     if config.chosen_algorithm == "unigram":

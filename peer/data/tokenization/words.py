@@ -2,15 +2,15 @@
 
 Nearly every tokenizer treats words independently, so the encoder tokenizes each word once
 (`find_cut`, `WordMemory`). Most tokenizers first split at white space and ignore its amount;
-byte-level ones (RoBERTa, GPT-2) attach white space to the word after it. A trial detects the kind.
+byte-level ones (RoBERTa, GPT-2) attach white space to the next word. A trial detects the kind.
 
-For masking whole words, `WordStarts` finds where words begin. Nearly every tokenizer marks it in
-the tokens: "▁" or "Ġ" is the space before a word (sentencepiece, byte level), and "##" a
+For whole-word masking, `WordStarts` finds the starts of words. Nearly every tokenizer marks them in
+its tokens: "▁" or "Ġ" is the space before a word (sentencepiece, byte level), and "##" a
 continuation (WordPiece). Without spaces a tokenizer cuts between kinds of characters, such as
 letters, punctuation and digits. A table of the tokens' first and last kinds is therefore
 sufficient, and masking needs no text. Scripts without spaces (Chinese, Japanese, Thai, Lao, Khmer,
-Burmese, Tibetan) do not show where words begin: each token, or character of several tokens, is a
-word there.
+Burmese, Tibetan) do not mark words: each token, or character of several tokens, is treated as a
+word.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ WORD_WITH_SPACE = re.compile(r"\s*\S+")
 REPLACEMENT = "\ufffd"
 Tokens = NDArray[np.int32]
 Ints = NDArray[np.int64]
-MAX_WORDS = 300_000  # most cached words, which take about a hundred bytes each
+MAX_WORDS = 300_000  # maximum number of cached words, of about a hundred bytes each
 MAX_CHARACTERS = 16_000_000  # total length of the cached words
 METASPACE = "▁"
 JOINERS = "\u200c\u200d"  # invisible, but part of words in many scripts
@@ -56,7 +56,7 @@ UNSPACED_SCRIPTS = (
 
 @dataclass(frozen=True)
 class Cut:
-    """A rule for cutting sentences into words; a sentence that it does not suit is one word."""
+    """A rule for cutting sentences into words; a sentence outside the rule is one word."""
 
     takes_space: bool  # whether a word includes the white space before it
     any_gap: bool  # whether any white space may separate words, or only one space
@@ -81,7 +81,7 @@ CUTS = tuple(Cut(takes_space, any_gap) for any_gap in (True, False) for takes_sp
 
 
 def find_cut(tokenizer: Tokenizer, sentences: list[str]) -> Cut | None:
-    """Return the first cut whose words, tokenized separately, give the sentences' tokens.
+    """Return the first cut whose words, tokenized separately, yield the sentences' tokens.
 
     Returns None if there is no such cut, or if the sentences have hardly any spaces.
     """
@@ -93,7 +93,7 @@ def find_cut(tokenizer: Tokenizer, sentences: list[str]) -> Cut | None:
 
 
 def _fits(cut: Cut, tokenizer: Tokenizer, sentences: list[str], whole: tuple[Tokens, Ints]) -> bool:
-    """Return whether this cut's words have the same tokens separately as within sentences."""
+    """Return whether tokenizing this cut's words separately gives the sentences' tokens."""
     by_sentence = cut.words(sentences)
     words = list(chain.from_iterable(by_sentence))
     tokens, lengths = encode_texts(tokenizer, words)
@@ -101,14 +101,14 @@ def _fits(cut: Cut, tokenizer: Tokenizer, sentences: list[str], whole: tuple[Tok
 
 
 def sums(values: Ints, groups: Sequence[Sequence[object]]) -> Ints:
-    """Return sums of consecutive values by group; each group has as many values as items."""
+    """Return the sum of each group's values; a group has one value per item."""
     so_far = np.concatenate([[0], np.cumsum(values)])
     ends = np.cumsum(np.fromiter(map(len, groups), np.int64, len(groups)))
     return np.diff(so_far[ends], prepend=0)
 
 
 def encode_texts(tokenizer: Tokenizer, texts: list[str]) -> tuple[Tokens, Ints]:
-    """Return all texts' tokens (tokens,) and the number of tokens of each (texts,)."""
+    """Return all tokens (tokens,) and the number of tokens of each text (texts,)."""
     ids = [encoding.ids for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
     lengths = np.fromiter(map(len, ids), np.int64, len(ids))
     return np.fromiter(chain.from_iterable(ids), np.int32, int(lengths.sum())), lengths
@@ -136,7 +136,7 @@ class WordMemory:
         self._ends: Ints = np.zeros(1, np.int64)  # (words + 1,): the tokens of word i are [i] to [i + 1]
 
     def encode(self, words: Sequence[str]) -> tuple[Tokens, Ints]:
-        """Return all words' tokens (tokens,) and the number of tokens of each (words,)."""
+        """Return all tokens (tokens,) and the number of tokens of each word (words,)."""
         known = len(self._numbers)
         numbers = np.fromiter(map(self._numbers.__getitem__, words), np.int64, len(words))
         self._learn(list(islice(self._numbers, known, None)))
@@ -188,7 +188,7 @@ TRIED = {
 
 
 class WordStarts:
-    """Finds the token ids that begin a word, given the ids before them."""
+    """A detector of word starts among token ids, which also considers the preceding ids."""
 
     def __init__(self, tokenizer: Tokenizer, special: SpecialIds) -> None:
         """Build the tables. Raises `ConfigError` for a tokenizer whose tokens do not show word starts."""
@@ -202,9 +202,9 @@ class WordStarts:
         self._begins = _boundaries(tokenizer)
 
     def __call__(self, input_ids: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """Return a mask of word starts for ids (samples, length); a sample's first place is always one."""
+        """Return a mask of word starts for ids (samples, length); each sample begins with one."""
         last, column = self._last[input_ids], np.arange(input_ids.shape[1])
-        # A token of a character's later bytes ends with the kind of that character, from an earlier
+        # A token with only a character's later bytes takes that character's kind from an earlier
         # token.
         known = np.maximum.accumulate(np.where(last == CharacterKind.INSIDE, 0, column), axis=1)
         last = np.take_along_axis(last, known, axis=1)
@@ -245,7 +245,7 @@ def _types(state: Any) -> Iterator[str]:
 
 
 def _kinds_of_piece(token: str, prefix: str) -> Kinds:
-    """Return the kinds of a WordPiece token; one with the prefix continues a word."""
+    """Return the kinds of a WordPiece token; a token with the prefix continues a word."""
     goes_on = token.startswith(prefix) and token != prefix
     return CharacterKind.INSIDE if goes_on else CharacterKind.SPACE, _kind(token[-1])
 
@@ -280,7 +280,7 @@ def _kinds_of_bytes(token: bytes) -> Kinds:
 def _kind_of_cut(character: bytes) -> CharacterKind:
     """Guess a character's kind from its first bytes: the kind of the first character that begins with them.
 
-    Nearly all characters in use that begin like spaces and controls (C2, E2) are punctuation.
+    Nearly all characters that share a first byte with spaces and controls (C2, E2) are punctuation.
     """
     for lowest in (b"\x80", b"\x90", b"\xa0"):  # the lowest second bytes that UTF-8 allows
         for missing in range(1, 4):
@@ -317,7 +317,7 @@ def _boundaries(tokenizer: Tokenizer) -> NDArray[np.bool_]:
             begins[last, first] = _cuts(tokenizer, before[0] + after[1])
     begins[CharacterKind.INSIDE] = begins[CharacterKind.LETTER]
     begins[:, CharacterKind.UNSPACED] = begins[CharacterKind.UNSPACED] = True
-    begins[CharacterKind.SPACE] = False  # a separate token for the space belongs to the next token
+    begins[CharacterKind.SPACE] = False  # a separate space token belongs to the next token's word
     begins[:, CharacterKind.INSIDE] = False
     begins[:, CharacterKind.SPACE] = True
     begins[:, CharacterKind.SPECIAL] = begins[CharacterKind.SPECIAL] = True
