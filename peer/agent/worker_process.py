@@ -214,4 +214,4 @@ async def choose_device(
     fault = f"the process that tried it {reason}; see {data_dir / LOG_FILE}"
     if name == "auto":
         return "cpu", f"the accelerator here cannot be used ({fault})"
-    raise ConfigError(f"`--device {name}`: it cannot be used here ({fault}). Mend that, or use `--device cpu`.")
+    raise ConfigError(f"`--device {name}`: it cannot be used here ({fault}). Fix this, or use `--device cpu`.")

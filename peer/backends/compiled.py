@@ -59,7 +59,7 @@ class CompiledLayers:
             self._switch(on=False)
         logger.warning("compiled layers failed", exc_info=error)
         reason = next(iter(" ".join(str(error).split()).split(". ")), "")
-        self._report(f"Layers go on uncompiled: torch.compile has failed ({type(error).__name__}: {reason:.150}).")
+        self._report(f"Layers continue uncompiled: torch.compile has failed ({type(error).__name__}: {reason:.150}).")
         return True
 
     def _switch(self, *, on: bool) -> None:

@@ -52,7 +52,7 @@ def working_device(name: str) -> tuple[str, str]:
         found = _faults_of(device)
         faults += [f"{part} cannot be used here ({fault})" for part, fault in found.items() if fault]
         if name != "auto" and faults:
-            raise ConfigError(f"`--device {name}`: {'; '.join(faults)}. Mend that, or use `--device cpu`.")
+            raise ConfigError(f"`--device {name}`: {'; '.join(faults)}. Fix this, or use `--device cpu`.")
         if working := [part.removeprefix("cuda:") for part, fault in found.items() if not fault]:
             return f"cuda:{','.join(working)}" if device.startswith("cuda") else device, "; ".join(faults)
         tpu, gpus, mps = tpu and device != "tpu", 0 if device.startswith("cuda") else gpus, mps and device != "mps"

@@ -117,7 +117,7 @@ def compile_if_it_pays(
     key = f"PyTorch {torch.__version__}, {name}"
     before = found.get(key)
     if before == TrialOutcome.BEGUN:
-        tell(f"Layers stay uncompiled: the last try ended with the process. To try again, delete {OUTCOMES_FILE}.")
+        tell(f"Layers stay uncompiled: the last attempt crashed the process. To try again, delete {OUTCOMES_FILE}.")
         return
     if mode == "auto" and before in (TrialOutcome.SLOWER, TrialOutcome.FAILED):
         return

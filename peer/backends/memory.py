@@ -90,7 +90,7 @@ class FoundSizes:
         try:
             write_private(self._path, json.dumps(self._read() | {key: size}, indent=1).encode())
         except StorageError as error:
-            logger.warning("the microbatch that fits is not remembered: %s", error)
+            logger.warning("cannot store the microbatch size: %s", error)
 
     def _read(self) -> dict[str, object]:
         try:

@@ -187,8 +187,8 @@ class Passes:
 
     def _no_memory(self) -> MemoryLimitError:
         return MemoryLimitError(
-            f"Not even one sample of this run's model fits into the memory of {self.device}, nor does it with gradient "
-            f"checkpointing ({self._shortage:.200}): close what else uses it, or join with another `--device`."
+            f"Not even one sample of this run's model fits into the memory of {self.device}, even with gradient "
+            f"checkpointing ({self._shortage:.200}): close other programs, or join with another `--device`."
         )
 
 

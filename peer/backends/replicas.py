@@ -214,7 +214,7 @@ def _place(
         if not is_out_of_memory(error):
             raise
         raise MemoryLimitError(
-            f"This run's model does not even fit into the memory of {device}: close what else uses it, or join with "
+            f"This run's model does not even fit into the memory of {device}: close other programs, or join with "
             "another `--device`."
         ) from error
 

@@ -84,9 +84,7 @@ class Examples(Section):
         if is_hub and self.sha256 is not None:
             raise ValueError("`sha256` is for files: a dataset of the hub is pinned by its `revision`")
         if is_web(self.path) and self.sha256 is None:
-            raise ValueError(
-                f"{self.path!r:.80} is a web address: give the file's `sha256`, so that it stays what it is"
-            )
+            raise ValueError(f"{self.path!r:.80} is a web address: give the file's `sha256`, so that it cannot change")
         return self
 
     @property

@@ -283,7 +283,7 @@ def _phase_mistake(config: RunConfig, phase: Phase) -> str | None:
     schedule = effective.schedule
     begins = max(phase.from_step, config.schedule_start(phase.from_step) + schedule.warmup_steps)
     if begins >= schedule.total_steps:
-        return f"`total_steps` ({schedule.total_steps}) must be above {begins}, the step at which it is warm"
+        return f"`total_steps` ({schedule.total_steps}) must be above {begins}, the step at which the warm-up ends"
     if phase.begins_schedule and begins > schedule.total_steps - (schedule.decay_steps or 0):
         return (
             f"`decay_steps` ({schedule.decay_steps}) must not exceed {schedule.total_steps - begins}, the steps "

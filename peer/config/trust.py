@@ -40,14 +40,14 @@ def check_reach(config: RunConfig, allowed: Allowed) -> None:
     for path in local_paths(config):
         if not _is_within(path, allowed.folders):
             raise ConfigError(
-                f"The run would read `{path}` on this machine, which was not allowed: if that is what you want, "
-                "give its folder by `--data-folder`; otherwise do not join, and tell the run's operator."
+                f"The run would read `{path}` on this machine, which is not allowed: to allow this, "
+                "pass its folder with `--data-folder`; otherwise do not join, and tell the run's operator."
             )
     for address, host in hosts(config):
         if is_private(host) and not allowed.private_network:
             raise ConfigError(
-                f"The run would contact `{host}` (for `{address}`), which is no place on the public web but on this "
-                "machine or in its own network: allow it by `--private-network`, or do not join."
+                f"The run would contact `{host}` (for `{address}`), which is not on the public web but on this "
+                "machine or its own network: allow it with `--private-network`, or do not join."
             )
 
 

@@ -117,7 +117,7 @@ class StateTaking:
         """
         beacon = self._swarm.await_beacon(BEACON_WAIT_S)
         if beacon is None or not 0 <= beacon.step - step <= HELD_AVERAGES or not beacon.sketch:
-            logger.info("the checkpoint of step %d is not the swarm's state of now", step)
+            logger.info("the checkpoint of step %d does not match the swarm's current state", step)
             return False
         with self._swarm.state.lock:
             restore_model(self._model, directory)

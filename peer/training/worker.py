@@ -316,7 +316,7 @@ class Worker:
                 elif isinstance(message, CheckpointFetched) and self._taking is not None:
                     self._taking.hear(message)
         except (EOFError, OSError):
-            logging.getLogger(__name__).info("the agent is gone")
+            logging.getLogger(__name__).info("the agent has exited")
         self._stop.set()
         if self._swarm is not None:
             self._swarm.interrupt()

@@ -108,7 +108,7 @@ def parse(kind: type[_AnyPublished], content: bytes, where: str) -> _AnyPublishe
     except ValidationError as error:
         place = ".".join(str(part) for part in error.errors()[0]["loc"])
         raise RequestError(
-            f"{where} is nothing that a dashboard with receipts says: {place or 'it'} is not as it must be."
+            f"{where} is not the data of a dashboard with receipts: {place or 'it'} is invalid."
         ) from error
 
 
@@ -117,7 +117,7 @@ def read_published(where: str, wait: Callable[[float], None], get: Get | None = 
     if urlsplit(where).scheme in ("http", "https"):
         return download(where.rstrip("/"), get or fetch, wait)
     if "://" in where:
-        raise ConfigError(f"{where!r} is no dashboard's address (http:// or https://), nor a file.")
+        raise ConfigError(f"{where!r} is neither a dashboard's address (http:// or https://) nor a file.")
     path = Path(where)
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
@@ -126,7 +126,7 @@ def read_published(where: str, wait: Callable[[float], None], get: Get | None = 
     except OSError as error:
         raise StorageError(f"Cannot read {path} ({error.strerror}): name a dashboard or a saved file.") from error
     if content.startswith(_FIRST_FORMAT):
-        raise RequestError(f"{path} was saved by an older manyhands, which alone can verify it: save it anew.")
+        raise RequestError(f"{path} was saved by an older manyhands, which is needed to verify it: save it again.")
     return parse(Published, content, str(path))
 
 

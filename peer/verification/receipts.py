@@ -86,7 +86,7 @@ def _verify_step(page: Page, step: PublishedStep, found: Verification) -> None:
     for claim in step.claims:
         device = page.devices.get(claim.device)
         if device is None:
-            found.problems.append(f"step {step.step}: nobody knows whose {claim.device} is")
+            found.problems.append(f"step {step.step}: the owner of {claim.device} is unknown")
             continue
         words = [
             Confirmation(signer.member, signer.keeper, said.samples.get(claim.device, 0)) for signer, said in receipts
@@ -125,7 +125,7 @@ def _opened(page: Page, step: PublishedStep, found: Verification) -> list[tuple[
 def _open(page: Page, step: PublishedStep, word: SignedWord) -> tuple[PublishedDevice, ReceiptBody]:
     signer = page.devices.get(word.device)
     if signer is None:
-        raise RequestError("Nobody knows whose device signed it.")
+        raise RequestError("The owner of the signing device is unknown.")
     receipt = open_receipt(SignedReceipt(word.body, word.signature), word.device)
     if (receipt.run, receipt.step) != (page.run, step.step):
         raise RequestError("It is of another run or step.")

@@ -191,7 +191,7 @@ REFUSED = {
     "a picture": (b"\x89PNG\r\n\x1a\n\0\0", "an image"),
     "a database": (b"SQLite format 3\0", "an SQLite database"),
     "rubbish": (bytes(range(32)) * 20, "no text but binary data"),
-    "an archive that holds itself": (gzip.compress(gzip.compress(gzip.compress(b"text"))), "packed more than 2 times"),
+    "an archive that holds itself": (gzip.compress(gzip.compress(gzip.compress(b"text"))), "more than 2 times"),
 }
 
 

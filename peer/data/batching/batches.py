@@ -278,14 +278,12 @@ class SavedPlaces:
             content = json.loads(self._path.read_text(encoding="utf-8"))
             if (content["version"], content["key"]) == (STATE_VERSION, self._key):
                 return StreamState(self._position_in(content), int(content["batches"]))
-            report(
-                "The run's seed or shuffle, or this device's number, has changed: this device begins anew in its data."
-            )
+            report("The run's seed or shuffle, or this device's number, has changed: this device restarts its data.")
         except FileNotFoundError:
             pass
         except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
             reason = " ".join(str(error).split())
-            report(f"Ignoring the damaged place in the data, {self._path} ({reason:.200}): this device begins anew.")
+            report(f"Ignoring the damaged data position in {self._path} ({reason:.200}): this device starts anew.")
         return None
 
     def save(self, state: StreamState) -> None:
@@ -305,7 +303,7 @@ class SavedPlaces:
             aside.write_text(json.dumps(content), encoding="utf-8")
             aside.replace(self._path)
         except OSError as error:
-            logger.warning("Cannot save the place in the data to %s: %s.", self._path, error.strerror)
+            logger.warning("Cannot save the data position to %s: %s.", self._path, error.strerror)
 
     def _position_in(self, content: Mapping[str, Any]) -> Position:
         """Return the position in the current sources; store the positions in all other sources."""

@@ -76,7 +76,7 @@ class Target:
             assert self.share is not None
             return self.share
         if self.number > documents:
-            raise ConfigError(f"--target ({self.number:,}) is more than the {documents:,} documents that there are.")
+            raise ConfigError(f"--target ({self.number:,}) is more than the {documents:,} documents available.")
         return self.number / documents
 
 
@@ -251,7 +251,7 @@ def _read(source: Source) -> Iterator[str]:
     except ConfigError:
         raise
     except Exception as error:  # fault boundary: file systems and formats raise arbitrary types
-        raise ConfigError(f"Cannot read {name} ({describe(error)}): mend it, or leave it out.") from error
+        raise ConfigError(f"Cannot read {name} ({describe(error)}): fix it, or omit it.") from error
 
 
 def _is_json(name: str) -> bool:

@@ -43,7 +43,7 @@ class KenlmScorer:
             self._score = kenlm.Model(str(path), config).score
         except (OSError, RuntimeError) as error:
             raise ConfigError(
-                f"{path} is no KenLM model: it must be an ARPA or binary file of order 2 to 6."
+                f"{path} is not a KenLM model: it must be an ARPA or binary file of order 2 to 6."
             ) from error
         self._normalize = text == "words"
 

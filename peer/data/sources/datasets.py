@@ -119,7 +119,7 @@ def _open_hub(source: Source) -> Any:
     kind = value_of(features, source.text_field)
     if features is not None and getattr(kind, "dtype", None) not in TEXT_TYPES:
         raise ConfigError(
-            f"The field `{source.text_field}` of the dataset {source.name} is no text, but {kind!r:.200}."
+            f"The field `{source.text_field}` of the dataset {source.name} is not text but {kind!r:.200}."
         )
     if hasattr(builder.config, "columns"):
         builder.config.columns, builder.config.batch_size = columns, BATCH_ROWS
@@ -131,4 +131,4 @@ def _require_own_files(data_files: Any, source: Source) -> None:
     files = [str(file) for names in (data_files or {}).values() for file in names]
     foreign = [file for file in files if not file.startswith("hf://")]
     if foreign and not Path(source.paths[0]).exists():
-        raise ConfigError(f"The dataset {source.name} names the file `{foreign[0]:.200}`, which is none of its own.")
+        raise ConfigError(f"The dataset {source.name} names the file `{foreign[0]:.200}`, which is not its own.")

@@ -238,7 +238,7 @@ class SourceReader:
         if self._damaged_records > 2 * self._damaged_told:
             self._damaged_told = self._damaged_records
             self._report(
-                f"Passed over {self._damaged_records} damaged records of {self._plan.name} so far: "
+                f"Skipped {self._damaged_records} damaged records of {self._plan.name} so far: "
                 "too long, not in the file's encoding, or without text in the field that `text_field` names."
             )
 

@@ -59,7 +59,7 @@ def open_at(address: FileLocation, offset: int, *, encoding: str | None = None, 
             elif packing == "zip":
                 raise _refused_zip(address)
             elif levels == MOST_LEVELS:
-                raise ConfigError(f"The file {name} is packed more than {MOST_LEVELS} times: unpack it first.")
+                raise ConfigError(f"The file {name} is compressed more than {MOST_LEVELS} times: unpack it first.")
             else:
                 chunks = _unpacked(chunks, UNPACKERS[packing])
             levels += 1
@@ -111,7 +111,7 @@ def _bytes_from(address: FileLocation, offset: int) -> Chunks:
             while left > 0:
                 data = bytes(file.read(min(left, HEAD_BYTES)))
                 if not data:
-                    raise EOFError(f"{left} bytes of it are missing")
+                    raise EOFError(f"{left} bytes are missing")
                 left -= len(data)
                 yield data
             return

@@ -104,7 +104,7 @@ def _parameters(step: steps.Normalizer | steps.PreTokenizer) -> dict[str, Any]:
         try:
             given["pattern"] = Regex(given["pattern"])
         except Exception as error:  # the library raises nothing more specific
-            message = f"`tokenizer`: {step.name}: {given['pattern']!r} is no regular expression: {error}."
+            message = f"`tokenizer`: {step.name}: {given['pattern']!r} is not a regular expression: {error}."
             raise ConfigError(message) from error
     return given
 

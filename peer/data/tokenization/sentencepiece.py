@@ -45,7 +45,7 @@ def convert_sentencepiece(content: bytes, origin: str) -> Tokenizer:
     """Convert a `.model` file to a tokenizer without a template. Raises `ConfigError` if it is unusable."""
     proto = _parse(content, origin)
     if proto.trainer_spec.model_type not in (UNIGRAM, BPE) or proto.trainer_spec.treat_whitespace_as_suffix:
-        raise ConfigError(f"{origin} is no Unigram or BPE model with `{SPACE}` before words: give another one.")
+        raise ConfigError(f"{origin} is not a Unigram or BPE model with `{SPACE}` before words: give another one.")
     tokenizer = Tokenizer(_model(proto))
     tokenizer.normalizer = _normalizer(proto.normalizer_spec)
     scheme = _prepend_scheme(proto)
@@ -104,9 +104,9 @@ def _parse(content: bytes, origin: str) -> Any:
     try:
         proto.ParseFromString(content)
     except DecodeError as error:
-        raise ConfigError(f"{origin} is no sentencepiece model: {error}.") from error
+        raise ConfigError(f"{origin} is not a sentencepiece model: {error}.") from error
     if not proto.pieces:
-        raise ConfigError(f"{origin} is no sentencepiece model: it has no vocabulary.")
+        raise ConfigError(f"{origin} is not a sentencepiece model: it has no vocabulary.")
     return proto
 
 

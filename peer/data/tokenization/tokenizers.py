@@ -48,7 +48,7 @@ def read_tokenizer(path: Path) -> Tokenizer:
     except ConfigError:
         raise
     except Exception as error:  # the library raises nothing more specific
-        raise ConfigError(f"{file} is no tokenizer: {error}.") from error
+        raise ConfigError(f"{file} is not a tokenizer: {error}.") from error
 
 
 def read_tokenizer_config(path: Path) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def read_tokenizer_config(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise ConfigError(f"Cannot read {file}: {error}.") from error
     if not isinstance(content, dict):
-        raise ConfigError(f"{file} is no tokenizer's configuration: it must hold a JSON object.")
+        raise ConfigError(f"{file} is not a tokenizer's configuration: it must hold a JSON object.")
     return content
 
 

@@ -98,7 +98,7 @@ def test_a_missing_compiler_is_one_notice(tmp_path: Path, monkeypatch: pytest.Mo
     plain, model = tiny_model(config), tiny_model(config)
     expected, backend = TorchBackend(config, plain), TorchBackend(config, model)
     (told,) = attempt(backend, tmp_path, (*PLAIN, *COMPILING, *PLAIN))
-    assert told.startswith("Layers go on uncompiled: torch.compile has failed")
+    assert told.startswith("Layers continue uncompiled: torch.compile has failed")
     assert remembered(tmp_path) == TrialOutcome.FAILED
     expected.accumulate(random_batch(2))
     assert backend.accumulate(random_batch(2)).finite
@@ -123,7 +123,7 @@ def test_a_failure_in_the_midst_of_training_costs_no_sample(tmp_path: Path) -> N
         assert backend.accumulate(random_batch(9, samples)).samples == samples
     backend.collect()
     assert told[1:] == [
-        "Layers go on uncompiled: torch.compile has failed (ArithmeticError: no kernel for this shape)."
+        "Layers continue uncompiled: torch.compile has failed (ArithmeticError: no kernel for this shape)."
     ]
     assert_same_gradients(model, plain)
 
@@ -161,7 +161,7 @@ def test_a_try_that_ended_with_the_process_is_not_repeated(tmp_path: Path) -> No
     backend = TorchBackend(config, tiny_model(config))
     FoundSizes(tmp_path / OUTCOMES_FILE).put(KEY, TrialOutcome.BEGUN)
     (told,) = attempt(backend, tmp_path, ())
-    assert "the last try ended with the process. To try again, delete compiled.json." in told
+    assert "the last attempt crashed the process. To try again, delete compiled.json." in told
     assert not backend.layers.on
 
 

@@ -71,7 +71,7 @@ def test_what_a_person_has_chosen_must_work(machine: dict[str, str | float]) -> 
     for name in "cuda", "cuda:0", "cuda:0,1":
         with pytest.raises(ConfigError) as raised:
             working_device(name)
-        said = f"`--device {name}`: cuda:0 cannot be used here ({NO_KERNEL}). Mend that, or use `--device cpu`."
+        said = f"`--device {name}`: cuda:0 cannot be used here ({NO_KERNEL}). Fix this, or use `--device cpu`."
         assert str(raised.value) == said
     with pytest.raises(ConfigError, match="there is no GPU 2 here"):
         working_device("cuda:2")

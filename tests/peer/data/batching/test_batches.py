@@ -261,7 +261,7 @@ def test_a_damaged_place_is_ignored_and_said(folder: Path, tmp_path: Path, damag
     (tmp_path / STATE_FILE).write_text(json.dumps(content | damage), encoding="utf-8")
     assert SavedPlaces(tmp_path / STATE_FILE, config_for(folder), 1).load(reports.append) is None
     [report] = reports
-    assert "Ignoring the damaged place in the data" in report
+    assert "Ignoring the damaged data position" in report
 
 
 def test_a_place_that_means_nothing_any_more_is_said(folder: Path, tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def test_a_place_that_means_nothing_any_more_is_said(folder: Path, tmp_path: Pat
         ) as batches:
             next(batches)
     assert reports == [
-        "The run's seed or shuffle, or this device's number, has changed: this device begins anew in its data."
+        "The run's seed or shuffle, or this device's number, has changed: this device restarts its data."
     ]
 
 
@@ -281,7 +281,7 @@ def test_a_disk_that_is_full_stops_no_training(folder: Path, tmp_path: Path, cap
     """A place that cannot be saved is said, and the batches come all the same."""
     (tmp_path / "state").touch()  # where a folder should be
     assert len(first_batches(folder, tmp_path / "state", 2)) == 2
-    assert "Cannot save the place in the data" in caplog.text
+    assert "Cannot save the data position" in caplog.text
 
 
 def test_masks_are_drawn_anew_after_a_return(folder: Path, tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="There is no KenLM model at"):
         KenlmScorer(tmp_path / "none", "raw")
     (tmp_path / "text").write_text("A text.")
-    with pytest.raises(ConfigError, match="is no KenLM model"):
+    with pytest.raises(ConfigError, match="is not a KenLM model"):
         KenlmScorer(tmp_path / "text", "raw")
 
 

@@ -106,7 +106,7 @@ def test_a_mark_stays_with_the_character_before_it(text: str) -> None:
 
 def test_a_wrong_regular_expression_is_one_sentence() -> None:
     """The step and the pattern are named."""
-    with pytest.raises(ConfigError, match=r"replace: '\(' is no regular expression: .*parenthesis"):
+    with pytest.raises(ConfigError, match=r"replace: '\(' is not a regular expression: .*parenthesis"):
         normalizer(normalizers=[{"name": "replace", "pattern": "(", "regex": True, "content": ""}])
 
 

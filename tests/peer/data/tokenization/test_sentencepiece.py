@@ -78,9 +78,9 @@ def test_special_tokens_are_special_and_the_users_symbols_are_found_in_text() ->
 
 def test_what_cannot_be_converted_is_one_sentence() -> None:
     """Another file, an empty one, and models of whole words or characters."""
-    with pytest.raises(ConfigError, match="the file is no sentencepiece model"):
+    with pytest.raises(ConfigError, match="the file is not a sentencepiece model"):
         convert_sentencepiece(b"something else", "the file")
-    with pytest.raises(ConfigError, match="the file is no sentencepiece model: it has no vocabulary"):
+    with pytest.raises(ConfigError, match="the file is not a sentencepiece model: it has no vocabulary"):
         convert_sentencepiece(b"", "the file")
-    with pytest.raises(ConfigError, match="the file is no Unigram or BPE model"):
+    with pytest.raises(ConfigError, match="the file is not a Unigram or BPE model"):
         convert_sentencepiece(model(model_type="char"), "the file")

@@ -216,9 +216,9 @@ def test_single_sentences_are_told_when_a_tokenizer_is_imported(
     ("name", "content", "message"),
     [
         ("tokenizer.json", None, "Cannot read the tokenizer .*tokenizer.json: .*No such file"),
-        ("tokenizer.json", b"{}", "tokenizer.json is no tokenizer"),
+        ("tokenizer.json", b"{}", "tokenizer.json is not a tokenizer"),
         ("tokenizer.json.gz", b"{}", "Cannot read .*gzip"),
-        ("spiece.model", b"{}", "spiece.model is no sentencepiece model"),
+        ("spiece.model", b"{}", "spiece.model is not a sentencepiece model"),
     ],
 )
 def test_a_wrong_tokenizer_path_is_one_sentence(tmp_path: Path, name: str, content: bytes | None, message: str) -> None:
