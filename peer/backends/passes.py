@@ -148,7 +148,7 @@ class Passes:
         return None
 
     def _in_parts(self, batch: Batch, whole: Counts, scale: float) -> MicrobatchShare:
-        """Compute the batch in parts, each weighted by its share of labels and samples; sum them."""
+        """Compute the batch in parts, weighted by their shares of labels and samples; sum them."""
         sums: list[Tensor | None] = [None] * len(self.parameters)
         mlm: list[Tensor] = []  # weighted losses on the device
         by_sample: list[Tensor] = []

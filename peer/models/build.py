@@ -8,8 +8,8 @@ faster functions in `peer.models.albert`. `peer.models.objectives` calls these f
 Some parameters have a gradient of zero by construction. In floating point this gradient is rounding
 noise, which LAMB would turn into steps of the usual length. Peers would not diverge, because all
 peers get identical averages, but the steps would be random, grow during the run and affect the
-norms by which LAMB scales steps. Such parameters are therefore frozen. The most important one is the
-bias of attention's keys, which adds the same value to all scores of a row and is cancelled by
+norms by which LAMB scales steps. Such parameters are therefore frozen. The most important one is
+the bias of attention's keys, which adds the same value to all scores of a row and is cancelled by
 softmax. If positions are scored against keys (DeBERTa's p2c), the bias has an effect and is
 trained.
 """
@@ -182,7 +182,7 @@ def _gpt2(model: Model, special: SpecialIds) -> Settings:
 
 
 def _untrained_in_deberta_v2(model: Model) -> tuple[str, ...]:
-    """Return the parameters with a noise gradient, fewer with p2c (positions scored against keys)."""
+    """Return the parameters whose gradient is noise, fewer with p2c (positions scored by keys)."""
     relative = model.options.get("relative_attention", True)
     scores = model.options.get("pos_att_type", ["c2p", "p2c"])
     untrained = ["*.pos_key_proj.bias"]
@@ -371,8 +371,8 @@ def save_memory(model: PreTrainedModel) -> bool:
     if family_of(model).own_checkpointing:
         model.base_model.get_submodule("encoder").gradient_checkpointing = True  # type: ignore[assignment]
     elif model.supports_gradient_checkpointing:
-        # This name is deprecated in transformers 5.23, but is the only one in 5.20, the last version
-        # for Python 3.10.
+        # This name is deprecated in transformers 5.23, but is the only one in 5.20, the last for
+        # Python 3.10.
         enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
         enable({"use_reentrant": False})
     return _saves_memory(model)

@@ -350,7 +350,7 @@ class OuterNesterov(SharedOptimizer):
 
 
 def gradient_norm(grads: list[Tensor]) -> Tensor:
-    """Return the global L2 norm, (), on the gradients' device; not finite if a gradient is not finite."""
+    """Return the global L2 norm, (), on the gradients' device; NaN or infinite if a gradient is."""
     return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads))) if grads else torch.zeros(())
 
 

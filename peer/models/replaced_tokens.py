@@ -87,7 +87,7 @@ def detection_loss(logits: Tensor, replaced: Tensor, batch: Batch) -> Tensor:
 
 
 def put_in_place(batch: Batch, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """Insert tokens (m,) at masked positions; return ids and a mask of changed tokens, (b, l) each."""
+    """Insert tokens (m,) at masked positions; return ids and a mask of changes, (b, l) each."""
     input_ids = batch.input_ids.flatten().index_copy(0, batch.label_positions, tokens)
     replaced = torch.zeros_like(input_ids, dtype=torch.bool)
     replaced.index_copy_(0, batch.label_positions, tokens != batch.labels)
