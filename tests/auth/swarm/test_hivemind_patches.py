@@ -1,5 +1,6 @@
 """The patches of hivemind: their places in its code, streams between two real nodes over QUIC, nested messages.
 
+`tests/peer/transport/test_transports.py` has the other behaviours of streams.
 Over QUIC the daemon drops the data in flight when a stream is closed.
 """
 
@@ -166,24 +167,6 @@ async def test_every_message_arrives_though_the_requests_end_late(pause_s: float
             assert len([message async for message in call(client, server, one_and_a_pause())]) == MESSAGES
 
 
-async def test_a_stream_that_breaks_off_is_no_whole_one() -> None:
-    """A server that closes without a word, as one does that is killed, is an error after what it did send."""
-    arrived = asyncio.Event()
-
-    async def half(_info: object, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await P2P.send_protobuf(A_PART, writer)
-        await arrived.wait()
-        writer.close()
-
-    async with two_nodes() as (server, client):
-        await server.add_binary_stream_handler("parts", half)
-        stream = call(client, server)
-        assert await anext(stream) == A_PART
-        arrived.set()
-        with pytest.raises(P2PHandlerError, match="broke off"):
-            await anext(stream)
-
-
 async def test_what_is_no_message_breaks_a_stream_off() -> None:
     """A server that says anything else is told from one that has ended, and from a fault of ours."""
 
@@ -196,21 +179,6 @@ async def test_what_is_no_message_breaks_a_stream_off() -> None:
         await server.add_binary_stream_handler("parts", babble)
         with pytest.raises(P2PHandlerError, match="broke off"):
             await anext(call(client, server))
-
-
-async def test_a_server_that_fails_says_so_and_no_more() -> None:
-    """The client hears what kind of error it was; what the error says may be private to the server's machine."""
-
-    async def failing(_request: DownloadRequest, _context: P2PContext) -> AsyncIterator[DownloadData]:
-        yield A_PART
-        raise ValueError("/home/ada")
-
-    async with two_nodes() as (server, client):
-        await server.add_protobuf_handler("parts", failing, DownloadRequest, stream_output=True)
-        stream = call(client, server)
-        assert await anext(stream) == A_PART
-        with pytest.raises(P2PHandlerError, match="failed: 'ValueError'"):
-            await anext(stream)
 
 
 async def test_what_a_server_says_went_wrong_is_cut_short() -> None:
@@ -227,32 +195,6 @@ async def test_what_a_server_says_went_wrong_is_cut_short() -> None:
             await anext(call(client, server))
         assert len(str(raised.value)) < 500
         assert "\n" not in str(raised.value)
-
-
-@pytest.mark.parametrize("spoken", [False, True])
-async def test_who_hangs_up_early_ends_the_handler(spoken: bool) -> None:
-    """One that has said nothing yet, and one that has more to say."""
-    begun, ended = asyncio.Event(), asyncio.Event()
-
-    async def endless(_request: DownloadRequest, _context: P2PContext) -> AsyncIterator[DownloadData]:
-        try:
-            begun.set()
-            if spoken:
-                yield A_PART
-            await asyncio.sleep(3600)
-        finally:
-            ended.set()
-
-    async with two_nodes() as (server, client):
-        await server.add_protobuf_handler("parts", endless, DownloadRequest, stream_output=True)
-        stream = await client.iterate_protobuf_handler(server.peer_id, "parts", DownloadRequest(), DownloadData)
-        if spoken:
-            assert await anext(stream) == A_PART
-        asking = asyncio.create_task(collect(stream, []))
-        await asyncio.wait_for(begun.wait(), PATIENCE_S)
-        await asyncio.sleep(0.1)  # until it reads
-        asking.cancel()
-        await asyncio.wait_for(ended.wait(), PATIENCE_S)
 
 
 async def test_answers_before_all_is_asked_cost_no_later_stream() -> None:
@@ -277,25 +219,6 @@ async def test_answers_before_all_is_asked_cost_no_later_stream() -> None:
             await asyncio.wait_for(collect(stream, messages), PATIENCE_S)
             assert messages == [A_PART]
         await eventually("no task of a stream is left", lambda: tasks_of_streams() == [])
-
-
-async def test_requests_that_fail_are_told_to_the_caller() -> None:
-    """What the caller's own iterator raised is no secret of a task."""
-
-    async def patient(requests: AsyncIterator[DownloadRequest], _context: P2PContext) -> AsyncIterator[DownloadData]:
-        async for _ in requests:
-            yield A_PART
-            await asyncio.sleep(0.5)
-            return
-
-    async def one_and_a_fault() -> AsyncIterator[DownloadRequest]:
-        yield DownloadRequest()
-        raise ValueError("nothing more to ask")
-
-    async with two_nodes() as (server, client):
-        await server.add_protobuf_handler("parts", patient, DownloadRequest, stream_input=True, stream_output=True)
-        with pytest.raises(ValueError, match="nothing more to ask"):
-            [message async for message in call(client, server, one_and_a_fault())]
 
 
 def test_what_hivemind_writes_is_read() -> None:
