@@ -116,11 +116,11 @@ async def test_a_server_that_comes_back_is_listened_to_again(caplog: pytest.LogC
             await rings(ear)
             await asyncio.to_thread(server.stop)
             await eventually(
-                "the cache has said that it looks every second", lambda: "looking every second" in caplog.text
+                "the listener has said that it polls every second", lambda: "polling every second" in caplog.text
             )
             await asyncio.to_thread(server.start)
             await rings(ear)
-            assert caplog.text.count("looking every second") == 1
+            assert caplog.text.count("polling every second") == 1
         engine.dispose()
 
 
