@@ -19,11 +19,8 @@ from auth.errors import StorageError
 from coordinator.run.checkpoint_names import checkpoint_name
 
 MANIFEST = "manifest.json"
-
 FORMAT_VERSION = 1
-
 CHUNK_BYTES = 1 << 20
-
 MAX_MANIFEST_BYTES = 1 << 20
 
 

@@ -71,11 +71,7 @@ def probe_tensors(probe: Batch, config: RunConfig) -> Mapping[str, torch.Tensor]
         shift = 1 if config.objective.name == "clm" else 0
         labels.view(-1)[probe.label_positions + shift] = probe.labels
     attention = probe.attention_mask if probe.attention_mask is not None else torch.ones_like(probe.input_ids)
-    tensors = {
-        "input_ids": input_ids,
-        "attention_mask": attention.to(torch.int64),
-        "labels": labels,
-    }
+    tensors = {"input_ids": input_ids, "attention_mask": attention.to(torch.int64), "labels": labels}
     if probe.token_type_ids is not None:
         tensors["token_type_ids"] = probe.token_type_ids
     if probe.sop_labels is not None:

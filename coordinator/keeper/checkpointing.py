@@ -20,7 +20,6 @@ from coordinator.checkpoints.manifest import Manifest, StoredCheckpoint, remove_
 from coordinator.checkpoints.probe import probe_loss, probe_tensors
 from coordinator.checkpoints.validations import best_steps
 from coordinator.checkpoints.writing import StateSnapshot, config_files, take_snapshot, write_checkpoint
-from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.recorded_checkpoints import checkpoints, forget_checkpoints, record_checkpoint
 from coordinator.run.directory import RunDirectory
 from coordinator.statistics.return_point import steps_to_spare
@@ -44,7 +43,6 @@ class Checkpointing:
     config: RunConfig
     model: PreTrainedModel
     swarm: Swarm
-    ledger: Ledger
     database: Database
     probes: Mapping[int, Batch]  # sequence length -> probe
     newest: Manifest | None  # manifest of the newest checkpoint, written or resumed from
@@ -68,12 +66,7 @@ class Checkpointing:
             newest, age_s = self.scheduled.step, self.clock() - self.scheduled.created_at
         boundaries = {phase.from_step for phase in self.config.phases}
         due = is_due(
-            self._settings,
-            step=self.swarm.step,
-            newest=newest,
-            age_s=age_s,
-            boundaries=boundaries,
-            stopping=stopping,
+            self._settings, step=self.swarm.step, newest=newest, age_s=age_s, boundaries=boundaries, stopping=stopping
         )
         if due:
             self.passing.discard(self.swarm.step)
@@ -220,12 +213,7 @@ def removable(
 
 
 def why_withheld(
-    model: Mapping[str, torch.Tensor],
-    *,
-    loss: float | None,
-    last_loss: float | None,
-    most_rise: float,
-    is_own: bool,
+    model: Mapping[str, torch.Tensor], *, loss: float | None, last_loss: float | None, most_rise: float, is_own: bool
 ) -> str:
     """Return why this state may not be published, or "" if it may.
 

@@ -291,7 +291,6 @@ def open_keeper(directory: RunDirectory, database: Database, lock: KeeperLock, e
         config=config,
         model=model,
         swarm=swarm,
-        ledger=ledger,
         database=database,
         probes=make_probes(config, directory.tokenizer_dir),
         newest=None if checkpoint is None else checkpoint.manifest,

@@ -93,11 +93,7 @@ class WayChooser:
         way = choice.way
         try:
             done = self._steersman.change(
-                from_step,
-                compression=way.compression,
-                powersgd_rank=way.powersgd_rank,
-                confirmed=True,
-                why=choice.why,
+                from_step, compression=way.compression, powersgd_rank=way.powersgd_rank, confirmed=True, why=choice.why
             )
         except ConfigError as error:  # too many changes are pending: the next check tries again
             logger.warning("%s is not chosen yet: %s", way, error)
@@ -119,10 +115,7 @@ class WayChooser:
             averaging=averaging,
             values=self._values,
             lines=replace(
-                lines,
-                rates=(*lines.rates, *waiting),
-                reduces=(*lines.reduces, *none),
-                trusted=(*lines.trusted, *none),
+                lines, rates=(*lines.rates, *waiting), reduces=(*lines.reduces, *none), trusted=(*lines.trusted, *none)
             ),
             speeds=(*(float(not is_trusted) for is_trusted in lines.trusted), *(1.0 for _ in waiting)),
             batch_s=batch_s,

@@ -111,12 +111,7 @@ class PresentValues:
     powersgd_rank: int = 0
 
     def consequences(
-        self,
-        scale: float | None,
-        target: int | None,
-        every: int | None,
-        compression: str | None = None,
-        rank: int | None = None,
+        self, scale: float | None, target: int | None, every: int | None, compression: str | None, rank: int | None
     ) -> list[str]:
         """Return warnings about the effects of a change; the list is empty for a small change."""
         found = []
@@ -296,12 +291,9 @@ class Steersman:
             to_come = {order.from_step for order in helm.orders if order.from_step >= first}
             if len(to_come | {begin}) >= MAX_CHANGES:
                 raise ConfigError(f"{MAX_CHANGES - 1} changes are to come already: wait for the next of them.")
+            code = None if compression == AUTO else compression
             found = self._present_values(session, begin).consequences(
-                learning_rate_scale,
-                target_batch_size,
-                checkpoint_every,
-                None if compression == AUTO else compression,
-                powersgd_rank,
+                learning_rate_scale, target_batch_size, checkpoint_every, code, powersgd_rank
             )
             if found and not confirmed:
                 raise UnconfirmedError(" ".join(found))

@@ -12,7 +12,6 @@ import torch
 from coordinator.checkpoints.probe import make_probes
 from coordinator.context.open_run import OpenRun
 from coordinator.keeper.checkpointing import Checkpointing
-from coordinator.ledger.ledger import Ledger
 from peer.models.optimizer_setup import build_optimizer, parameter_groups
 from tests.support.small_checkpoints import run_model
 
@@ -45,7 +44,6 @@ def checkpointing_of(run: OpenRun, clock: Callable[[], float] = lambda: 0.0) -> 
         config=config,
         model=model,
         swarm=swarm,
-        ledger=Ledger(run.database, config),
         database=run.database,
         probes=make_probes(config, run.directory.tokenizer_dir),
         newest=None,
