@@ -219,12 +219,12 @@ class Steersman:
 
     def pause(self) -> str:
         """Pause training for all peers."""
-        self._act("pause", _require_hold(not_yet=True))
+        self._act("pause", lambda session: _require_hold(session, not_yet=True))
         return "Paused: no peer trains until you resume."
 
     def resume(self) -> str:
         """Resume training for all peers."""
-        self._act("resume", _require_hold(not_yet=False))
+        self._act("resume", lambda session: _require_hold(session, not_yet=False))
         return "The run goes on."
 
     def stop_at(self, step: int | None) -> str:
@@ -233,12 +233,13 @@ class Steersman:
             self._act("stop")
             return "The run does not end by itself."
 
-        def check(session: Session) -> None:
+        def check(session: Session) -> int:
             reached = _reached(session)
             if not reached <= step <= MOST_STEP:
                 raise ConfigError(f"The run has reached step {reached}: it can end with that one or a later one.")
+            return step
 
-        self._act("stop", check, step=step)
+        self._act("stop", check)
         return f"The run ends with step {step}: volunteers leave in order then, and a last checkpoint is written."
 
     def change(
@@ -276,12 +277,10 @@ class Steersman:
                 "Say what to change: the learning rate's scale, the target batch, how often to write, the compression, "
                 "or PowerSGD's rank."
             )
-        begin = from_step
 
-        def check(session: Session) -> None:
-            nonlocal begin
+        def check(session: Session) -> int:
             first = _reached(session) + (0 if self._all_stand_by(session) else LEAD_STEPS)
-            begin = first if begin is None else begin
+            begin = first if from_step is None else from_step
             if self._actor != BY_KEEPER and not first <= begin <= MOST_STEP:
                 raise ConfigError(f"A change can begin at step {first}, not before: every peer must hear of it first.")
             helm = helm_of(session)
@@ -297,8 +296,9 @@ class Steersman:
             )
             if found and not confirmed:
                 raise UnconfirmedError(" ".join(found))
+            return begin
 
-        self._act("change", check, lambda: {"step": begin, "text": why, **values})
+        begin = self._act("change", check, text=why, **values)
         named = [
             f"{name.replace('_', ' ')} {value if isinstance(value, str) else f'{value:g}'}"
             for name, value in values.items()
@@ -372,26 +372,21 @@ class Steersman:
             )
 
     def _act(
-        self,
-        act: Act,
-        check: Callable[[Session], None] = lambda _session: None,
-        found: Callable[[], dict[str, Any]] = dict,
-        **values: Any,
-    ) -> None:
-        def write(session: Session) -> None:
-            check(session)
-            row = {"text": "", **values, **found()}
-            session.add(SteeringAct(at=self._clock(), actor=self._actor, act=act, **row))
+        self, act: Act, check: Callable[[Session], int | None] = lambda _session: None, text: str = "", **values: Any
+    ) -> int | None:
+        """Store a command unless `check` raises an error; return its step, which `check` returns."""
 
-        self._database.transact(write)
+        def write(session: Session) -> int | None:
+            step, now = check(session), self._clock()
+            session.add(SteeringAct(at=now, actor=self._actor, act=act, step=step, text=text, **values))
+            return step
+
+        return self._database.transact(write)
 
 
-def _require_hold(*, not_yet: bool) -> Callable[[Session], None]:
-    def check(session: Session) -> None:
-        if helm_of(session).paused == not_yet:
-            raise ConfigError("The run is paused already." if not_yet else "The run is not paused.")
-
-    return check
+def _require_hold(session: Session, *, not_yet: bool) -> None:
+    if helm_of(session).paused == not_yet:
+        raise ConfigError("The run is paused already." if not_yet else "The run is not paused.")
 
 
 def _reached(session: Session) -> int:
