@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from auth.errors import StorageError
@@ -53,11 +53,9 @@ def exporting(
 
 def _take(source: Path, target: Path, link: bool) -> None:
     if link:
-        try:
+        with suppress(OSError):  # another file system, or no hard links
             os.link(source, target)
             return
-        except OSError:  # another file system, or no support for hard links
-            pass
     try:
         shutil.copyfile(source, target)
     except OSError as error:

@@ -10,6 +10,7 @@ import json
 import shutil
 import stat
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,10 +79,8 @@ def verify(path: Path, files: Collection[str] | None = None) -> StoredCheckpoint
 def newest_verified(directory: Path) -> StoredCheckpoint | None:
     """Return the newest undamaged checkpoint in a folder, or None if there is none."""
     for path in sorted(directory.glob("step-*"), reverse=True):
-        try:
+        with suppress(StorageError):
             return verify(path)
-        except StorageError:
-            continue
     return None
 
 

@@ -31,7 +31,7 @@ from coordinator.store.engine import Database, open_engine
 from peer.config.run import RunConfig
 from peer.data.tokenization.tokenizers import load_special_ids, load_tokenizer
 from peer.models.build import build_model
-from peer.models.held_out import HeldOutMetrics, ValidationSet, evaluate, open_validation_set, unigram_loss
+from peer.models.held_out import ValidationSet, evaluate, open_validation_set, unigram_loss
 
 logger = logging.getLogger(__name__)
 REST_S = 300.0  # the process exits after this time without a new checkpoint
@@ -114,53 +114,44 @@ class Validator:
             session.merge(UnigramBaseline(set_sha256=samples.sha256, loss=loss))
 
     def _evaluate(self, checkpoint: CheckpointRow, samples: ValidationSet, should_stop: Callable[[], bool]) -> bool:
-        """Evaluate a checkpoint and store the result; return False if stopped by `should_stop`."""
+        """Evaluate a checkpoint, and store the result, with None for losses that are not finite.
+
+        Return False if `should_stop` ends it early.
+        """
         began_at = self.clock()
         folder = self.directory.checkpoint_dir(checkpoint.step)
         manifest = restore_verified(self.model, folder, checkpoint.manifest_sha256)
         result = evaluate(self.model, samples.samples, should_stop)
         if result is None:
             return False
-        weight = self.config.objective.discriminator_weight
-        row = make_row(checkpoint, manifest.era, samples, result, began_at, self.clock(), weight)
+        weight, detection_loss = self.config.objective.discriminator_weight, result.detection_loss
+        detection_loss = None if detection_loss is None else weight * detection_loss
+        finite = math.isfinite(result.mlm_loss + (result.sop_loss or 0.0) + (detection_loss or 0.0))
+        now = self.clock()
+        row = ValidationRow(
+            step=checkpoint.step,
+            era=manifest.era,
+            manifest_sha256=checkpoint.manifest_sha256,
+            set_sha256=samples.sha256,
+            sequence_length=samples.samples.input_ids.shape[1],
+            samples=result.samples,
+            predicted_tokens=result.predicted_tokens,
+            mlm_loss=result.mlm_loss if finite else None,
+            sop_loss=result.sop_loss if finite else None,
+            accuracy=result.accuracy,
+            sop_accuracy=result.sop_accuracy,
+            detection_loss=detection_loss if finite else None,
+            detection_accuracy=result.detection_accuracy,
+            detection_f1=result.detection_f1,
+            elapsed_s=now - began_at,
+            evaluated_at=now,
+        )
         if not record_validation(self.database, row):
             raise StorageError(f"step {row.step} was undone by a return to an earlier checkpoint.")
         loss = "that is no number" if row.loss is None else f"{row.loss:.4f}"
         said = "step %d: loss on held-out text %s, accuracy %.4f"
         logger.info(said, row.step, loss, row.accuracy, extra={"step": row.step})
         return True
-
-
-def make_row(
-    checkpoint: CheckpointRow,
-    era: int,
-    samples: ValidationSet,
-    result: HeldOutMetrics,
-    began_at: float,
-    now: float,
-    detection_weight: float = 1.0,
-) -> ValidationRow:
-    """Return the row to store for an evaluation; non-finite losses become None."""
-    detection_loss = None if result.detection_loss is None else detection_weight * result.detection_loss
-    finite = math.isfinite(result.mlm_loss + (result.sop_loss or 0.0) + (detection_loss or 0.0))
-    return ValidationRow(
-        step=checkpoint.step,
-        era=era,
-        manifest_sha256=checkpoint.manifest_sha256,
-        set_sha256=samples.sha256,
-        sequence_length=samples.samples.input_ids.shape[1],
-        samples=result.samples,
-        predicted_tokens=result.predicted_tokens,
-        mlm_loss=result.mlm_loss if finite else None,
-        sop_loss=result.sop_loss if finite else None,
-        accuracy=result.accuracy,
-        sop_accuracy=result.sop_accuracy,
-        detection_loss=detection_loss if finite else None,
-        detection_accuracy=result.detection_accuracy,
-        detection_f1=result.detection_f1,
-        elapsed_s=now - began_at,
-        evaluated_at=now,
-    )
 
 
 def open_validator(run_dir: Path, clock: Callable[[], float] = time.time) -> Validator:

@@ -49,11 +49,7 @@ def admin(
 
 
 @app.command(epilog="Example: manyhands coordinator audit my-run --limit 20")
-def audit(
-    directory: Path = DIRECTORY,
-    limit: int = LIMIT,
-    as_json: bool = JSON,
-) -> None:
+def audit(directory: Path = DIRECTORY, limit: int = LIMIT, as_json: bool = JSON) -> None:
     """Show the audit log: invitations, revocations, erasures and other actions, by command or web page."""
     with open_run(directory) as run:
         rows = audit_log(run.database, limit)

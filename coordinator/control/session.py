@@ -118,12 +118,7 @@ class SessionServer:
             raise RequestError(f"A session must be opened within {HANDSHAKE_TIMEOUT_S:.0f} s.") from error
         services = self._services
         session_id = await asyncio.to_thread(
-            open_session,
-            services.database,
-            token.device_id,
-            hello.hardware,
-            hello.software_version,
-            services.clock(),
+            open_session, services.database, token.device_id, hello.hardware, hello.software_version, services.clock()
         )
         session = LiveSession(session_id, token, self._door.caller(context))
         try:

@@ -132,11 +132,7 @@ class Giving:
 
 
 def read_giving(
-    session: Session,
-    before: Giving | None,
-    newest_step: int,
-    now: float,
-    timer: Callable[[], float] = time.monotonic,
+    session: Session, before: Giving | None, newest_step: int, now: float, timer: Callable[[], float] = time.monotonic
 ) -> Giving:
     """Return current sums, or slightly older sums if reads are slow; `before` is the last result.
 

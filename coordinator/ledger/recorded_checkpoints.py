@@ -35,11 +35,7 @@ def record_checkpoint(
 ) -> None:
     """Record a checkpoint and delete the rows of `removed`; `withheld` is a reason not to publish it."""
     row = Checkpoint(
-        step=step,
-        size_bytes=size_bytes,
-        manifest_sha256=manifest_sha256,
-        created_at=now,
-        withheld=withheld,
+        step=step, size_bytes=size_bytes, manifest_sha256=manifest_sha256, created_at=now, withheld=withheld
     )
     with database.begin() as session:
         session.merge(row)

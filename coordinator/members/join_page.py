@@ -60,10 +60,7 @@ def invite_facts(database: Database, code: str, now: float) -> InviteFacts:
             return InviteFacts("unknown")
         member = invite.member
         return InviteFacts(
-            _state(invite, now),
-            public_name(member, session.get(Naming, member.id)),
-            invite.role,
-            invite.expires_at,
+            _state(invite, now), public_name(member, session.get(Naming, member.id)), invite.role, invite.expires_at
         )
 
 

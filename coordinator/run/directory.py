@@ -31,11 +31,7 @@ class RunDirectory:
 
     @classmethod
     def create(
-        cls,
-        path: Path,
-        config: RunConfig,
-        settings: Settings,
-        prepare: Callable[[RunDirectory], None] = _nothing_more,
+        cls, path: Path, config: RunConfig, settings: Settings, prepare: Callable[[RunDirectory], None] = _nothing_more
     ) -> RunDirectory:
         """Create a run with new keys and its own database. Raises `ConfigError` if `path` exists.
 

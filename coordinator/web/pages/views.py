@@ -69,12 +69,7 @@ EXAMPLES = {
         "es": "Más vale ___ que nunca.",
         "id": "Bersatu kita ___, bercerai kita runtuh.",
     },
-    "continuation": {
-        "bn": "এক দেশে এক",
-        "en": "Once upon a",
-        "es": "Había una",
-        "id": "Pada suatu",
-    },
+    "continuation": {"bn": "এক দেশে এক", "en": "Once upon a", "es": "Había una", "id": "Pada suatu"},
 }
 
 

@@ -251,11 +251,7 @@ def overview_of(
         progress=_progress(snapshot.swarm, phase, snapshot.time_left_s),
         phases=[PhaseSummary(**asdict(each), text=str(each)) for each in all_phases(config)],
         online=Online(devices=len(snapshot.online), members=len({session.member for session in snapshot.online})),
-        totals=Totals(
-            steps=snapshot.last_step,
-            samples=snapshot.samples,
-            members=len(snapshot.contributions),
-        ),
+        totals=Totals(steps=snapshot.last_step, samples=snapshot.samples, members=len(snapshot.contributions)),
         data_wait=DataWait(seconds=snapshot.data_wait_s, share=data_wait_share(snapshot.contributions)),
         loss=LossRange(first=losses[0], last=losses[1]),
         recent=_recent(snapshot),
