@@ -19,7 +19,7 @@ from auth.errors import StorageError
 from coordinator.checkpoints.manifest import Manifest, StoredCheckpoint, remove_leftovers, remove_steps, stored_steps
 from coordinator.checkpoints.probe import probe_loss, probe_tensors
 from coordinator.checkpoints.validations import best_steps
-from coordinator.checkpoints.writing import StateSnapshot, config_files, take_snapshot, write_checkpoint
+from coordinator.checkpoints.writing import config_files, take_snapshot, write_checkpoint
 from coordinator.ledger.recorded_checkpoints import checkpoints, forget_checkpoints, record_checkpoint
 from coordinator.run.directory import RunDirectory
 from coordinator.statistics.return_point import steps_to_spare
@@ -51,6 +51,7 @@ class Checkpointing:
     every_steps: int | None = None  # interval set by an operator; None: as in the run file
     state_is_own: bool = True  # True if the keeper computed it, False if it was downloaded from a member
     scheduled: Manifest | None = None  # manifest of the newest scheduled checkpoint
+    turned_away: int = 0  # number of joiners for whom a checkpoint was already written
     passing: set[int] = field(default_factory=set)  # steps of checkpoints for joiners only; removed with the next
 
     def __post_init__(self) -> None:
@@ -64,21 +65,25 @@ class Checkpointing:
         newest, age_s = 0, 0.0
         if self.scheduled is not None:
             newest, age_s = self.scheduled.step, self.clock() - self.scheduled.created_at
-        boundaries = {phase.from_step for phase in self.config.phases}
-        due = is_due(
-            self._settings, step=self.swarm.step, newest=newest, age_s=age_s, boundaries=boundaries, stopping=stopping
-        )
-        if due:
+        settings, boundaries = self.config.checkpoints, {phase.from_step for phase in self.config.phases}
+        if self.every_steps is not None:
+            settings = settings.model_copy(update={"every_steps": self.every_steps})
+        step = self.swarm.step
+        if is_due(settings, step=step, newest=newest, age_s=age_s, boundaries=boundaries, stopping=stopping):
             self.passing.discard(self.swarm.step)
             self._write_and_record()
             if self.newest is not None and self.newest.step == self.swarm.step:
                 self.scheduled = self.newest
 
-    def write_for_joiners(self) -> None:
-        """Write the state for joiners to whom the keeper could not send it, at most once a minute.
+    def provide_for_joiners(self) -> None:
+        """Write the state, for download over HTTP, if the keeper was too busy to send it to new joiners.
 
-        The checkpoint does not belong to the schedule, and the next checkpoint replaces it.
+        That is at most once a minute. The checkpoint does not belong to the schedule, and the next
+        checkpoint replaces it.
         """
+        if (turned_away := self.swarm.state.turned_away) <= self.turned_away:
+            return
+        self.turned_away = turned_away
         if self.newest is not None and self.clock() - self.newest.created_at < JOINERS_EVERY_S:
             return
         if self.swarm.step > (0 if self.newest is None else self.newest.step):
@@ -111,13 +116,6 @@ class Checkpointing:
         if row is None or row.manifest_sha256 != resumed.manifest_sha256:
             self._record(resumed, "it was never compared with the one before")
 
-    @property
-    def _settings(self) -> Checkpoints:
-        """The run file's settings, with the interval that an operator has set."""
-        every = self.every_steps
-        settings = self.config.checkpoints
-        return settings if every is None else settings.model_copy(update={"every_steps": every})
-
     def restore(self, stored: StoredCheckpoint, era: int) -> None:
         """Restore this checkpoint's state, and make all peers that have taken later steps return to it."""
         with self.swarm.state.lock:
@@ -135,7 +133,15 @@ class Checkpointing:
             snapshot = take_snapshot(self.swarm.step, self.model, self.swarm.state.optimizer)
             length = phase_at(self.config, snapshot.step).sequence_length
             loss = probe_loss(self.model, self.probes[length], self.config)
-        withheld = self._why_withheld(snapshot, length, loss)
+        last = self.newest
+        comparable = last is not None and phase_at(self.config, last.step).sequence_length == length
+        withheld = why_withheld(
+            snapshot.model,
+            loss=loss,
+            last_loss=last.probe_loss if last is not None and comparable else None,
+            most_rise=self.config.checkpoints.max_loss_rise,
+            is_own=self.state_is_own,
+        )
         stored = write_checkpoint(
             self.directory.checkpoints_dir,
             snapshot,
@@ -151,17 +157,6 @@ class Checkpointing:
         if withheld:
             logger.error("The checkpoint of step %d is kept, but not published: %s.", snapshot.step, withheld)
         return stored, withheld
-
-    def _why_withheld(self, snapshot: StateSnapshot, length: int, loss: float) -> str:
-        last = self.newest
-        comparable = last is not None and phase_at(self.config, last.step).sequence_length == length
-        return why_withheld(
-            snapshot.model,
-            loss=loss,
-            last_loss=last.probe_loss if last is not None and comparable else None,
-            most_rise=self.config.checkpoints.max_loss_rise,
-            is_own=self.state_is_own,
-        )
 
     def _remove_old(self, spared: Collection[int]) -> None:
         steps = set(stored_steps(self.directory.checkpoints_dir))

@@ -104,11 +104,8 @@ def require_its_identity(database: Database, peer_id: str) -> None:
     Volunteers would look for that identity, and continue without this keeper.
     """
     status = read_swarm_status(database)
-    if (
-        status is not None
-        and status.addresses
-        and not any(address.endswith(f"/p2p/{peer_id}") for address in status.addresses)
-    ):
+    addresses = () if status is None else status.addresses
+    if addresses and not any(address.endswith(f"/p2p/{peer_id}") for address in addresses):
         raise ConfigError(
             "The run's keeper has another identity than this one, so volunteers would not find this one in its place: "
             "copy the folder `keeper` from where the run was served first, or serve here with --service-only."

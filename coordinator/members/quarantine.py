@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
@@ -26,11 +26,11 @@ from coordinator.members.devices import SHORT_ID_CHARS, find_device
 from coordinator.members.names import find_member
 from coordinator.members.revocations import lift_quarantine, put_in_quarantine
 from coordinator.run.settings import Policy
-from coordinator.store.engine import Database
+from coordinator.store.engine import Database, log_trouble
 from coordinator.store.locks import Lock, one_at_a_time
 from coordinator.store.models import KEEPER_ROLE, Device, Member, Revocation, StoredSuspicion
 from coordinator.store.refusals import add_refusal
-from peer.reporting.suspicions import MAX_DETAIL_CHARS, SuspicionKind
+from peer.reporting.suspicions import MAX_DETAIL_CHARS, SuspicionKind, WaitingSuspicions
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +73,24 @@ def hear(database: Database, policy: Policy, claim: SuspicionReport, witness_id:
         logger.warning("%s", suspicion)
     if cut_off:  # a separate log record, which rate limiting of suspicions must not suppress
         logger.warning("%s", cut_off)
+
+
+def hear_all(
+    database: Database, policy: Policy, waiting: WaitingSuspicions, witness_id: str, clock: Callable[[], float]
+) -> None:
+    """Store the suspicions that wait; if the database fails, those not stored wait on."""
+    suspicions = waiting.take()
+    with log_trouble("suspicions wait to be stored"):
+        while suspicions:
+            found = suspicions[0]
+            claim = SuspicionReport(found.peer_id, found.kind, found.step, found.detail)
+            try:
+                hear(database, policy, claim, witness_id, clock())
+            except RequestError as error:  # the database does not know the peer, so only the log records it
+                logger.warning("%s", error)
+            del suspicions[0]
+    for found in suspicions:
+        waiting.put(found)
 
 
 @dataclass(frozen=True)

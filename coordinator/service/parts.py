@@ -70,7 +70,7 @@ def _run_service(directory: Path, _parent_pid: int, ready: Callable[..., None]) 
 
 
 def _run_keeper(directory: Path, parent_pid: int, ready: Callable[..., None]) -> None:
-    from coordinator.keeper.keeper import run_keeper
+    from coordinator.keeper.opening import run_keeper
 
     run_keeper(str(directory), parent_pid, ready)
 
@@ -155,9 +155,7 @@ class PartProcess:
         self.ready, self.error = False, None
         self._messages, theirs = context.Pipe(duplex=False)
         process = context.Process(
-            target=_part_main,
-            args=(self.part, self._directory, os.getpid(), theirs, self._style),
-            name=self.part.name,
+            target=_part_main, args=(self.part, self._directory, os.getpid(), theirs, self._style), name=self.part.name
         )
         with interrupts_ignored():  # the child must ignore Ctrl-C
             process.start()

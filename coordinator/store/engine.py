@@ -5,6 +5,7 @@ SQLAlchemy is used synchronously; the service runs database queries in threads.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sqlite3
@@ -25,12 +26,10 @@ from auth.errors import ConfigError, DatabaseError, StorageError
 from coordinator.store.locks import Lock, one_at_a_time
 from coordinator.store.models import Base
 
+logger = logging.getLogger(__name__)
 BUSY_TIMEOUT_S = 30.0  # long enough for a migration on a slow disk
-
 CONFLICT_ATTEMPTS = 5
-
 MIGRATIONS = Path(__file__).parent / "migrations"
-
 CONFLICTS = frozenset({"40001", "40P01"})  # SQLSTATEs of serialization failures and deadlocks
 
 _PATIENCE = {
@@ -260,6 +259,17 @@ def in_one_sentence() -> Iterator[None]:
         if found is None:
             raise
         raise found from error
+
+
+@contextmanager
+def log_trouble(what: str) -> Iterator[None]:
+    """Log and skip the rest of the block if the database's file, disk or server fails; `what` says what is skipped."""
+    try:
+        yield
+    except DBAPIError as error:
+        if (found := trouble(error)) is None:
+            raise
+        logger.error("%s: %s", what, found, stacklevel=3)  # repeats are counted for each line with a `with`
 
 
 def own_words(error: DBAPIError) -> str:

@@ -33,7 +33,7 @@ from peer.training.bootstrap import ASK_EVERY, RETRY_S
 STATE_BYTES, CHECKPOINT_BYTES = 8, 12  # bytes per value
 LOOK_S = 10.0  # interval of checks during a download, below a donor's timeout for a slot
 MOMENT_S = 0.05  # polling interval of a real peer
-SURVIVORS_WAIT_S, SURVIVORS_TOLD_S, SURVIVORS_STATE_S = 10.0, 60.0, 60.0  # same as in `coordinator.keeper.keeper`
+SURVIVORS_WAIT_S, SURVIVORS_TOLD_S, SURVIVORS_STATE_S = 10.0, 60.0, 60.0  # same as in `coordinator.keeper.recovery`
 SLOW_POLL_S = 10.0  # polling interval of a peer on standby
 POLL_S = 0.5  # replaces shorter intervals of real peers, in which nothing changes
 
@@ -124,7 +124,7 @@ class RehearsedPeer:
         self._begin_step()
 
     def _resume_run(self) -> Process:
-        """Look for peers with a newer state, or undo the lost steps (`Keeper.resume_ledger`)."""
+        """Look for peers with a newer state, or undo the lost steps (`Recovery.resume_ledger`)."""
         resumed_at, may_undo, are_found = self.step, self.world.recorded > self.step, False
         until = self._env.now
         if self.world.recorded or resumed_at:

@@ -68,7 +68,7 @@ TRAINING = (
     "peer.doctor.swarm_helper",
     "peer.doctor.training_helper",
     "coordinator.playground.answerer",
-    "coordinator.keeper.keeper",
+    "coordinator.keeper.opening",
     "coordinator.checkpoints.validator",
     "coordinator.evaluation.tasks.worker",
 )

@@ -179,9 +179,9 @@ class Site:
 
 def expect_no_survivors() -> None:
     """Begin a forked coordinator whose keeper waits seconds, not a minute, for peers that have steps it would undo."""
-    from coordinator.keeper import keeper
+    from coordinator.keeper import recovery
 
-    keeper.SURVIVORS_TOLD_S = 5.0
+    recovery.SURVIVORS_TOLD_S = 5.0
 
 
 def service_of(serve: Command, port: int) -> psutil.Process:

@@ -23,6 +23,7 @@ class StandingSwarm:
     step: int
     optimizer: torch.optim.Optimizer
     era: int = 0
+    turned_away: int = 0  # joiners
 
     @property
     def state(self) -> StandingSwarm:
@@ -55,3 +56,9 @@ def reach(checkpointing: Checkpointing, step: int) -> None:
     """Let the swarm have come to this step, and write the checkpoint that is due."""
     cast(StandingSwarm, checkpointing.swarm).step = step
     checkpointing.write_if_due()
+
+
+def turn_away(checkpointing: Checkpointing, joiners: int) -> None:
+    """Let the swarm have turned away so many more joiners, and provide for them."""
+    cast(StandingSwarm, checkpointing.swarm).turned_away += joiners
+    checkpointing.provide_for_joiners()

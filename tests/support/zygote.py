@@ -42,7 +42,7 @@ PRELOADED = (
     "torch",
     "hivemind",
     "peer.training.worker",
-    "coordinator.keeper.keeper",
+    "coordinator.keeper.opening",
     "coordinator.service.service",
     "coordinator.service.supervisor",
     "coordinator.cli.main",

@@ -19,7 +19,7 @@ from coordinator.statistics.alarms import MODEL_KINDS, Alarm, write_alarms
 from peer.config.run import Checkpoints
 from tests.support.clocks import Clock
 from tests.support.small_run import make_small_run
-from tests.support.standing_swarm import checkpointing_of, reach
+from tests.support.standing_swarm import checkpointing_of, reach, turn_away
 
 WHOLE = {"weight": torch.zeros(3), "bias": torch.ones(2)}
 GOOD: dict[str, Any] = {"loss": 2.0, "last_loss": 2.0, "most_rise": 1.5, "is_own": True}
@@ -43,8 +43,7 @@ def test_checkpoints_for_joiners_pass_and_displace_none(run: OpenRun) -> None:
     def reached(step: int, joiners: bool = False, after_s: float = JOINERS_EVERY_S) -> list[int]:
         clock.now += after_s
         reach(checkpointing, step)
-        if joiners:
-            checkpointing.write_for_joiners()
+        turn_away(checkpointing, int(joiners))
         assert [row.step for row in reversed(checkpoints(run.database))] == stored_steps(run.directory.checkpoints_dir)
         return stored_steps(run.directory.checkpoints_dir)
 
@@ -67,7 +66,7 @@ def test_the_checkpoint_that_an_alarm_names_is_kept_until_it_is_over(run: OpenRu
         clock.now += JOINERS_EVERY_S
         reach(checkpointing, step)
         if step == 7:
-            checkpointing.write_for_joiners()
+            turn_away(checkpointing, 1)
             run.database.transact(lambda session: write_alarms(session, MODEL_KINDS, [alarm], clock.now))
     assert stored_steps(run.directory.checkpoints_dir) == [7, 15, 20]
     run.database.transact(lambda session: write_alarms(session, MODEL_KINDS, [], clock.now))

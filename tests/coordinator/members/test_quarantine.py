@@ -27,6 +27,7 @@ from coordinator.members.quarantine import (
     SuspicionReport,
     decide,
     hear,
+    hear_all,
     incidents,
     members_may,
     quarantine_device,
@@ -39,7 +40,7 @@ from coordinator.store.engine import Database
 from coordinator.store.locks import Lock, one_at_a_time
 from coordinator.store.models import Device, Refusal
 from peer.control.events import CutOff
-from peer.reporting.suspicions import Suspicion
+from peer.reporting.suspicions import Suspicion, WaitingSuspicions
 from peer.runtime.repeats import MOST_WARNINGS, RepeatFilter
 from tests.support.clocks import Clock
 from tests.support.control_plane import TestCoordinator, connected, join_as, joined, serving
@@ -272,6 +273,20 @@ def test_two_members_words_suffice_one_members_never_do(run: Run, keys: list[byt
     [row] = quarantines(run.database)
     assert (row.member, row.actor) == ("Mallory", "run:members")
     assert {word.witness for word in row.words} == {"Ada", "Bob"}
+
+
+def test_a_suspicion_of_the_keeper_is_told_once(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """One of nobody is only logged."""
+    waiting = WaitingSuspicions()
+    for peer_id in ("QmNobody", run.peer_ids["Ada"]):
+        waiting.put(Suspicion(peer_id, "whoever", "d9", "step", 7, "claims step 1000000000"))
+    for _ in range(2):
+        hear_all(run.database, run.policy, waiting, run.devices["keeper"], run.clock)
+    told = [record.getMessage() for record in caplog.records if record.name.startswith("coordinator")]
+    assert [text.partition(" (device")[0] for text in told] == [
+        "No device here is the suspected peer 'QmNobody'.",
+        "suspicious: keeper noticed at step 7: Ada's device claims step 1000000000",
+    ]
 
 
 def test_a_storm_of_suspicions_keeps_no_quarantine_out_of_the_log(run: Run, caplog: pytest.LogCaptureFixture) -> None:
