@@ -11,10 +11,10 @@ import pytest
 
 from coordinator.ledger.judgement import Delivery, Facts, Judgement, KeptReceipt, ReportOutcome, SampleClaim, judge
 from peer.averaging.matchmaking import NEVER
-from peer.rehearsal.troubles import Process
 from peer.rehearsal.peer import RehearsedPeer
 from peer.rehearsal.rounds import VirtualRounds
 from peer.rehearsal.scenario import HomeLine, Mishap, Rehearsed, Scenario
+from peer.rehearsal.troubles import Process
 from tests.support import rehearsed_chaos as rules
 from tests.support.rehearsed_chaos import END_S, Broken, draw_chaos, run_chaos
 
