@@ -1,5 +1,5 @@
 """Keys, tokens, certificates and receipts, which prove membership and contributions in a run.
 
-All other packages may import these modules. The modules depend on no other manyhands package;
-except for `auth.swarm`, which needs hivemind, they also do not depend on torch.
+All other packages may import these modules, which depend on no other manyhands package. Only
+`auth.swarm` depends on torch, through hivemind.
 """

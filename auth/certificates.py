@@ -2,7 +2,7 @@
 
 A certificate is a statement (`auth.statements`) that anyone with the file and the authority's key
 can verify offline. The certificate lists the pseudonyms of the member's devices
-(`auth.keys.ReceiptKey`), so a member can prove ownership of it with a device's key.
+(`auth.keys.ReceiptKey`), so a member can prove ownership of the certificate with a device's key.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def sign_certificate(authority: AuthorityKey, certificate: Certificate) -> Signe
 
 
 def write_certificate(signed: SignedCertificate) -> str:
-    """Serialize a certificate as JSON; the signed body is a string, unaffected by reformatting."""
+    """Serialize a certificate as JSON. The signed body is a string, so reformatting is safe."""
     return json.dumps(signed.model_dump(), indent=1) + "\n"
 
 

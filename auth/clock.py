@@ -13,10 +13,10 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-READINGS = 8  # number of latest messages from the coordinator that are compared
-NOTABLE_S = 0.5  # seconds; smaller changes of the offset are ignored
+READINGS = 8  # number of the coordinator's latest messages to compare
+NOTABLE_S = 0.5  # changes of the offset by fewer seconds are ignored
 
-# Swarm time minus steady time; shared memory, because hivemind's forks get no control messages.
+# Swarm time minus steady time; in shared memory, because hivemind's forks get no control messages.
 _offset_s = multiprocessing.Value("d", math.nan, lock=False)
 
 
@@ -39,7 +39,7 @@ def swarm_time() -> float:
 class ReadClock:
     """An estimator of the coordinator's clock from its most recent messages.
 
-    Network delay makes the coordinator's clock appear slow, so the largest offset is most accurate.
+    Network delay makes the coordinator's clock appear slow; the largest offset is the best one.
     """
 
     def __init__(self, steady: Callable[[], float] = steady_time) -> None:
@@ -48,7 +48,7 @@ class ReadClock:
         self._told_s = math.nan
 
     def read(self, server_time: float) -> float | None:
-        """Record a message's time (0: none). Return the new offset, or None if almost unchanged."""
+        """Record a message's time (0 if absent). Return the offset, or None if almost unchanged."""
         if server_time <= 0 or not math.isfinite(server_time):
             return None
         self._offsets.append(server_time - self._steady())

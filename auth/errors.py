@@ -65,7 +65,7 @@ class ConfigError(ManyhandsError):
 class UnreachableError(ManyhandsError):
     """The coordinator, or a web server that the command needs, does not respond.
 
-    Check your connection; ask whether the coordinator is running. A device that has joined the run before retries.
+    Check your connection; ask whether the coordinator is running. A device that has already joined keeps retrying.
     """
 
     code = "unreachable"
@@ -355,7 +355,7 @@ class UnsoundWeightsError(ManyhandsError):
 class PublicationError(ManyhandsError):
     """A hub or a storage service rejected a publication (operators).
 
-    The message names the place and the reason; check the token, the permissions and the network.
+    The message gives destination and reason; check the token, the permissions and the network.
     """
 
     code = "publication"

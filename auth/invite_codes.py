@@ -8,7 +8,7 @@ import secrets
 # Crockford's base 32 omits I, L, O and U to avoid errors in reading and typing.
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _LOOKALIKES = str.maketrans("ILO", "110")
-_GROUPS, _GROUP_LENGTH = 4, 5  # 20 characters of 5 bits = 100 bits, too many for guessing
+_GROUPS, _GROUP_LENGTH = 4, 5  # 20 characters of 5 bits = 100 bits, too many to guess
 _LABEL = b"manyhands-invite-v1:"
 
 
@@ -24,7 +24,7 @@ def hash_invite_code(code: str) -> bytes:
 
 
 def tidy_invite_code(code: str) -> str:
-    """Return a typed code in the issued format: groups of letters and digits, with dashes between."""
+    """Return a typed code as it was issued: groups of letters and digits, separated by dashes."""
     letters = _letters(code)
     return "-".join(letters[start : start + _GROUP_LENGTH] for start in range(0, len(letters), _GROUP_LENGTH))
 

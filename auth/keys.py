@@ -43,7 +43,7 @@ _VALID_FROM = datetime(2020, 1, 1, tzinfo=timezone.utc)
 _VALID_UNTIL = datetime(9999, 12, 31, 23, 59, 59, tzinfo=timezone.utc)
 CHALLENGE_LABEL = b"manyhands-challenge-v1"
 RECEIPT_KEY_LABEL = b"manyhands receipt key v1"
-RECEIPT_KEY_BYTES = 32  # size of the public key
+RECEIPT_KEY_BYTES = 32  # size of the Ed25519 public key
 _RSA_PADDING = padding.PSS(mgf=padding.MGF1(hashes.SHA256()), salt_length=padding.PSS.MAX_LENGTH)
 
 
@@ -142,7 +142,7 @@ class DeviceKey:
 
 
 def verify_signature(public_key: bytes, data: bytes, signature: bytes) -> bool:
-    """Return whether `signature` is a valid signature of `data` by `public_key` (`DeviceKey.sign`)."""
+    """Return whether a signature by `DeviceKey.sign` is valid for `data` and `public_key`."""
     try:
         _parse_public_key(public_key).verify(signature, data, _RSA_PADDING, hashes.SHA256())
     except (RequestError, InvalidSignature):
@@ -206,7 +206,7 @@ def certificate_fingerprint(certificate: str | bytes) -> str:
 
 
 def _parse_public_key(public_key: bytes) -> rsa.RSAPublicKey:
-    """Parse an OpenSSH RSA key; accept only the canonical encoding, so that a key has one form."""
+    """Parse an OpenSSH RSA key; reject all but the canonical encoding, so each key has one form."""
     if len(public_key) > MAX_PUBLIC_KEY_BYTES:
         raise RequestError(f"The public key has {len(public_key)} bytes; {MAX_PUBLIC_KEY_BYTES} are allowed.")
     try:
@@ -241,7 +241,7 @@ def decode_key(message: bytes) -> bytes:
 
     Raises `ValueError` unless the message is an encoded RSA key; the DER form is not parsed.
     """
-    der = message[len(_RSA) + 2 :]  # only for DER forms of 128 to 16 383 bytes, whose varint length has two bytes
+    der = message[len(_RSA) + 2 :]  # the DER form has 128 to 16 383 bytes, so its length is a two-byte varint
     if encode_key(der) != message:
         raise ValueError("not a libp2p RSA key")
     return der

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 
 from auth.errors import ConfigError
 
-# Japanese and Korean words mix scripts, including Latin; letters of these do not look alike.
+# Japanese and Korean words mix these scripts, whose letters do not look alike.
 _EAST_ASIAN = frozenset({"CJK", "HIRAGANA", "KATAKANA", "HANGUL", "BOPOMOFO", "LATIN"})
 
 # Lowercase Latin letters with their look-alikes: digits and Cyrillic, Greek, Armenian and other
@@ -48,7 +48,7 @@ _LATIN_OF = str.maketrans({other: latin for latin, others in _LOOKS.items() for 
 
 
 def skeleton(name: str) -> str:
-    """Return a name's skeleton, which is equal for names that look alike."""
+    """Return a name's skeleton. Names that look alike have the same skeleton."""
     return unicodedata.normalize("NFKC", name).casefold().translate(_LATIN_OF)
 
 
@@ -62,7 +62,7 @@ def mixed_scripts(name: str) -> list[str]:
 
 
 def check_new_name(name: str, taken: Iterable[str]) -> None:
-    """Raise `ConfigError` if a word of the name mixes scripts or the name looks like a taken name."""
+    """Raise `ConfigError` if a word of the name mixes scripts or the name resembles a taken one."""
     mixed = mixed_scripts(name)
     if mixed:
         raise ConfigError(f"The name {name!r} has letters of several scripts in a word ({', '.join(mixed)}): use one.")

@@ -54,7 +54,7 @@ def sign_body(key: Ed25519PrivateKey, body: str) -> str:
 
 
 def is_signed_by(key: str, signature: str) -> Callable[[bytes], bool]:
-    """Return a function that verifies a base64 signature of bytes by a hexadecimal Ed25519 key."""
+    """Return a function that verifies `signature` (base64) of bytes with `key` (Ed25519, hex)."""
 
     def is_signed(content: bytes) -> bool:
         try:

@@ -187,7 +187,7 @@ def issue_handover(authority: AuthorityKey, handover: Handover) -> str:
 
 
 def verify_handover(text: str, run: str) -> Handover:
-    """Return a handover verified with its `old_key`, which callers must check. Raises `TokenError`."""
+    """Verify a handover by its own `old_key`, which callers must check. Raises `TokenError`."""
     signed = _read(text, MAX_HANDOVER_CHARS)
     try:
         old_key = bytes.fromhex(_HandoverClaims.model_validate_json(signed.payload).old_key)
@@ -207,7 +207,7 @@ def handover_in(text: str, run: str) -> Handover | None:
 
 
 class _EdDSA(jws.JWSRegistry):
-    """A registry with only EdDSA, as named in RFC 8037, which all peers know; callers limit sizes."""
+    """A JWS registry that accepts only EdDSA, the RFC 8037 name. Callers must limit sizes."""
 
     max_header_length = max_payload_length = MAX_REVOCATIONS_CHARS
 
@@ -235,7 +235,7 @@ def _read(text: str, max_chars: int) -> jws.CompactSignature:
         raise TokenError(f"The token has {len(text)} characters; {max_chars} are allowed.")
     try:
         signed = jws.extract_compact(text.encode(), registry=_REGISTRY)
-    except (JoseError, ValueError, TypeError, RecursionError) as error:  # RecursionError: deeply nested JSON
+    except (JoseError, ValueError, TypeError, RecursionError) as error:  # deeply nested JSON raises RecursionError
         raise TokenError(f"The token cannot be read: {error}.") from error
     if not isinstance(signed.headers(), dict):
         raise TokenError("The token cannot be read: its header is no object.")
@@ -305,13 +305,13 @@ class Authorities:
 
     @classmethod
     def of(cls, current: bytes, handover: Handover | None) -> Authorities:
-        """Return the current key, with the previous key if the handover is to the current key."""
+        """Return the accepted keys: `current`, and the old key if the handover is to `current`."""
         if handover is None or handover.new_key != current:
             return cls(current)
         return cls(current, handover.old_key, handover.until)
 
     def after(self, signed: str, run: str) -> Authorities:
-        """Return the authorities after the handover in a token or list, or unchanged without one.
+        """Apply the handover in a token or list; without a handover, return the same authorities.
 
         The token or list must have been verified with the current key.
         """
@@ -321,7 +321,7 @@ class Authorities:
         return self.of(handover.new_key, handover)
 
     def read_token(self, jwt: str, run: str, now: float) -> AccessToken:
-        """Return a token verified with an accepted key, except for its validity period."""
+        """Verify a token with the accepted keys and return it; do not check its validity period."""
         try:
             return _read_token(jwt, self.current, run)
         except TokenError:

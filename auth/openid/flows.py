@@ -116,7 +116,7 @@ class DeviceAuthorization:
 
     user_code: str
     address: str
-    complete_address: str  # URL that includes the code; equal to `address` if the provider offers none
+    complete_address: str  # URL that includes the user code; `address` if the provider offers no such URL
     interval_s: float
     expires_at: float  # monotonic time in seconds
     device_code: str = field(repr=False)

@@ -80,7 +80,7 @@ async def oauth_client(**options: Any) -> AsyncIterator[Any]:
 
 @contextmanager
 def asking(title: str) -> Iterator[None]:
-    """Convert all failures of a request to the provider in the block into `ProviderError`s."""
+    """Convert any failure of a provider request in the block into a `ProviderError`."""
     try:
         yield
     except OAuthError as error:

@@ -144,13 +144,13 @@ def identity_of(name: str, provider: Provider, issuer: str, claims: dict[str, An
 
 
 def names_missing(provider: Provider, claims: dict[str, Any]) -> bool:
-    """Return whether claims named in the settings are missing, which requires a userinfo request."""
+    """Return whether claims named in the settings are missing and must be read from userinfo."""
     paths = [provider.username_claim] + ([provider.organisation_claim] if provider.organisation_claim else [])
     return any(path not in claims and re.split(r"\.|\[\]", path)[0] not in claims for path in paths)
 
 
 def _texts(claims: Any, path: str) -> Iterator[str]:
-    """Yield the strings at a path such as `orgs[].preferred_username`, or in a claim of that name."""
+    """Yield the strings in the claim named `path`, or at a path such as `orgs[].login`."""
     if isinstance(claims, dict) and path in claims:
         found = claims[path]
         yield from (text for text in (found if isinstance(found, list) else [found]) if isinstance(text, str))

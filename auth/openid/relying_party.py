@@ -34,7 +34,7 @@ MAX_ID_TOKEN_CHARS = 32_768
 MAX_SUBJECT_CHARS = 255
 MAX_CLOCK_SKEW_S = 60
 # Asymmetric algorithms only: an HS256 signature can be forged with the client's secret, or with a
-# public key if that is used as the secret.
+# public key that is mistaken for the secret.
 ALGORITHMS_OF: dict[str, tuple[str, ...]] = {
     "RSA": ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
     "EC": ("ES256", "ES384", "ES512"),
@@ -77,7 +77,7 @@ class Expected:
     issuer: str
     audience: str  # client ID of the coordinator
     nonce: str
-    nonce_required: bool  # False: the nonce may be absent, but must match if present
+    nonce_required: bool  # if False, the nonce may be absent, but must match if present
     since: float  # Unix time of the login's start; older tokens belong to another login
 
 
@@ -123,7 +123,7 @@ def _verify_signature(text: str, keys: list[Key], header: Header, title: str) ->
     for key in keys:
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", SecurityWarning)  # joserfc warns that EdDSA was renamed
+                warnings.simplefilter("ignore", SecurityWarning)  # joserfc's warning that EdDSA was renamed
                 return jwt.decode(text, key, algorithms=[header.algorithm])
         except BadSignatureError:
             continue
@@ -237,7 +237,7 @@ def _parse_key(entry: Any) -> Key | None:
         return None
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SecurityWarning)  # joserfc warns about short keys
+            warnings.simplefilter("ignore", SecurityWarning)  # joserfc's warning about short keys
             key = JWKRegistry.import_key(entry)
             short = isinstance(key, RSAKey) and key.public_key.key_size < LEAST_RSA_BITS
     except (JoseError, ValueError, TypeError, KeyError, AttributeError):
@@ -246,7 +246,7 @@ def _parse_key(entry: Any) -> Key | None:
 
 
 def fitting_keys(keys: tuple[Key, ...], key_id: str | None, algorithm: str) -> list[Key]:
-    """Return the keys for `algorithm` that have the ID `key_id` (None: all keys for `algorithm`)."""
+    """Return the keys for `algorithm` with the ID `key_id`, or with any ID if `key_id` is None."""
     return [
         key
         for key in keys

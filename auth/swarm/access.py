@@ -79,7 +79,7 @@ class AuthorizedAverager:
     async def rpc_download_state(
         self, request: averaging_pb2.DownloadRequest, context: P2PContext
     ) -> AsyncIterator[averaging_pb2.DownloadData]:
-        """Send state to members only, including observers."""
+        """Send the state to members only; observers are members too."""
         if not await self.directory.admits(context.remote_id, STATE_READERS):  # checked before the state is copied
             return
         state = super().rpc_download_state(request, context)  # type: ignore[misc]
@@ -87,7 +87,7 @@ class AuthorizedAverager:
             yield message
 
     async def _declare_for_download_periodically(self) -> None:
-        """Do nothing: tokens identify donors, and nodes reject the DHT key that hivemind declares."""
+        """Do nothing: peers find state donors by token, and nodes reject the key hivemind uses."""
 
     async def may_contribute(self, peer: PeerID) -> bool:
         """Return whether a peer's gradients may have a weight in the average; if not, log a warning."""
@@ -99,7 +99,7 @@ class AuthorizedAverager:
         return False
 
     async def _aggregate_with_group(self, group_info: GroupInfo, *args: Any, **kwargs: Any) -> Any:
-        """Average with the group. Raises `AllreduceException` if the group has a non-member."""
+        """Average with the group. Raises `AllreduceException` if it contains a non-member."""
         strangers = set(group_info.peer_ids) - await self.directory.admitted(group_info.peer_ids, TRAINING_ROLES)
         if strangers:
             size = len(group_info.peer_ids)

@@ -3,7 +3,7 @@
 By default, hivemind peers find each other through the p2p daemon's own DHT. That DHT is disabled:
 it would reveal the addresses of all current and former peers to anyone. Instead, a peer's
 addresses are stored with its record and token, signed like the record. If the daemon cannot reach a
-peer, `MemberProtocol.reach` passes it the peer's addresses, and the call is retried.
+peer, `MemberProtocol.reach` passes the peer's addresses to the daemon, and the call is retried.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hivemind.p2p.p2p_daemon_bindings.utils import raise_if_failed, read_pbmsg_s
 from hivemind.proto import p2pd_pb2
 
 MAX_ADDRESSES = 8
-CONNECT_S = 10  # timeout for all addresses of a peer, including relay addresses
+CONNECT_S = 10  # timeout in seconds for all addresses of a peer, including relay addresses
 # Parts of the daemon's error messages for a peer without a known or reachable address.
 UNREACHED = ("failed to dial", "failed to find any peer", "routing: not found")
 # Binary multiaddr (https://github.com/multiformats/multiaddr): a host, TCP or QUIC, and an optional
@@ -73,6 +73,6 @@ async def connect(p2p: P2P, peer_id: PeerID, addresses: Sequence[bytes]) -> None
 
 
 async def is_reached(p2p: Any, peer_id: PeerID, error: P2PDaemonError) -> bool:
-    """Return whether to retry a call that failed with this error; first reconnect to the peer."""
+    """Reconnect to a peer that a call could not reach; return whether the call can be retried."""
     reach: Reach | None = getattr(p2p, "reach", None)
     return reach is not None and any(reason in str(error) for reason in UNREACHED) and await reach(peer_id)

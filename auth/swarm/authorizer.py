@@ -38,8 +38,8 @@ Kind = Literal["record", "token", "addresses"]  # entries under the group's key 
 TRAINING_ROLES = frozenset({"trainer", "auxiliary", "keeper"})
 CONTRIBUTING_ROLES = frozenset({"trainer"})  # roles whose gradients have a weight in the average
 STATE_READERS = TRAINING_ROLES | {"observer"}
-MAX_RECORD_BYTES = 2048  # limit for a record or addresses, signature included
-MAX_BEACON_BYTES = 8192  # limit for the keeper's record
+MAX_RECORD_BYTES = 2048  # size limit for a record or a list of addresses, including the signature
+MAX_BEACON_BYTES = 8192  # size limit for the keeper's record
 MOST_ENTRY_S = 86_400.0  # maximum lifetime of records and addresses; above any `statistics_expiration_s`
 MOST_SEARCH_S = 300.0  # maximum lifetime of group entries; above `matchmaking_time_s` plus clock skew
 MAX_TOKENS = 4096  # number of stored tokens above which a node drops invalid tokens
@@ -59,7 +59,7 @@ def gradients_prefix(run: str) -> str:
 
 
 def group_key(run: str) -> str:
-    """Return hivemind's DHT key for group search; with zero group bits, all peers share the key."""
+    """Return hivemind's DHT key for group search; without group bits, all peers share one key."""
     return f"{gradients_prefix(run)}.0b"
 
 
@@ -139,14 +139,14 @@ class MemberTokens:
         return jwt
 
     def show(self, jwt: object) -> AccessToken | None:
-        """Return and store a token, or return None if the token is invalid."""
+        """Verify a token, store it and return it; return None if the token is invalid."""
         token = self.read(jwt)
         if token is not None:
             self._keep(token, jwt.decode() if isinstance(jwt, bytes) else str(jwt))
         return token
 
     def read(self, jwt: object) -> AccessToken | None:
-        """Return a token, or None if the token is invalid, expired or revoked."""
+        """Check a JWT and return its token, or None if it is invalid, expired or revoked."""
         return checked_token(self._credentials, jwt, self._clock())
 
     def of(self, peer_id: str) -> AccessToken | None:
@@ -226,7 +226,7 @@ class PeerRecordValidator(RecordValidatorBase):
                 shown = self._tokens.show(_loads(record.value))
                 return shown is not None and (shown.peer_id, shown.expires_at) == (owner, record.expiration_time)
             value, signature = _parts(record.value)
-            said = _loads(value)  # an unreadable value would break the whole search of every reader
+            said = _loads(value)  # a single unreadable value would make every reader's search fail
         except Exception:  # noqa: BLE001 - fault boundary: the owner may have written anything
             return False
         token = self._tokens.of(owner)

@@ -1,4 +1,4 @@
-"""The peers with valid tokens in the DHT, and message streams that end with a token's validity."""
+"""The peers with valid tokens in the DHT, and streams that end when a token becomes invalid."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Message = TypeVar("Message")
 
 
 class PeerDirectory:
-    """A cache of the libp2p identities with valid tokens in the DHT, refreshed for unknown callers."""
+    """A cache of the peers with valid tokens in the DHT, refreshed when an unknown peer calls."""
 
     def __init__(
         self, dht: DHT, credentials: Credentials, run: str, clock: Clock = time.time, timer: Clock = time.monotonic
@@ -41,11 +41,11 @@ class PeerDirectory:
         return None if jwt is None else checked_token(self._credentials, jwt, self._clock())
 
     async def admits(self, peer_id: PeerID, roles: Collection[str]) -> bool:
-        """Return whether the peer has a valid token with one of the roles; look up an unknown peer."""
+        """Return whether the peer has a valid token for one of the roles; look up unknown peers."""
         return bool(await self.admitted([peer_id], roles))
 
     async def admitted(self, peers: Collection[PeerID], roles: Collection[str]) -> set[PeerID]:
-        """Return the peers with valid tokens in one of the roles; one lookup serves all unknown peers."""
+        """Return which peers have a valid token for one of the roles; make at most one lookup."""
         found = self._known(peers, roles)
         if len(found) < len(set(peers)):  # a known peer may have rejoined in another role
             await self.refresh()
@@ -56,7 +56,7 @@ class PeerDirectory:
         return {peer for peer in peers if (token := self.token_of(peer)) is not None and token.role in roles}
 
     async def with_role(self, roles: Collection[str]) -> list[PeerID]:
-        """Look up and return all peers with valid tokens in one of the roles."""
+        """Look up and return all peers with a valid token for one of the roles."""
         await self.refresh()
         return list(self._known([PeerID.from_base58(peer_id) for peer_id in self._tokens], roles))
 

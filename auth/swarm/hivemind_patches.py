@@ -6,10 +6,10 @@ Messages have at most `MAX_NESTING` levels of nesting. hivemind encodes a tuple 
 a message, and decodes messages recursively without a limit. Ten kilobytes of nested tuples overflow
 the C stack, so a single record could crash every node that reads it.
 
-DHT nodes use `auth.swarm.protocol`, which serves only members and sends only new entries. Storage
-keeps the version of an entry that expires later. hivemind's storage also does, but deletes this
-version when the earlier one expires. hivemind also keeps the expiration times of old versions; this
-fix drops them when they far outnumber the entries, because updates would fill the memory.
+DHT nodes use `auth.swarm.protocol`, which serves only members and sends only new entries. Of two
+versions of an entry, storage keeps the one that expires later. hivemind does so too, but deletes it
+when the earlier version expires. hivemind also keeps the expiration times of old versions; this fix
+drops them when they far outnumber the entries. Otherwise, updates would gradually fill the memory.
 
 A node can use named relays immediately; hivemind has no such option and needs minutes to find
 relays. The daemon's own DHT can be disabled; `P2P.reach`, if set, then resolves unknown addresses
@@ -52,7 +52,7 @@ from auth.swarm.protocol import MemberProtocol
 from auth.swarm.streams import PREFETCHED, SHOWN_CHARS, StreamError, answer, ask
 
 logger = logging.getLogger(__name__)
-SPARE_TIMES = 64  # number of outdated expiration times kept beyond the number of entries
+SPARE_TIMES = 64  # outdated expiration times to tolerate beyond one for each entry
 LAST_LINES = 8  # number of the daemon's last output lines that are logged when it dies
 DAEMON, DAEMON_VARIABLE = "p2pd", "MANYHANDS_P2PD"  # program name, and environment variable for a replacement
 MAX_NESTING = 16  # hivemind's own messages have three levels
@@ -69,7 +69,7 @@ def patch_hivemind() -> None:
     """
     if own := os.environ.get(DAEMON_VARIABLE):
         program = _daemon_at(Path(own))
-        vars(hivemind.p2p.p2p_daemon)["path"] = lambda *_: nullcontext(program)  # replaces hivemind's lookup
+        vars(hivemind.p2p.p2p_daemon)["path"] = lambda *_: nullcontext(program)  # replaces hivemind's search for it
     P2P._add_protobuf_stream_handler = _add_stream_handler
     P2P._iterate_protobuf_stream_handler = _call_stream_handler
     P2P._call_unary_protobuf_handler = _call_reached
@@ -87,7 +87,7 @@ def patch_hivemind() -> None:
 
 
 def _daemon_at(program: Path) -> Path:
-    """Check and return the path of the replacement daemon, which other code finds by its name."""
+    """Return the replacement daemon's path. Raises `ConfigError` if its name or file is wrong."""
     if program.name != DAEMON or not program.is_file() or not os.access(program, os.X_OK):
         raise ConfigError(
             f"{DAEMON_VARIABLE} names {program}, which is no program `{DAEMON}` that can be run: name the one that you "
@@ -188,7 +188,7 @@ async def _add_stream_handler(
 async def _call_stream_handler(
     p2p: P2P, peer_id: PeerID, name: str, requests: AsyncIterator[Message], response_type: type[Message]
 ) -> AsyncIterator[Message]:
-    """Call a handler. The iterator raises `StreamError` if the server fails or the stream is cut off."""
+    """Call a peer's handler; the responses end with `StreamError` if it fails or is cut off."""
     _, reader, writer = await p2p.call_binary_stream_handler(peer_id, name)
     server = f"`{name}` of {peer_id}"
 

@@ -34,8 +34,8 @@ from auth.tokens import AccessToken
 logger = logging.getLogger(__name__)
 MARK_BYTES = 6
 KEY_BYTES = DHTID.HASH_NBYTES
-MAX_KEYS = 64  # limit per search
-MAX_ENTRIES = 6144  # limit per key: three entries for each device of the largest run
+MAX_KEYS = 64  # maximum number of keys in a search
+MAX_ENTRIES = 6144  # maximum number of entries under a key: three for each device of the largest run
 Found = dict[DHTID, tuple["ValueWithExpiration[Any] | None", dict[DHTID, PeerID]]]
 Call = Callable[..., Awaitable[Any]]
 
@@ -90,7 +90,7 @@ class MemberProtocol(DHTProtocol):  # type: ignore[misc]
         return stub if self.authorizer is None else _Client(stub, peer, self.authorizer)
 
     async def call_ping(self, peer: PeerID, validate: bool = False, strict: bool = True) -> DHTID | None:
-        """Ping a node; with `validate` (used to join the DHT), also read its entries for the peers."""
+        """Ping a node; with `validate` (on joining the DHT), also read its entries about peers."""
         node_id: DHTID | None = await super().call_ping(peer, validate, strict)
         if validate and node_id is not None and self.authorizer is not None:
             await self.call_find(peer, [DHTID.generate(source=peers_key(self.authorizer.run))])
@@ -108,7 +108,7 @@ class MemberProtocol(DHTProtocol):  # type: ignore[misc]
         return bool(addresses)
 
     def told_addresses(self, key: DHTID) -> list[PeerID]:
-        """Return the members with addresses stored under the key on this node."""
+        """Return the members whose addresses this node stores under the key."""
         entries = self.storage.get(key)
         if entries is None or not isinstance(entries.value, DictionaryDHTValue):
             return []
@@ -148,7 +148,7 @@ class MemberProtocol(DHTProtocol):  # type: ignore[misc]
         await super().update_routing_table(node_id_of(peer_id) if known else None, peer_id, responded)
 
     async def rpc_find(self, request: dht_pb2.FindRequest, context: P2PContext) -> dht_pb2.FindResponse:
-        """Return the entries that the caller lacks, as shown by the marks after each requested key."""
+        """Return the entries that the caller lacks, as the marks after each requested key show."""
         if len(request.keys) > MAX_KEYS or any(len(key) > KEY_BYTES + MAX_ENTRIES * MARK_BYTES for key in request.keys):
             raise ValueError("a search for too much at once")
         asked = dht_pb2.FindRequest(keys=[key[:KEY_BYTES] for key in request.keys], peer=request.peer)
@@ -180,7 +180,7 @@ class MemberProtocol(DHTProtocol):  # type: ignore[misc]
     def _take(
         self, key: DHTID, result: dht_pb2.FindResult
     ) -> tuple[ValueWithExpiration[Any] | None, dict[DHTID, PeerID]]:
-        """Store a result's valid entries; return all entries of the key and the closest nodes."""
+        """Store a result's valid entries; return (all stored entries of the key, closest nodes)."""
         nearest = {node_id_of(peer): peer for peer in map(PeerID, result.nearest_peer_ids)}
         if result.type == dht_pb2.FOUND_DICTIONARY:
             news = self.serializer.loads(result.value)
@@ -191,8 +191,8 @@ class MemberProtocol(DHTProtocol):  # type: ignore[misc]
     async def rpc_store(self, request: dht_pb2.StoreRequest, context: P2PContext) -> dht_pb2.StoreResponse:
         """Store valid entries, never in the cache: cached entries would hide stored entries.
 
-        A dictionary's entries are stored first, because hivemind stops storing a dictionary at the
-        first known entry.
+        A dictionary's entries are first stored one by one, because hivemind stops storing a
+        dictionary at the first known entry.
         """
         request.in_cache[:] = [False] * len(request.in_cache)
         for at, tag in enumerate(request.subkeys):
@@ -234,7 +234,7 @@ class MemberProtocol(DHTProtocol):  # type: ignore[misc]
 
 
 class _Service:
-    """A wrapper of the protocol's handlers, which rejects peers without valid tokens."""
+    """A wrapper around the protocol's handlers that rejects peers without valid tokens."""
 
     def __init__(self, protocol: MemberProtocol, authorizer: SwarmAuthorizer) -> None:
         self._protocol, self._authorizer = protocol, authorizer
@@ -253,7 +253,7 @@ class _Service:
 
 
 class _Client:
-    """A wrapper of a stub, which adds this node's token to calls if needed."""
+    """A wrapper around a stub that adds this node's token to calls if the peer lacks the token."""
 
     def __init__(self, stub: Any, peer: PeerID, authorizer: SwarmAuthorizer) -> None:
         self._stub, self._peer, self._authorizer = stub, peer, authorizer

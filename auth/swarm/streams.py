@@ -24,15 +24,15 @@ from hivemind.proto.p2pd_pb2 import RPCError
 
 logger = logging.getLogger(__name__)
 LINGER_S = 60.0  # timeout for the last message; a slow connection may have a full window to send
-PREFETCHED = 5  # number of requests that wait for the handler; the client then waits, too
+PREFETCHED = 5  # maximum number of requests queued for the handler; then the client must wait
 MAX_MESSAGE_BYTES = 2**24
 CHUNK_BYTES = 2**16
-SHOWN_CHARS = 200  # length limit for a logged remote error
+SHOWN_CHARS = 200  # maximum length of a remote error or a daemon's line in messages
 LENGTH_BYTES: Final = 8
 MESSAGE, CONTROL = b"\x00", b"\x01"  # markers: a message of the application, a message of this protocol
 ASKED = b""  # all requests are sent
 END = RPCError(message="end of the stream").SerializeToString()  # all responses are sent
-STOPPED = RPCError(message="stopped asking").SerializeToString()  # replaces the remaining requests
+STOPPED = RPCError(message="stopped asking").SerializeToString()  # sent instead of the remaining requests
 Answers = Callable[[AsyncIterator[bytes]], AsyncGenerator[bytes, None]]
 
 
@@ -52,7 +52,7 @@ async def send(writer: asyncio.StreamWriter, content: bytes, marker: bytes = MES
 
 
 async def receive(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
-    """Receive a message, after its marker.
+    """Receive a message; return its marker and its content.
 
     Raises `ValueError` if the message is malformed or too long, `IncompleteReadError` or `OSError`
     if the stream breaks off.
@@ -73,7 +73,7 @@ async def answer(
     call: str,
     prefetched: int = PREFETCHED,
 ) -> None:
-    """Serve a client's stream until it is closed. The log names failures by the `call`."""
+    """Serve a client's stream until it is closed. Log messages name the stream by `call`."""
     requests = asyncio.Queue[bytes | None](prefetched)
     answered = asyncio.Event()
     with closing(writer):
@@ -97,7 +97,7 @@ async def _taken(requests: asyncio.Queue[bytes | None]) -> AsyncIterator[bytes]:
 
 
 async def _answer(responses: AsyncGenerator[bytes, None], writer: asyncio.StreamWriter, call: str) -> None:
-    """Send the handler's responses, then an end marker, or the type of the exception that ended them."""
+    """Send the handler's responses, then an end marker or the type of the handler's exception."""
     last = END
     try:
         async with aclosing(responses):
@@ -133,7 +133,7 @@ async def ask(
 ) -> AsyncGenerator[bytes, None]:
     """Send requests and yield the server's responses.
 
-    Raises `StreamError` unless all responses arrive, and any error of `requests`.
+    Raises `StreamError` unless all responses arrive, and re-raises any error of `requests`.
     """
     asking = _Asking(requests, writer)
     with closing(writer):
@@ -178,7 +178,7 @@ class _Asking:
             async with self._writing:
                 await send(self._writer, ASKED, CONTROL)
         except Exception:
-            self._writer.close()  # the server would wait for the remaining requests
+            self._writer.close()  # otherwise, the server would wait for the remaining requests
             raise
 
     def raise_failure(self) -> None:

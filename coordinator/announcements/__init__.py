@@ -1,4 +1,4 @@
-"""Announcements of milestones in chats, sent through webhooks by a separate process.
+"""Announcements of milestones in chat rooms, posted through webhooks by a separate process.
 
-`coordinator.service.parts` starts `herald`.
+`coordinator.service.parts` runs `herald` in that process.
 """

@@ -1,4 +1,4 @@
-"""The herald, a process that announces each milestone of the run once in chats.
+"""The herald, a process that announces each milestone of the run once in every configured chat.
 
 The herald is a single low-priority process, so that no other process waits for third-party servers.
 It reads the run from the database, and is the only process that reads the webhooks' secrets.
@@ -8,9 +8,9 @@ Messages to Discord and Slack are posted to the webhook's URL; messages to Matri
 /_matrix/client/v3/rooms/.../send`. Requests use HTTPS without redirects. The timeout is 10 s each
 for the connection and the response; only the status and headers of the response are read.
 
-apprise is not used, because it reports only success or failure, so a message that may have been
-delivered would be repeated or lost. apprise also sleeps during rate limits, numbers Matrix messages
-with its own counter, and reads responses of any size.
+apprise is not used. It reports only success or failure, so a message that may have been delivered
+would be repeated or lost. apprise also sleeps during rate limits, numbers Matrix messages with its
+own counter, and reads responses of any size.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ POLL_S = 5.0
 MAX_ATTEMPTS = 8
 FIRST_PAUSE_S = 5.0
 LONGEST_PAUSE_S = 3600.0
-NEWS_S = 86_400.0  # older milestones are skipped, so that a new webhook does not receive all of them
-TIMEOUT_S = 10.0  # timeout for the connection, and for the headers of the response
+NEWS_S = 86_400.0  # milestones older than this are skipped; otherwise, a new webhook would receive all of them
+TIMEOUT_S = 10.0  # timeout each for connecting and for receiving the response's headers
 
 
 class DeliveryOutcome(str, Enum):
@@ -66,7 +66,7 @@ class DeliveryOutcome(str, Enum):
 class Reply(NamedTuple):
     """The outcome of a request to a chat, the reason for a failure, and the requested delay."""
 
-    outcome: DeliveryOutcome | None  # None: not delivered, but a retry may succeed
+    outcome: DeliveryOutcome | None  # None if not delivered, but a retry may succeed
     reason: str = ""
     wait_s: float | None = None
 
@@ -84,7 +84,7 @@ def words(milestone: Milestone, run: str, address: str) -> str:
 
 
 def chat_request(webhook: Webhook, secret: str, text: str, identity: str) -> tuple[str, str, dict[str, Any]]:
-    """Return the method, URL and httpx2 options of the request to a chat; URL and options are secret.
+    """Return the request's method, URL and httpx2 options; URL and options contain secrets.
 
     `identity` must be the same for all requests with the same text to the same chat.
     """
@@ -148,7 +148,7 @@ def decide(notice: MilestoneNotice, reached_at: float, *, repeatable: bool, now:
         return DeliveryOutcome.UNKNOWN
     if not notice.attempts and reached_at < now - NEWS_S:
         return DeliveryOutcome.LEFT_OUT
-    if now < notice.next_at <= now + LONGEST_PAUSE_S:  # a later `next_at`: the clock was set back
+    if now < notice.next_at <= now + LONGEST_PAUSE_S:  # if `next_at` is even later, the clock was set back
         return Todo.WAIT
     return Todo.TELL
 
@@ -182,16 +182,16 @@ class Herald:
     database: Database
     clock: Callable[[], float] = time.time
     era: int = -1
-    steps: list[StepRow] = field(default_factory=list)  # the era's steps whose reports have arrived
+    steps: list[StepRow] = field(default_factory=list)  # steps of this era whose reports have arrived
 
     def run(self, stop: threading.Event) -> None:
-        """Announce milestones as they are reached, until `stop` is set."""
+        """Announce each milestone soon after it is reached, until `stop` is set."""
         while not stop.is_set():
             self.tell_all()
             stop.wait(POLL_S)
 
     def tell_all(self) -> None:
-        """Announce due milestones to each webhook; a pending milestone delays later ones."""
+        """Announce due milestones to each webhook, in order; one that must wait delays the rest."""
         reached = self.reached()
         for name, webhook in self.directory.settings.webhooks.items():
             for milestone in reached:
@@ -210,7 +210,7 @@ class Herald:
         return milestones(self.steps, validations(self.database))
 
     def _settle(self, name: str, webhook: Webhook, milestone: Milestone) -> bool:
-        """Deliver a milestone if it is due; return whether its delivery has ended."""
+        """Deliver a milestone if it is due; return False if it must be tried again later."""
         notice = find_notice(self.database, milestone.key, name)
         todo = decide(notice, milestone.at, repeatable=isinstance(webhook, MatrixWebhook), now=self.clock())
         if todo is Todo.TELL:
@@ -222,7 +222,7 @@ class Herald:
         return todo is not Todo.WAIT
 
     def _tell(self, name: str, webhook: Webhook, milestone: Milestone, notice: MilestoneNotice) -> bool:
-        """Attempt to deliver a milestone once; return False if the delivery should be retried."""
+        """Try once to deliver a milestone; return False if it must be tried again later."""
         text = words(milestone, self.directory.config.run.name, f"{self.directory.settings.web_address}/")
         identity = hashlib.sha256(f"{self.directory.join_link}\n{milestone.key}".encode()).hexdigest()[:32]
         request = chat_request(webhook, webhook_secret(self.directory, name, webhook), text, identity)
@@ -255,7 +255,7 @@ def webhook_secret(directory: RunDirectory, name: str, webhook: Webhook) -> str:
     address = read_secret(directory.path / webhook.url_file, f"webhooks.{name}.url_file")
     try:
         require_safe_url(address)
-    except ValueError as error:  # the message may contain the URL
+    except ValueError as error:  # do not quote the error, which may contain the URL
         raise ConfigError(f"`webhooks.{name}.url_file` holds no address that begins with https://.") from error
     return address
 

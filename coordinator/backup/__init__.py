@@ -1,4 +1,4 @@
-"""Backup and restore of a run, also to another machine or another kind of database.
+"""Backup of a run, and its restoration, if need be on another machine or kind of database.
 
 Only the command line imports these modules.
 """

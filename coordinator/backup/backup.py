@@ -1,4 +1,4 @@
-"""Backup of a run while it is served, and verification of a backup.
+"""Backup of a run, which may be served meanwhile, and verification of a backup.
 
   backup.json    manifest with the digest of each file; written last, so a partial backup is invalid
   run/           run's directory: settings, keys, keeper's credentials, tokenizer, validation set, checkpoints
@@ -78,7 +78,7 @@ def open_backup(path: Path) -> Backup:
 
 
 def require_files(folder: Path, entries: Mapping[str, FileEntry]) -> None:
-    """Raise `StorageError` unless the folder has a regular file with the size and digest of each entry."""
+    """Raise `StorageError` unless the folder has a matching regular file for each entry."""
     for name, entry in entries.items():
         try:
             whole = matches(folder / name, entry)
@@ -89,7 +89,7 @@ def require_files(folder: Path, entries: Mapping[str, FileEntry]) -> None:
 
 
 def _copy_run(run: Path, target: Path, checkpoints: bool) -> dict[str, FileEntry]:
-    """Copy the run's files and return entries; skip logs and checkpoints deleted meanwhile."""
+    """Copy the run's files, except logs and checkpoints deleted meanwhile; return their entries."""
     entries: dict[str, FileEntry] = {}
     for name in _files_of(run, checkpoints):
         try:

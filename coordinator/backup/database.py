@@ -1,4 +1,4 @@
-"""Verified row-by-row copies of a whole database, also between SQLite and PostgreSQL."""
+"""Verified row-by-row copies of a whole database, including between SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def sqlite_address(path: Path) -> str:
 
 
 def contents(connection: Connection) -> dict[str, tuple[int, int]]:
-    """Return the number of rows in each table, and the sum of the rows' SHA-256 digests.
+    """Return each table's number of rows and the sum of its rows' SHA-256 digests.
 
     Equal rows give equal results, regardless of row order and kind of database.
     """
@@ -68,7 +68,7 @@ def save_as_file(engine: Engine, path: Path) -> None:
         else:
             _copy_tables(engine, path)
         with closing(sqlite3.connect(path)) as file:
-            file.execute("PRAGMA journal_mode = DELETE")  # moves all data into this file
+            file.execute("PRAGMA journal_mode = DELETE")  # moves all data from the journal into this file
     except (sqlite3.Error, DBAPIError) as error:
         reason = " ".join(str(getattr(error, "orig", error)).split()).rstrip(".")[:300]
         raise StorageError(f"The database cannot be copied to {path.parent} ({reason}): is the disk full?") from error

@@ -29,7 +29,7 @@ class BackupManifest(BaseModel):
     run: str
     created_at: float  # Unix time in seconds
     software_version: str
-    files: dict[Annotated[str, AfterValidator(_inside)], FileEntry]  # path in the folder run/ -> size and digest
+    files: dict[Annotated[str, AfterValidator(_inside)], FileEntry]  # path within the folder run/ -> size and digest
     database: FileEntry
     tables: dict[str, int]  # table -> number of rows
     figures: dict[str, int]  # for detecting lost data: `coordinator.backup.shrinkage`

@@ -1,4 +1,4 @@
-"""Restore of a run from a backup to a new directory and to the empty database in its settings.
+"""Restoration of a run from a backup to a new directory and the empty database in its settings.
 
 The directory is renamed last, after verification, so an interrupted restore can be repeated.
 """

@@ -22,7 +22,7 @@ from coordinator.checkpoints.manifest import verify
 from coordinator.run.directory import RunDirectory
 from peer.runtime.console import format_age
 
-LAST_BACKUP = "last-backup.json"  # file in the run's directory
+LAST_BACKUP = "last-backup.json"  # file in the run's directory that names the last backup
 FAR_LESS = 0.5  # a figure below this fraction of the last backup's figure indicates lost data
 _LASTING = ("members", "devices", "reports")  # tables whose rows no command deletes
 _OF_AN_ERA = ("step", "receipts", "samples")  # figures that may decrease when a new era begins
@@ -75,7 +75,7 @@ def _losses(now: Mapping[str, int], before: Mapping[str, int]) -> list[str]:
 def last_backup(directory: RunDirectory, target: Path) -> Backup | None:
     """Return the newest backup recorded in the run's directory or found beside `target`, if any."""
     found = []
-    with suppress(OSError, ValidationError):  # no backup was recorded, or another version recorded the backup
+    with suppress(OSError, ValidationError):  # no record, or one that another version wrote
         found.append(Backup.model_validate_json((directory.path / LAST_BACKUP).read_bytes()))
     for path in target.parent.glob(f"[!.]*/{MANIFEST}"):  # a leading dot marks an unfinished backup
         with suppress(ManyhandsError):  # damaged backups are ignored
@@ -91,9 +91,9 @@ def remember_backup(directory: RunDirectory, backup: Backup) -> None:
 
 
 def _checkpoint_steps(connection: sqlite3.Connection, folder: Path) -> Iterator[int]:
-    """Yield each checkpoint's step or, if the step was undone, the last valid step before it."""
+    """Yield the step of each checkpoint; if a rewind undid it, the last step that was kept."""
     for path in folder.glob("step-*"):
-        with suppress(StorageError):  # a damaged checkpoint, which a resuming keeper skips
+        with suppress(StorageError):  # skip a damaged checkpoint, as a resuming keeper does
             manifest = verify(path, files=()).manifest  # reads only the manifest
             [last] = connection.execute("SELECT min(after_step) FROM eras WHERE era > ?", (manifest.era,)).fetchone()
             yield manifest.step if last is None else min(manifest.step, last)

@@ -1,4 +1,4 @@
 """Checkpoints on the operator's disk: writing, verification, evaluation, export and rewind.
 
-The keeper writes checkpoints; other processes use `manifest` and `validations` to read them.
+The keeper writes checkpoints; other processes read them through `manifest` and `validations`.
 """

@@ -1,4 +1,4 @@
-"""Export of a checkpoint to a folder for plain transformers, without the files for resuming.
+"""Export of a checkpoint to a folder for plain transformers, without files for resuming training.
 
   config.json, model.safetensors, tokenizer files   for from_pretrained
   probe.safetensors                                 fixed batch; its loss is in the manifest
@@ -20,7 +20,7 @@ from auth.errors import StorageError
 from auth.files import new_directory, sync
 from coordinator.checkpoints.manifest import MANIFEST, StoredCheckpoint, file_entry, verify
 
-LEFT_OUT = frozenset({"optimizer.safetensors", "run.yaml"})  # only for resuming; may contain private addresses
+LEFT_OUT = frozenset({"optimizer.safetensors", "run.yaml"})  # only for resuming; may contain private URLs
 
 
 @contextmanager

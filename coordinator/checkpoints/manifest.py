@@ -63,7 +63,7 @@ class StoredCheckpoint:
 
 
 def verify(path: Path, files: Collection[str] | None = None) -> StoredCheckpoint:
-    """Verify files (by default all) against the manifest; raises `StorageError` if one differs."""
+    """Verify these files (default: all) by the manifest; raises `StorageError` if one differs."""
     try:
         raw = _read_manifest(path / MANIFEST)
         manifest = Manifest.model_validate(json.loads(raw))
@@ -71,7 +71,7 @@ def verify(path: Path, files: Collection[str] | None = None) -> StoredCheckpoint
             wanted = files is None or name in files
             if Path(name).name != name or (wanted and not matches(path / name, entry)):
                 raise StorageError(f"{path.name}: {name} does not match the manifest.")
-    except (OSError, ValueError, ValidationError, RecursionError) as error:  # RecursionError: deeply nested JSON
+    except (OSError, ValueError, ValidationError, RecursionError) as error:  # deeply nested JSON raises RecursionError
         raise StorageError(f"{path.name}: no complete checkpoint ({error}).") from error
     return StoredCheckpoint(path, manifest, hashlib.sha256(raw).hexdigest())
 

@@ -20,7 +20,7 @@ from peer.models.packing import unpacked
 from peer.models.replaced_tokens import ReplacedTokens, detection_loss, shuffled
 
 PROBE_SAMPLES = 8
-PROBE_DEVICE = 2**32 - 1  # unused device number, so that no device reads samples in the probe's order
+PROBE_DEVICE = 2**32 - 1  # number of no real device, so that no device reads samples in the probe's order
 
 
 def make_probes(config: RunConfig, tokenizer_dir: Path) -> Mapping[int, Batch]:
@@ -35,7 +35,7 @@ def make_probes(config: RunConfig, tokenizer_dir: Path) -> Mapping[int, Batch]:
 def make_probe(config: RunConfig, tokenizer_dir: Path) -> Batch:
     """Return the probe batch for `config`.
 
-    Missing sentence-order labels become 0, as transformers averages the loss over labelled samples.
+    Missing sentence-order labels become 0: transformers would average over labelled samples only.
     """
     with (
         tempfile.TemporaryDirectory() as scratch,
@@ -46,7 +46,7 @@ def make_probe(config: RunConfig, tokenizer_dir: Path) -> Batch:
 
 
 def probe_loss(model: PreTrainedModel, probe: Batch, config: RunConfig) -> float:
-    """Return the objective's loss on the probe without dropout; for ELECTRA, the discriminator's loss."""
+    """Return the model's loss on the probe without dropout; for ELECTRA, the discriminator's."""
     with evaluating(model):
         if isinstance(model, ReplacedTokens):
             input_ids, replaced = shuffled(probe)
@@ -55,7 +55,7 @@ def probe_loss(model: PreTrainedModel, probe: Batch, config: RunConfig) -> float
 
 
 def probe_tensors(probe: Batch, config: RunConfig) -> Mapping[str, torch.Tensor]:
-    """Return the probe in transformers' format; `labels` (b, l) are -100 for unpredicted tokens.
+    """Return the probe in transformers' format; `labels` (b, l) is -100 where nothing is predicted.
 
     Labels of a causal model are not shifted, because transformers shifts them. Labels of a
     discriminator are 1 for replaced tokens and 0 for others. If packed documents do not attend to

@@ -21,7 +21,7 @@ from coordinator.run.checkpoint_names import checkpoint_name
 from coordinator.store.engine import Database
 from coordinator.store.models import Device, Member, Report, StoredSuspicion
 
-UNDONE = "undone"  # folder for checkpoints that the last rewind undid, kept for inspection
+UNDONE = "undone"  # folder that keeps the checkpoints undone by the last rewind, for inspection
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def set_aside_undone(directory: Path, last_counting_step: Callable[[int], int | 
 def _is_undone(directory: Path, step: int, last_counting_step: Callable[[int], int | None]) -> bool:
     try:
         manifest = verify(directory / checkpoint_name(step), files=()).manifest
-    except StorageError:  # a resuming keeper skips a damaged checkpoint
+    except StorageError:  # leave a damaged checkpoint, which a resuming keeper skips
         return False
     last = last_counting_step(manifest.era)
     return last is not None and manifest.step > last

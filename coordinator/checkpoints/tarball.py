@@ -1,4 +1,4 @@
-"""Streaming of a checkpoint as an uncompressed tar archive, whose size is known in advance.
+"""Streaming of a checkpoint as a tar archive, uncompressed so that its size is known in advance.
 
 The archive is deterministic: the same checkpoint always gives the same bytes.
 """
@@ -21,7 +21,7 @@ END = bytes(2 * tarfile.BLOCKSIZE)
 class Tarball:
     """A tar archive with the files of a checkpoint in one folder."""
 
-    files: tuple[tuple[bytes, Path, int], ...]  # header, path, size in bytes
+    files: tuple[tuple[bytes, Path, int], ...]  # tar header, file path, and file size in bytes, for each file
 
     @classmethod
     def of(cls, stored: StoredCheckpoint, folder: str) -> Tarball:

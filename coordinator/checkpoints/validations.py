@@ -59,7 +59,7 @@ class ValidationRow:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """All fields, loss and perplexity, keyed by name, for scripts."""
+        """All stored fields, plus loss and perplexity, keyed by name, for scripts."""
         return {**asdict(self), "loss": self.loss, "perplexity": self.perplexity}
 
 
@@ -72,7 +72,7 @@ def validations(database: Database) -> list[ValidationRow]:
 
 
 def best_steps(database: Database) -> list[int]:
-    """Return the steps evaluated on the same samples as the newest step, in order of increasing loss."""
+    """Return the steps evaluated on the same samples as the newest one, lowest loss first."""
     rows = validations(database)
     comparable = [(row.loss, row.step) for row in rows if row.set_sha256 == rows[-1].set_sha256]
     return [step for loss, step in sorted((loss, step) for loss, step in comparable if loss is not None)]
@@ -87,7 +87,7 @@ def pending_checkpoints(database: Database) -> list[CheckpointRow]:
 
 
 def await_work(directory: RunDirectory, stop: threading.Event) -> bool:
-    """Wait for a pending checkpoint or for samples to draw; return False if stopped.
+    """Wait until a checkpoint is pending or samples must be drawn; return False if stopped.
 
     The validator imports torch only after this wait.
     """
@@ -96,14 +96,14 @@ def await_work(directory: RunDirectory, stop: threading.Event) -> bool:
     try:
         while directory.validation_dir.exists() and not pending_checkpoints(database):
             if stop.wait(POLL_S):
-                return bool(pending_checkpoints(database))  # True if the stopping keeper has just written a checkpoint
+                return bool(pending_checkpoints(database))  # the keeper may have written a last checkpoint
     finally:
         engine.dispose()
     return True
 
 
 def record_validation(database: Database, row: ValidationRow) -> bool:
-    """Store an evaluation in place of an earlier one; return False if the step has been undone."""
+    """Store an evaluation, replacing any earlier one; return False if its step was undone."""
 
     def enter(session: Session) -> bool:
         beside_others(session, Lock.ERA)

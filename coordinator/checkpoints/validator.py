@@ -34,8 +34,8 @@ from peer.models.build import build_model
 from peer.models.held_out import ValidationSet, evaluate, open_validation_set, unigram_loss
 
 logger = logging.getLogger(__name__)
-REST_S = 300.0  # the process exits after this time without a new checkpoint
-LAST_S = 5.0  # maximum time to spend on pending checkpoints when stopping
+REST_S = 300.0  # the process exits after this many seconds without a new checkpoint
+LAST_S = 5.0  # seconds that may be spent on pending checkpoints when stopping
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Validator:
         After `stop`, spend up to `LAST_S` on pending checkpoints.
         """
         pending = pending_checkpoints(self.database)
-        self.samples_at(pending[0].step if pending else 0)  # draw the samples before the first checkpoint
+        self.samples_at(pending[0].step if pending else 0)  # draws the samples, even before the first checkpoint
         rest_at = self.clock() + REST_S
         while not stop.is_set():
             if self.evaluate_newest(stop.is_set):
@@ -83,7 +83,7 @@ class Validator:
         return False
 
     def has_evaluated_all(self) -> bool:
-        """Return whether no checkpoint is pending; False if no text is held out, to keep the process alive."""
+        """Return whether no checkpoint is pending; always False if no text is held out."""
         return None not in self.sets.values() and not pending_checkpoints(self.database)
 
     def samples_at(self, step: int) -> ValidationSet | None:
@@ -106,7 +106,7 @@ class Validator:
         return self.sets[length]
 
     def _keep_baseline(self, samples: ValidationSet) -> None:
-        """Store a unigram model's loss on the samples, which the keeper uses as a baseline."""
+        """Store a unigram model's loss on the samples, as a baseline for the keeper."""
         tokenizer_dir = self.directory.tokenizer_dir
         vocabulary, special = load_tokenizer(tokenizer_dir).get_vocab_size(), load_special_ids(tokenizer_dir)
         loss = unigram_loss(samples.samples, vocabulary, special)

@@ -74,7 +74,7 @@ def config_files(model: PreTrainedModel) -> dict[str, str]:
 
 def _copied(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     weights, seen = {}, set()
-    for name, tensor in state.items():  # tied weights are stored once, as in transformers
+    for name, tensor in state.items():  # store tied weights once, as transformers does
         if tensor.data_ptr() not in seen:
             seen.add(tensor.data_ptr())
             weights[name] = tensor.detach().cpu().clone().contiguous()
@@ -128,12 +128,12 @@ def write_checkpoint(
         sync(aside)
         verify(aside)
         replaced = directory / f".{target.name}.replaced"
-        if target.exists():  # a checkpoint of the same step, from before a rewind
+        if target.exists():  # may hold a checkpoint of the same step from before a rewind
             target.replace(replaced)
         aside.replace(target)
         sync(directory)
         shutil.rmtree(replaced, ignore_errors=True)
-    except (OSError, SafetensorError) as error:  # SafetensorError: the disk is full
+    except (OSError, SafetensorError) as error:  # safetensors raises SafetensorError if the disk is full
         shutil.rmtree(aside, ignore_errors=True)
         raise StorageError(
             f"The checkpoint of step {snapshot.step} could not be written to {directory} "

@@ -287,4 +287,4 @@ def _holds(run_file: Path, config: RunConfig) -> bool:
     try:
         return RunConfig.from_yaml(run_file) == config
     except ConfigError:
-        return False  # the file is no longer needed, so it may be invalid
+        return False  # the run no longer uses this file, so it may be invalid

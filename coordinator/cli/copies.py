@@ -152,7 +152,7 @@ def archive(
     as_json: bool = JSON,
 ) -> None:
     """Archive the dashboard as static files that any web host can serve permanently."""
-    from coordinator.web.archive import Wish, write_archive  # imports the web application, which no other command needs
+    from coordinator.web.archive import Wish, write_archive  # only this command needs the web application
 
     if address:
         _require_address(address)

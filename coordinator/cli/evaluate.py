@@ -185,7 +185,7 @@ def _tasks_of(config: Path) -> tuple[Task, ...]:
 
 
 def _source(text: str) -> str:
-    """Return the model to load: a run's newest checkpoint, a folder, or a model on the hub."""
+    """Return the model to load: a run's newest checkpoint, a folder, or a model on the Hub."""
     path = Path(text)
     if (path / "checkpoints").is_dir():
         newest = newest_verified(path / "checkpoints")
@@ -245,7 +245,7 @@ class Contestant:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The checkpoint and its results, with means and standard deviations, for scripts."""
+        """The checkpoint and its results by field name, with means and standard deviations."""
         tasks = {
             name: {
                 **result.model_dump(mode="json"),
@@ -265,7 +265,7 @@ def headings(contestants: Sequence[Contestant]) -> list[str]:
 
 
 def table_rows(contestants: Sequence[Contestant]) -> list[list[str]]:
-    """Return a table row per checkpoint; a star marks the best mean of each task."""
+    """Return one table row for each checkpoint; a star marks the best mean of each task."""
     best = {name: best_of(contestants, name) for each in contestants for name in each.results}
 
     def cell(contestant: Contestant, task: str) -> str:
@@ -286,7 +286,7 @@ def best_of(contestants: Sequence[Contestant], task: str) -> Contestant | None:
 
 
 def markdown(contestants: Sequence[Contestant]) -> str:
-    """Return the table as Markdown, with a table of entity classes per checkpoint."""
+    """Return the table in Markdown, followed by a table of entity classes for each checkpoint."""
     parts = [_markdown_table(headings(contestants), table_rows(contestants))]
     for each in contestants:
         for result in each.results.values():

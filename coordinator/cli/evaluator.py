@@ -91,7 +91,7 @@ def _require_tasks(directory: RunDirectory) -> None:
 
 
 def _address(directory: Path, given: str) -> str:
-    """Return the coordinator's web address: `given`, which is then stored, or the stored address."""
+    """Store and return `given`, the coordinator's web address; if empty, return the stored one."""
     kept = directory / ADDRESS_FILE
     if given:
         if not is_web(given):

@@ -95,7 +95,7 @@ def _find(path: Path) -> tuple[Path, Path | None]:
 
 
 def _publishing(run_dir: Path | None, address: str, stored: StoredCheckpoint) -> Callable[[Path], str]:
-    """Return a function that publishes the exported folder. Raises `ConfigError` if not allowed."""
+    """Return a function that publishes the export. Raises `ConfigError` if that is not allowed."""
     if run_dir is None:
         raise ConfigError("--push needs a run, whose `publications` say how to reach the place: give its directory.")
     place = open_place(run_dir, RunDirectory.open(run_dir).settings.publication(address))

@@ -255,7 +255,7 @@ def invite(
     as_json: bool = JSON,
 ) -> None:
     """Invite a volunteer: print one-time codes, which are not stored, and instructions for joining."""
-    packed = own_software()  # first: the build may fail, and codes are shown only once
+    packed = own_software()  # built first, because it may fail, and codes are shown only once
     with open_run(directory) as run:
         codes = run.administration.invite(name, role, days, devices)
         link = str(run.directory.join_link)
@@ -300,7 +300,7 @@ def warn_of_other_software(directory: RunDirectory, ours: Software) -> None:
 
 
 def _draw_qr(text: str) -> None:
-    """Print the QR code of a text, light on dark in any terminal."""
+    """Print a QR code that encodes the text, light on dark in any terminal."""
     drawn = io.StringIO()
     segno.make(text, micro=False).terminal(drawn, compact=True)
     for line in drawn.getvalue().splitlines():

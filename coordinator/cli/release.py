@@ -1,4 +1,4 @@
-"""`manyhands release`: release the best checkpoint as a usable model, locally and on a hub."""
+"""`manyhands release`: release the best checkpoint as a usable model, locally and on the Hub."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def status(directory: Path = DIRECTORY, as_json: bool = JSON) -> None:
 
 
 def _alarm(run: OpenRun, row: AlarmRow) -> dict[str, object]:
-    """Return an active alarm's fields, with a checkpoint to return to for alarms about the model."""
+    """Return an alarm's fields; for alarms about the model, add a checkpoint to return to."""
     point = read_return_point(run.database, row.step) if row.kind in MODEL_KINDS else None
     return {
         **asdict(row),

@@ -20,12 +20,12 @@ from coordinator.store.engine import patience
 from coordinator.store.notify import CHANNEL, Topic
 
 logger = logging.getLogger(__name__)
-AGAIN_S = 2.0  # delay before reconnecting
+AGAIN_S = 2.0  # delay before reconnecting to the database
 LEAST_REST_S = 0.2  # minimum interval between two polls, regardless of notifications
 
 
 class Ear:
-    """A receiver of notifications for one task, which also polls at intervals."""
+    """A receiver of notifications for one task that also polls at intervals."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._rung = asyncio.Event()
@@ -53,7 +53,7 @@ class Ear:
 
 
 class Bell:
-    """The notification receivers of a process, which are used in one event loop."""
+    """All notification receivers of a process; they belong to one event loop."""
 
     def __init__(self) -> None:
         self._ears: dict[Topic, list[Ear]] = {topic: [] for topic in Topic}
@@ -110,5 +110,5 @@ async def _connect(engine: Engine) -> psycopg.AsyncConnection[TupleRow]:
 
 
 def _hear(payload: str, bell: Bell) -> None:
-    with suppress(ValueError):  # a topic of a newer version
+    with suppress(ValueError):  # ignore topics of newer versions
         bell.ring(Topic(payload))

@@ -28,7 +28,7 @@ class RefusalRecorder:
         self.unrecorded = 0
 
     async def record(self, kind: Kind, error: ManyhandsError, device_id: str | None = None) -> None:
-        """Store a refusal, or only count it above the rate limit or on a database error."""
+        """Store a refusal; above the rate limit or on a database error, only count it."""
         self._telemetry.refusals.labels(kind).inc()
         if not self._pace.allows(self._clock()):
             self.unrecorded += 1

@@ -42,11 +42,11 @@ class RunServices:
     checkpoint_dir: Callable[[int], Path]  # step -> checkpoint folder
     web_address: str  # URL of the dashboard and the checkpoints
     software: Software  # the volunteers' software, which this service offers for download
-    bell: Bell = field(default_factory=Bell)  # signals changes by other processes
+    bell: Bell = field(default_factory=Bell)  # notifies tasks of database changes by other processes
 
     @property
     def software_address(self) -> str:
-        """The URL of the run's software for volunteers, which contains the software's digest."""
+        """The URL, including a digest, from which volunteers install the run's software."""
         return self.software.address(self.web_address)
 
     @property

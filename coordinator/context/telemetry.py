@@ -21,7 +21,7 @@ from sqlalchemy.exc import IntegrityError
 LATENCY_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 LASTING = frozenset(
     {"Session", "Login", "Probe", "FetchFile", "Watch"}
-)  # long-lived calls, ended by the peer, which have no meaningful latency
+)  # long-lived calls, which the peer ends, so their duration is meaningless
 _CODES = {code.value[0]: code.name.lower() for code in grpc.StatusCode}
 
 
@@ -65,7 +65,7 @@ class Telemetry:
             "manyhands_database_errors", "Statements and connections that failed in this service.", registry=registry
         )
         for verdict in ("accepted", "ahead", "refused"):
-            self.reports.labels(verdict)  # start at 0, or Prometheus misses the first increase
+            self.reports.labels(verdict)  # start at 0; otherwise, Prometheus misses the first increase
 
     def watch(self, engine: Engine) -> None:
         """Count the engine's errors, except write conflicts (`IntegrityError`), which are retried."""
@@ -81,7 +81,7 @@ class Telemetry:
         began, unsaid = time.perf_counter(), "ok"
         try:
             yield
-        except asyncio.CancelledError:  # the peer disconnected, or the service stops
+        except asyncio.CancelledError:  # the peer has disconnected, or the service is stopping
             unsaid = "cancelled"
             raise
         except BaseException:  # the call ends without a gRPC status

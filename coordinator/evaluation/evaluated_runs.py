@@ -1,6 +1,6 @@
 """An evaluator's access to a run: through its directory, or through the URL of its dashboard.
 
-Downloads are limited in size and verified: the manifest against the announced digest, each file
+Downloads are limited in size. The manifest is verified against the announced digest, and each file
 against the manifest. Reports that cannot be delivered are stored and sent later.
 """
 
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     from httpx2 import Response
 
 logger = logging.getLogger(__name__)
-EVALUATING = ".evaluating"  # backups skip names with a leading dot
+EVALUATING = ".evaluating"  # the leading dot excludes this folder from backups
 MAX_DETAIL_BYTES = 1 << 20
 REFUSALS: Mapping[int, type[ManyhandsError]] = {
     **dict.fromkeys((400, 401, 404, 409, 413, 422), RequestError),
-    403: NotAllowedError,  # keep the report: the operator may allow the evaluator later
+    403: NotAllowedError,  # the report is kept, because the operator may allow the evaluator later
 }
 
 
@@ -62,7 +62,7 @@ class PendingEvaluation:
 def pending(
     tasks: Sequence[Task], checkpoints: Sequence[tuple[int, str]], done: Collection[tuple[str, str, str]]
 ) -> list[PendingEvaluation]:
-    """Return each task and checkpoint (step, manifest digest) whose evaluation is not in `done`."""
+    """Pair each task with each checkpoint (step, manifest digest), except the pairs in `done`."""
     named = [(task, task.sha256) for task in tasks]
     return [
         PendingEvaluation(step, manifest, task)
@@ -90,7 +90,7 @@ class LocalRun:
 
     @contextmanager
     def checkpoint(self, waiting: PendingEvaluation) -> Iterator[Path]:
-        """Yield a folder of hard links to the checkpoint, which survive its deletion."""
+        """Yield a folder of hard links to the checkpoint's files, which survive its deletion."""
         if waiting.manifest_sha256 not in {row.manifest_sha256 for row in published_checkpoints(self._database)}:
             raise StorageError(f"The checkpoint of step {waiting.step} is no longer kept.")
         stored = verify(self._directory.checkpoint_dir(waiting.step), files=())
@@ -150,7 +150,7 @@ class RemoteRun:
         self.place = place  # base of the tasks' relative paths; folder for the evaluator's files
         self._outbox = place / "outbox"
         make_private_directory(self._outbox)
-        self._told: set[tuple[str, str, str]] = set()  # delivered reports, which the dashboard may not show yet
+        self._told: set[tuple[str, str, str]] = set()  # delivered, but perhaps not on the dashboard yet
         self.key = EvaluatorKey.load_or_create(place / "evaluator.key")
 
     @property
@@ -193,7 +193,7 @@ class RemoteRun:
         self.deliver()
 
     def deliver(self) -> None:
-        """Send the stored reports, and delete each accepted or rejected report; stop on failure."""
+        """Send the stored reports; delete each one accepted or rejected, and stop on failure."""
         for path, report in self._undelivered().items():
             try:
                 self._post(path.read_bytes())
@@ -210,7 +210,7 @@ class RemoteRun:
         for path in sorted(self._outbox.glob("*.json")):
             try:
                 found[path] = SignedReport.model_validate_json(path.read_bytes()).opened()
-            except (ValidationError, RequestError):  # a report of another version, which the coordinator would reject
+            except (ValidationError, RequestError):  # another version's report, which would be rejected
                 path.unlink()
         return found
 

@@ -63,7 +63,7 @@ def evaluations(database: Database) -> list[EvaluationRow]:
 
 
 def curves(tasks: Sequence[Task], rows: Iterable[EvaluationRow]) -> list[dict[str, Any]]:
-    """Return a curve for each task, without results from older versions of its data or recipe."""
+    """Return each task's curve; omit results from other versions of the task's data or recipe."""
     rows = list(rows)
     found = []
     for task in tasks:
@@ -87,7 +87,7 @@ def curves(tasks: Sequence[Task], rows: Iterable[EvaluationRow]) -> list[dict[st
 def record_evaluation(database: Database, row: EvaluationRow) -> bool:
     """Store a result; return False if the checkpoint was deleted or rolled back.
 
-    A newer result replaces the stored one; others are ignored, because reports may arrive twice.
+    A newer result replaces the stored one; an older or repeated result is ignored.
     """
 
     def enter(session: Session) -> bool:
@@ -168,5 +168,5 @@ def _row(row: Evaluation) -> EvaluationRow:
 
 @lru_cache(maxsize=10_000)
 def _parsed(result: str) -> TaskResult:
-    """Parse a stored result; results are cached because they are read every second."""
+    """Parse a stored result, and cache it, because results are read every second."""
     return TaskResult.model_validate_json(result)

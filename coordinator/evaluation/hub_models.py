@@ -1,4 +1,4 @@
-"""An existence check for models on the Hugging Face Hub, before `manyhands evaluate` loads them.
+"""A check that a model exists on the Hugging Face Hub, made before `manyhands evaluate` loads it.
 
 Without this check, transformers would retry an unreachable Hub for a minute and log each attempt.
 """
@@ -17,7 +17,7 @@ def require_model(name: str) -> None:
     Models in the local Hub cache are accepted. If `HF_HUB_OFFLINE` is set, every name is accepted,
     because transformers then reads the model from the cache.
     """
-    from huggingface_hub import HfApi, constants, try_to_load_from_cache  # slow to import
+    from huggingface_hub import HfApi, constants, try_to_load_from_cache  # imported here, because the import is slow
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError
 
     try:

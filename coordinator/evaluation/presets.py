@@ -63,7 +63,7 @@ def preset_of(name: str) -> BenchmarkPreset:
 
 
 def files_of(folder: Path) -> dict[str, str]:
-    """Find each split's file, such as `dev.csv.gz`; raises `ConfigError` if two match or `test` is missing."""
+    """Find the file of each split; raises `ConfigError` if a split has two, or `test` has none."""
     found = {}
     for split, names in SPLITS.items():
         for name in names:

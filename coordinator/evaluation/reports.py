@@ -18,7 +18,7 @@ from auth.files import write_private
 from auth.statements import Statement, is_signed_by, sign_body
 from coordinator.evaluation.tasks.results import Digest, TaskResult
 
-MAX_BODY_CHARS = 56 * 1024  # leaves room for the key and signature in a 64 KiB request
+MAX_BODY_CHARS = 56 * 1024  # a request of 64 KiB must also hold the key and the signature
 
 
 class EvaluationReport(Statement):

@@ -1,4 +1,4 @@
-"""The playground, in which visitors fill blanks in sentences with the newest checkpoint.
+"""The playground, where visitors have the newest checkpoint fill in the blanks in their sentences.
 
-The web server imports `questions`; `coordinator.service.parts` starts `answerer` as a process.
+The web server imports `questions`; `coordinator.service.parts` runs `answerer` in a process.
 """

@@ -2,7 +2,7 @@
 
 The service must not import torch, and training must not wait for visitors. The answerer is
 therefore a separate low-priority process with one thread, which shares only the database with the
-service. It imports torch for the first question, and frees an idle model after `IDLE_S`.
+service. It imports torch at the first question, and frees a model not used for `IDLE_S`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 POLL_S = 0.25  # short, because visitors are waiting
-IDLE_S = 600.0  # an idle model is freed after this time
+IDLE_S = 600.0  # a model is freed if unused for this many seconds
 TIDY_S = 60.0
 FAILED = "The model failed at this sentence; the coordinator's log says why."
 
@@ -47,7 +47,7 @@ class Answerer:
     directory: RunDirectory
     database: Database
     clock: Callable[[], float] = time.time
-    filler: BlankFiller | None = None  # created for the first question, because BlankFiller imports torch
+    filler: BlankFiller | None = None  # created at the first question, because BlankFiller imports torch
     asked_at: float = 0.0
     tidied_at: float = 0.0
 
@@ -68,7 +68,7 @@ class Answerer:
             self._answer(question)
         except ManyhandsError as error:
             record_no_answer(self.database, question.id, str(error), self.clock())
-        except Exception:  # an error in one question must not stop the others
+        except Exception:  # a failed question must not prevent later answers
             logger.exception("a sentence could not be answered by the checkpoint of step %d", question.step)
             record_no_answer(self.database, question.id, FAILED, self.clock())
         return True

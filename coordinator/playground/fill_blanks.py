@@ -1,7 +1,7 @@
 """A checkpoint's predictions for a sentence: the most likely tokens at its blanks or after its end.
 
-The forward pass is the same as in training. The model is built once; only the weights are loaded if
-a question is about a different checkpoint.
+The forward pass is the same as in training. The model is built once; for a question about another
+checkpoint, only the weights are loaded.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class BlankFiller:
         self._loaded = ""  # manifest digest of the loaded checkpoint
 
     def fill(self, checkpoint: Path, manifest_sha256: str, text: str) -> Answer:
-        """Return candidates by blank; raises `RequestError` (text too long) or `StorageError`."""
+        """Return each blank's candidates; raises `RequestError` (too long) or `StorageError`."""
         ids = self._encode(text)
         if self._loaded != manifest_sha256:
-            self._loaded = ""  # if loading fails, weights of two checkpoints may be mixed
+            self._loaded = ""  # if loading fails, the model may mix weights of two checkpoints
             restore_verified(self._model, checkpoint, manifest_sha256)
             self._loaded = manifest_sha256
         with evaluating(self._model):

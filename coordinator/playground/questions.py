@@ -28,14 +28,14 @@ MAX_CHARACTERS = 300
 MAX_BLANKS = 4
 BLANK = "[MASK]"  # spelling of a blank in stored sentences
 _SPELLINGS = re.compile(r"\[mask\]|<mask>|_{3,}", re.IGNORECASE)
-MAX_WAITING = 32  # maximum queue length; concurrent replicas may exceed it by one each
-PATIENCE_S = 60.0  # unanswered questions are dropped after this time
+MAX_WAITING = 32  # maximum queue length; each concurrent replica may exceed it by one
+PATIENCE_S = 60.0  # an unanswered question expires after this many seconds
 KEPT_S = 86_400.0
 MAX_KEPT = 10_000
 
 
 def clean_sentence(text: str, *, masked: bool) -> str:
-    """Normalize a sentence, so that repeated questions match; raises `RequestError` if invalid.
+    """Normalize a sentence, so that equal questions match; raises `RequestError` if it is invalid.
 
     `masked` is True if the run's model fills blanks, and False if it continues sentences.
     """
@@ -82,11 +82,11 @@ class QuestionRow:
     answer: Answer
     reason: str  # reason for a failure; "" if the question has not failed
     answered_at: float | None
-    ahead: int = 0  # number of earlier questions that are still waiting
+    ahead: int = 0  # number of earlier questions still waiting for an answer
 
 
 def question_id(manifest_sha256: str, text: str) -> str:
-    """Return a hash of checkpoint and sentence, so that answers cannot be enumerated."""
+    """Return a hash of checkpoint and sentence; unlike a number, this id cannot be guessed."""
     return hashlib.sha256(f"manyhands-question-v1\n{manifest_sha256}\n{text}".encode()).hexdigest()
 
 
@@ -143,7 +143,7 @@ def record_no_answer(database: Database, identity: str, reason: str, now: float)
 
 
 def forget_old_questions(database: Database, now: float) -> None:
-    """Delete expired questions, questions older than a day, and all but the newest `MAX_KEPT`."""
+    """Delete expired questions and those older than a day; keep at most the newest `MAX_KEPT`."""
     with database.begin() as session:
         waited_in_vain = Question.answered_at.is_(None) & (Question.asked_at < now - PATIENCE_S)
         session.execute(delete(Question).where((Question.asked_at < now - KEPT_S) | waited_in_vain))

@@ -1,4 +1,4 @@
 """Publication of checkpoints: destinations, model cards, ONNX export, and releases with a demo.
 
-`coordinator.service.parts` starts `publisher`; the web server reads `publications`.
+`coordinator.service.parts` runs `publisher`; the web server imports `publications`.
 """

@@ -30,26 +30,26 @@ from peer.config.run import RunConfig
 
 @dataclass(frozen=True)
 class CardFacts:
-    """The facts that a model card is rendered from."""
+    """The facts from which a model card is rendered."""
 
     config: RunConfig
     step: int
     manifest_sha256: str  # manifest digest of the checkpoint
-    license: str = ""  # licence in the Hub's spelling; "": unknown
-    samples: int | None = None  # total over all steps up to this one; None: unknown
+    license: str = ""  # licence in the Hub's spelling; "" if unknown
+    samples: int | None = None  # total up to this step; None if unknown
     losses: Sequence[Point] = ()  # (step, loss) for each step that has a training loss
     hardware: Mapping[str, int] = field(default_factory=dict)  # hardware reported by devices -> number of devices
     validations: Sequence[ValidationRow] = ()  # evaluations on held-out text up to this step
-    contributors: Sequence[tuple[str, int]] = ()  # (public name, samples), except unnamed members
+    contributors: Sequence[tuple[str, int]] = ()  # (public name, samples) of each contributor who may be named
     unnamed: int = 0  # number of members who asked not to be named
-    model_class: str = ""  # class name in transformers; "": unknown
-    probe_loss: float | None = None  # None: unknown
+    model_class: str = ""  # class name in transformers; "" if unknown
+    probe_loss: float | None = None  # loss on the probe batch; None if unknown
     choice: str = ""  # sentence that states why this checkpoint was released
     evaluations: Sequence[EvaluationRow] = ()  # results of tasks on this checkpoint
-    device_hours: float | None = None  # training time, summed over all devices
+    device_hours: float | None = None  # training time in hours, summed over all devices
     year: int | None = None  # year in which the checkpoint was written
     parameters: int | None = None  # number of weights
-    repository: str = ""  # repository on the Hub; "": local folder only
+    repository: str = ""  # repository on the Hub; "" for a local folder
 
 
 def facts_of_run(
@@ -82,7 +82,7 @@ def facts_of_run(
 
 
 def facts_of_checkpoint(checkpoint: StoredCheckpoint) -> CardFacts:
-    """Gather the facts in a checkpoint, without contributors, loss curve and licence."""
+    """Gather the facts that a checkpoint contains; omit contributors, loss curve and licence."""
     return _facts(RunConfig.from_yaml(checkpoint.path / "run.yaml"), checkpoint)
 
 
@@ -100,7 +100,7 @@ def _facts(config: RunConfig, checkpoint: StoredCheckpoint) -> CardFacts:
 
 
 def model_class(checkpoint: StoredCheckpoint) -> str:
-    """Return the model's transformers class from config.json, or "" if unknown."""
+    """Return the name of the model's transformers class in config.json, or "" if unknown."""
     try:
         content = json.loads((checkpoint.path / "config.json").read_text(encoding="utf-8"))
         name = str(content["architectures"][0])
@@ -110,7 +110,7 @@ def model_class(checkpoint: StoredCheckpoint) -> str:
 
 
 def count_parameters(folder: Path) -> int | None:
-    """Return the number of weights (tied weights count once), or None if the file is unreadable."""
+    """Return the number of weights, or None if the file is unreadable; count tied weights once."""
     try:
         with safe_open(folder / "model.safetensors", framework="numpy") as weights:
             return sum(int(prod(weights.get_slice(name).get_shape())) for name in weights.keys())  # noqa: SIM118

@@ -62,7 +62,7 @@ def write_card(facts: CardFacts) -> str:
 
 
 def embedding_card(facts: CardFacts, width: int, length: int, parameters: int | None) -> str:
-    """Return the README.md of an export as an untuned sentence-transformers model.
+    """Return the README.md of a checkpoint exported as an untuned sentence-transformers model.
 
     `width` is the size of an embedding, `length` the maximum number of tokens in a text.
     """
@@ -91,12 +91,12 @@ def task_card(facts: CardFacts, task: Task, result: TaskResult) -> str:
 
 
 def longest_sequence(config: RunConfig) -> int:
-    """Return the maximum sequence length of training, in tokens."""
+    """Return the longest sequence length used in training, in tokens."""
     return max(phase.sequence_length for phase in all_phases(config))
 
 
 def escaped(text: str) -> str:
-    """Escape text from a member for Markdown, and join its lines."""
+    """Escape a member's text for use in Markdown, and join its lines."""
     return _MARKS.sub(r"\\\1", " ".join(text.split()))
 
 
@@ -157,7 +157,7 @@ def _public_address(path: str, is_dataset: bool) -> str:
 
 
 def _shown_examples(examples: Examples | None) -> str:
-    """Return the name and digest of a file, without its folder, which is private."""
+    """Return a file's name and digest; leave out its folder, which is private."""
     if examples is None:
         return "nothing"
     name = examples.path if examples.path.startswith(HUB) else examples.path.partition("?")[0].rpartition("/")[2]
@@ -166,7 +166,7 @@ def _shown_examples(examples: Examples | None) -> str:
 
 
 def _phase_lines(config: RunConfig) -> Iterator[str]:
-    """Describe each phase, with its mask probability if the phases differ."""
+    """Describe each phase; include its mask probability if the phases' probabilities differ."""
     phases = all_phases(config)
     rates = [config.in_phase(phase.from_step).objective.mask_probability for phase in phases]
     for phase, rate in zip(phases, rates, strict=True):

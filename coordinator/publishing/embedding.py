@@ -34,7 +34,7 @@ def require_package() -> None:
 
 
 def require_bidirectional(config: RunConfig) -> None:
-    """Raise `ConfigError` for a causal model, in which only the last token attends to the whole text."""
+    """Raise `ConfigError` for a causal model, where only the last token attends to all tokens."""
     if not config.objective.masks:
         raise ConfigError(
             f"--sentence-transformers is not for a model of the objective `{config.objective.name}`: a token of a "

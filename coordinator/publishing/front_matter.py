@@ -14,7 +14,7 @@ from coordinator.evaluation.tasks.results import TaskResult
 from coordinator.publishing.card_facts import CardFacts
 from peer.config.evaluation import HUB, Task
 
-# Objective -> pipeline tag on the Hub, which has no tag for discriminators.
+# Objective -> pipeline tag on the Hub. For discriminators, the Hub has no tag.
 DETECTION = "replaced-token-detection"
 PIPELINES = {"mlm": "fill-mask", "mlm+sop": "fill-mask", "clm": "text-generation", "rtd": DETECTION}
 TASK_TYPES = {
@@ -44,7 +44,7 @@ def front_matter(
     card = CardData(
         language=config.run.language.partition("-")[0],
         library_name=library,
-        license=facts.license.lower() or None,  # the Hub uses lower case
+        license=facts.license.lower() or None,  # the Hub spells licences in lower case
         pipeline_tag=None if pipeline == DETECTION else pipeline,
         tags=[*tags, config.model.architecture, "manyhands", "collaborative-training"],
         datasets=sorted(filter(is_dataset_name, paths)) or None,
@@ -56,7 +56,7 @@ def front_matter(
 
 
 def _model_index(name: str, results: Sequence[EvalResult]) -> list[dict[str, Any]]:
-    """Convert results to the Hub's format; huggingface_hub would merge tasks on one dataset."""
+    """Convert results to the Hub's format, task by task; otherwise, tasks on one dataset merge."""
     tasks = groupby(results, lambda result: result.dataset_name)
     indices = [eval_results_to_model_index(name, list(each))[0] for _, each in tasks]
     return [{"name": name, "results": [found for index in indices for found in index["results"]]}]
@@ -84,7 +84,7 @@ def model_results(facts: CardFacts) -> list[EvalResult]:
 
 
 def task_results(result: TaskResult, task: Task | None) -> list[EvalResult]:
-    """Return a task's mean scores, labelled with the Hub dataset or else with the task's name."""
+    """Return a task's mean scores, labelled with its Hub dataset or, if none, with its name."""
     dataset: dict[str, str | None] = {"dataset_type": result.task}
     if task is not None and task.test.path.startswith(HUB) and is_dataset_name(task.test.path.removeprefix(HUB)):
         test = task.test

@@ -1,4 +1,4 @@
-"""A script that prints the probe losses of plain transformers: `python loading_check.py DIR`.
+"""A script that prints a model's probe losses in plain transformers: `python loading_check.py DIR`.
 
 The script runs in a fresh process and imports nothing from manyhands, whose code could hide loading
 errors. `coordinator/publishing/soundness.py` compares the losses.
@@ -30,9 +30,9 @@ def load(folder: Path) -> transformers.PreTrainedModel:
 
 
 def probe_losses(model: transformers.PreTrainedModel, probe: dict[str, torch.Tensor]) -> dict[str, float]:
-    """Return the model's loss, and the token loss, which excludes sentence order.
+    """Return the model's total loss, and its token loss, which excludes sentence order.
 
-    ALBERT with two heads has no loss without labels for both heads; the token loss replaces it.
+    Unless both of ALBERT's heads have labels, it has no loss; the token loss is returned twice.
     """
     with torch.no_grad():
         output = model(**probe)

@@ -1,6 +1,6 @@
-"""A script that prints the probe loss of ONNX Runtime: `onnx_check.py DIR mlm|mlm+sop|clm`.
+"""A script that prints a model's probe loss in ONNX Runtime: `onnx_check.py DIR mlm|mlm+sop|clm`.
 
-The script runs in the environment of optimum, and imports nothing from manyhands.
+The script runs in optimum's Python environment, and imports nothing from manyhands.
 """
 
 import sys
@@ -13,7 +13,7 @@ IGNORED = -100
 
 
 def token_loss(logits: Any, labels: Any) -> float:
-    """Return the mean cross entropy of logits (b, l, vocabulary) and labels (b, l), except -100."""
+    """Return the mean cross entropy of logits (b, l, vocabulary) at labels (b, l) except -100."""
     logits, labels = logits[labels != IGNORED].astype(np.float64), labels[labels != IGNORED]
     logits -= logits.max(axis=-1, keepdims=True)
     chosen = logits[np.arange(len(labels)), labels]

@@ -52,7 +52,7 @@ class Place(ABC):
 
 
 def open_place(base: Path, settings: PlaceSettings) -> Place:
-    """Open a destination, reading `secret_file` relative to `base`; raises `ConfigError`."""
+    """Open a destination; its `secret_file` is relative to `base`. Raises `ConfigError`."""
     secret = read_secret(base, settings)
     return HubPlace(settings, secret) if settings.is_hub else FolderPlace(settings, secret)
 
@@ -68,7 +68,7 @@ class HubPlace(Place):
         self._sdk: Literal["docker"] | None = "docker" if space else None
 
     def _bring(self, folder: Path, checkpoint: StoredCheckpoint) -> str:
-        from huggingface_hub import CommitOperationAdd, HfApi  # slow to import
+        from huggingface_hub import CommitOperationAdd, HfApi  # imported here, because the import is slow
         from huggingface_hub.utils.tqdm import disable_progress_bars
 
         disable_progress_bars()
@@ -94,7 +94,7 @@ class FolderPlace(Place):
     remedy = "check the address, `secret_file` and the network"
 
     def _bring(self, folder: Path, checkpoint: StoredCheckpoint) -> str:
-        import fsspec  # slow to import, like its backends
+        import fsspec  # imported here: fsspec and its backends are slow to import
 
         options: dict[str, Any] = {"use_listings_cache": False, "skip_instance_cache": True}
         options |= {**self._settings.options, **self._secret.options}
@@ -116,7 +116,7 @@ class FolderPlace(Place):
 
 
 def published_name(checkpoint: StoredCheckpoint) -> str:
-    """Return the checkpoint's subfolder name, which has a digest because rewinds repeat steps."""
+    """Return the checkpoint's subfolder: step and digest, because steps repeat after a rewind."""
     return f"{checkpoint_name(checkpoint.manifest.step)}-{checkpoint.manifest_sha256[:12]}"
 
 
@@ -140,7 +140,7 @@ def _sha256(fs: Any, path: str) -> str:
 
 
 def _write_whole(fs: Any, path: str, content: bytes) -> None:
-    """Write a small file atomically: with a rename on a local disk, with a single write elsewhere.
+    """Write a small file atomically: by renaming it on a local disk, by a single write elsewhere.
 
     fsspec's transactions may copy local files between disks, which is not atomic.
     """

@@ -1,4 +1,4 @@
-"""The upload progress, written by the publisher and read by `coordinator status` and the API."""
+"""The progress of uploads, which the publisher records for `coordinator status` and the web API."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class PublicationRow:
     place: str
     manifest_sha256: str
     step: int
-    location: str  # address of the published checkpoint; "": not published yet
+    location: str  # address of the published checkpoint; "" before publication
     attempts: int  # number of failed attempts
     error: str  # error of the last attempt; "" if it succeeded
-    published_at: float | None  # Unix time; None: not yet
+    published_at: float | None  # Unix time in seconds; None before publication
     updated_at: float
 
 
@@ -44,7 +44,7 @@ def newest_at(database: Database, places: Collection[str]) -> list[PublicationRo
 
 
 def pending_publication(database: Database, place: str) -> tuple[CheckpointRow, PublicationRow | None] | None:
-    """Return the newest publishable checkpoint and its progress, or None if nothing is pending.
+    """Return the newest publishable checkpoint and its progress, or None if none is pending.
 
     Older checkpoints are skipped, because they must not be published after a newer one.
     """

@@ -51,13 +51,13 @@ class Publisher:
         self.publish_pending()
 
     def publish_pending(self) -> bool:
-        """Publish the newest checkpoint to all due destinations; return whether any succeeded."""
+        """Publish the newest checkpoint wherever it is due; return whether any upload succeeded."""
         done = [self._publish_to(place) for place in self.directory.settings.publications]
         self._tidy()
         return any(done)
 
     def _publish_to(self, place: PlaceSettings) -> bool:
-        """Publish the newest checkpoint to one destination if due; return whether that worked."""
+        """Publish the newest checkpoint to one destination if due; return whether it succeeded."""
         pending = pending_publication(self.database, place.to)
         if pending is None or not is_due(pending[1], self.clock()):
             return False

@@ -54,10 +54,10 @@ class ReleaseOptions:
     """The operator's options for a release."""
 
     rule: str
-    task_models: Sequence[str] = ()  # names of tasks whose fine-tuned model is released
+    task_models: Sequence[str] = ()  # names of tasks whose fine-tuned models to release
     evaluate: bool = False  # run all tasks that lack a result for this checkpoint
     demo: bool = False
-    repository: str = ""  # repository on the Hub; "": the demo loads local folders instead
+    repository: str = ""  # repository on the Hub; "" if the demo loads local folders instead
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Released:
     stored: StoredCheckpoint
     choice: str
     loss: float  # probe loss computed by plain transformers
-    tasks: tuple[str, ...]  # names of tasks whose model was released
+    tasks: tuple[str, ...]  # names of tasks whose models were released
 
 
 def make_release(
@@ -107,7 +107,7 @@ def _tune(
     clock: Callable[[], float],
     run_plan: RunPlan,
 ) -> dict[Task, TaskResult]:
-    """Fine-tune the task models and return their results; run unevaluated tasks if requested."""
+    """Fine-tune the task models and return their results; if requested, run unevaluated tasks."""
     known = {
         (row.result.task, row.result.task_sha256)
         for row in evaluations(run.database)
@@ -121,7 +121,7 @@ def _tune(
             continue
         save_to = str(folder / task.name) if is_model else ""
         result = run_plan(Plan(str(stored.path), task, folders, save_to=save_to))
-        assert result is not None  # None only if stopped, which cannot happen here
+        assert result is not None  # `run_plan` returns None only if stopped, and nothing stops it here
         if is_model and not result.converged:
             raise ConfigError(f"No seed of the task `{task.name}` has converged: there is no model to release for it.")
         manifest = stored.manifest
@@ -219,7 +219,7 @@ def _by_task(
 
 
 def _among(scored: int, how: str, kept: int) -> str:
-    """Return a clause that states how many checkpoints were compared, and how many are publishable."""
+    """Return a clause that states the numbers of compared and of publishable checkpoints."""
     return f"of {scored} {how}, of {kept} that are kept and may be published"
 
 

@@ -22,11 +22,11 @@ from pathlib import Path
 from auth.errors import ConfigError, StorageError, UnsoundWeightsError
 from coordinator.checkpoints.manifest import verify
 
-TIMEOUT_S = 3600.0  # enough for a large model on one busy core
+TIMEOUT_S = 3600.0  # seconds; enough for a large model on one busy core
 PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "HF_HOME")
 SHOWN_CHARACTERS = 300
 LOADING_SCRIPT = Path(__file__).with_name("loading_check.py")
-TOLERANCE = 1e-3  # absolute, or relative for losses above 1, because kernels round differently
+TOLERANCE = 1e-3  # kernels round differently; relative for losses above 1, else absolute
 ONNX_DIR = "onnx"
 ONNX_SCRIPT = Path(__file__).with_name("onnx_check.py")
 ONNX_TASKS = {"mlm": "fill-mask", "mlm+sop": "fill-mask", "clm": "text-generation"}
@@ -38,8 +38,8 @@ class LoadingResult:
 
     loss: float  # probe loss, comparable with the manifest's
     token_loss: float  # probe loss without sentence order
-    vocabulary: int  # rows of the model's embedding matrix
-    tokens: int  # tokens in the tokenizer
+    vocabulary: int  # number of rows in the model's embedding matrix
+    tokens: int  # number of tokens in the tokenizer
 
 
 def check_loads(folder: Path) -> LoadingResult:
@@ -61,7 +61,7 @@ def check_loads(folder: Path) -> LoadingResult:
 
 
 def difference(expected: float | None, found: LoadingResult) -> str:
-    """Describe the difference between a loaded model and the checkpoint, or return "" if none."""
+    """Describe how a loaded model differs from the checkpoint, or return "" if it does not."""
     if expected is None:
         return "it has no finite loss to compare with"
     if not is_same(expected, found.loss):
@@ -77,7 +77,7 @@ def is_same(expected: float, found: float) -> bool:
 
 
 class EndedBadlyError(Exception):
-    """A failed or timed-out command; the message is the last line of stderr, or the exit code."""
+    """A command failed or timed out; the message has its last line of stderr or its exit code."""
 
 
 def run_apart(command: Sequence[str]) -> str:
@@ -108,7 +108,7 @@ def find_exporter() -> Path:
 
     Raises `ConfigError` if optimum is not installed.
     """
-    with suppress(ModuleNotFoundError):  # optimum is not installed
+    with suppress(ModuleNotFoundError):  # optimum is not installed in this environment
         if find_spec("optimum.exporters.onnx") is not None:
             return Path(sys.executable)
     command = shutil.which("optimum-cli")

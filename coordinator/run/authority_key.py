@@ -1,4 +1,4 @@
-"""The authority's key on disk, and key rotation, in which the old key signs a handover.
+"""The authority's key on disk, and its rotation: the old key signs a handover to the new key.
 
 The handover is written before the new key replaces the old key by a rename. A process killed in
 between leaves the old key and a handover for a nonexistent key, which is never read.
@@ -19,7 +19,7 @@ NAME_CHARS = 16
 
 
 def load_authority(path: Path) -> AuthorityKey:
-    """Load the authority's key, with the previous key's handover unless it is the first key."""
+    """Load the authority's key and, unless it is the first, the handover from the previous key."""
     key = AuthorityKey.load(path)
     try:
         return replace(key, handover=_statement_path(path.parent, key).read_text(encoding="ascii"))
@@ -30,14 +30,14 @@ def load_authority(path: Path) -> AuthorityKey:
 
 
 def handover_to(authority: AuthorityKey, run: str) -> Handover | None:
-    """Return the previous key's handover, or None for the first key. Raises `TokenError` if invalid."""
+    """Return the handover from the previous key, if any. Raises `TokenError` if it is invalid."""
     return verify_handover(authority.handover, run) if authority.handover else None
 
 
 def rotate(keys_dir: Path, run: str, tokens_until: float, now: float) -> Handover:
     """Replace the authority's key; the old key stays valid until its tokens expire (`tokens_until`).
 
-    Raises `ConfigError` if an even older key is valid: its peers could not verify the new key.
+    Raises `ConfigError` while a still older key is valid: its peers could not verify the new key.
     """
     old = load_authority(keys_dir / KEY_FILE)
     before = handover_to(old, run)

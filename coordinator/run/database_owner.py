@@ -21,7 +21,7 @@ from coordinator.store.engine import Database, in_one_sentence, is_empty, migrat
 from coordinator.store.service_models import DatabaseOwner
 
 if TYPE_CHECKING:
-    from coordinator.run.directory import RunDirectory  # imports `create_database`
+    from coordinator.run.directory import RunDirectory  # circular: `directory` imports `create_database`
 
 _ROW = 1
 
@@ -46,7 +46,7 @@ def create_database(directory: RunDirectory) -> None:
 
 
 def require_unused(engine: Engine) -> None:
-    """Raise `ConfigError` if the database has rows: their members would not match a new run's keys."""
+    """Raise `ConfigError` if the database has rows, which must belong to another run."""
     with in_one_sentence(), engine.connect() as connection:
         used = not is_empty(connection)
     if used:
@@ -130,7 +130,7 @@ def _owner(session: Session) -> Keys | None:
 def _claim(session: Session, keys: Keys, path: Path) -> None:
     owner = _owner(session)
     if owner is None:
-        session.add(DatabaseOwner(id=_ROW, **keys._asdict()))  # not `merge`: it could overwrite another run's row
+        session.add(DatabaseOwner(id=_ROW, **keys._asdict()))  # `merge` could overwrite another run's new row
         return
     if not _is_same_run(owner, keys):
         raise ConfigError(

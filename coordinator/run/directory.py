@@ -20,7 +20,7 @@ from peer.config.run import RunConfig
 
 
 def _nothing_more(_directory: RunDirectory) -> None:
-    """Do nothing; the default of `prepare` in `create`."""
+    """Do nothing; this is the default for the argument `prepare` of `create`."""
 
 
 class RunDirectory:
@@ -98,7 +98,7 @@ class RunDirectory:
 
     @property
     def sinks_dir(self) -> Path:
-        """The folder for progress and files of the sinks; created by the sinks' process."""
+        """The folder for the sinks' progress and files; created by their process."""
         return self.path / "sinks"
 
     @property

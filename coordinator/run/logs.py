@@ -22,7 +22,7 @@ from peer.runtime.repeats import RepeatFilter
 
 logger = logging.getLogger(__name__)
 TEXT_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-LEVELS = {  # by number, because libraries rename levels
+LEVELS = {  # keyed by number, because some libraries rename levels
     logging.DEBUG: "debug",
     logging.INFO: "info",
     logging.WARNING: "warning",
@@ -57,7 +57,7 @@ class LogStyle:
 
 @contextmanager
 def about_session(session_id: str) -> Iterator[None]:
-    """Add the session to log lines of the block, including threads started by `asyncio.to_thread`."""
+    """Add the session to log lines of the block and of threads started by `asyncio.to_thread`."""
     token = _session.set(session_id)
     try:
         yield
@@ -83,7 +83,7 @@ def shorten_database_failure(record: logging.LogRecord) -> bool:
     failure = record.exc_info[1] if record.exc_info else None
     if failure is None:
         return True
-    from coordinator.store.engine import trouble  # imports SQLAlchemy, so only on failure
+    from coordinator.store.engine import trouble  # imported only on failure, because it imports SQLAlchemy
 
     if (found := trouble(failure)) is not None:
         record.msg, record.args = f"{record.getMessage()}: {found}", ()
@@ -92,7 +92,7 @@ def shorten_database_failure(record: logging.LogRecord) -> bool:
 
 
 class TextLines(logging.Formatter):
-    """A formatter of records as lines of text."""
+    """A formatter that writes each record as text."""
 
     def __init__(self, style: LogStyle) -> None:
         super().__init__(TEXT_FORMAT)
@@ -104,7 +104,7 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """A formatter of records as JSON objects, one per line, with run, session and step if known."""
+    """A formatter that writes each record as a JSON object, with run, session and step if known."""
 
     def __init__(self, process: str, style: LogStyle, step: Callable[[], int | None] = lambda: None) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ class JsonLines(logging.Formatter):
 
 
 def log_to_stderr(process: str, style: LogStyle = LogStyle()) -> None:
-    """Log to standard error without repetitions; from Alembic and httpx2, log only warnings.
+    """Log to standard error without repetitions; omit INFO records of Alembic and httpx2.
 
     At level INFO, Alembic logs each table, and httpx2 each URL, including secret webhook URLs.
     """

@@ -45,7 +45,7 @@ def check_ports(listeners: Iterable[Listener]) -> None:
 
 
 def bound_socket(listener: Listener) -> socket.socket:
-    """Return a socket bound to a listener's port (0: any free port); see `check_ports` for errors.
+    """Return a socket bound to a listener's port (0 for any); raises the errors of `check_ports`.
 
     A wildcard host is bound for IPv6 and IPv4 if the machine supports both.
     """
@@ -99,10 +99,10 @@ def _explain(listener: Listener, error: OSError) -> ConfigError | PortTakenError
 
 
 def keeper_place(settings: Settings) -> Placement:
-    """Return the addresses that the keeper listens on and the addresses that it announces.
+    """Return the addresses on which the keeper listens, those it announces, and its bandwidth.
 
-    TCP on the IP version of `bind_host` is always included; the p2p daemon fails if it is not
-    supported. Other combinations are included if this machine supports them.
+    TCP on the IP version of `bind_host` is always included; if this machine lacks that version, the
+    p2p daemon fails. Other combinations are included if this machine supports them.
     """
     port, host = settings.swarm_port, _address_of(settings.bind_host)
     asked = ways_from(str(host), port, ("tcp", "udp") if settings.quic else ("tcp",))
@@ -118,7 +118,7 @@ def keeper_place(settings: Settings) -> Placement:
 
 
 def announced(hosts: Sequence[str], port: int, transports: Collection[Transport]) -> tuple[str, ...]:
-    """Return each host's multiaddresses, one per transport; a host name covers both IP versions."""
+    """Return a multiaddress for each host and transport; a host name covers both IP versions."""
     endings = [f"tcp/{port}", *([f"udp/{port}/quic-v1"] if "udp" in transports else [])]
     return tuple(f"{_host_maddr(host)}/{ending}" for host in dict.fromkeys(hosts) for ending in endings)
 
@@ -126,7 +126,7 @@ def announced(hosts: Sequence[str], port: int, transports: Collection[Transport]
 def _address_of(host: str) -> IPAddress:
     try:
         return ipaddress.ip_address(host)
-    except ValueError:  # a host name
+    except ValueError:  # `host` is a name, not an IP address
         return ipaddress.ip_address(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
 
 

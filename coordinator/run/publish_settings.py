@@ -29,7 +29,7 @@ SECRET_OPTIONS = frozenset(
     }
 )
 Option = str | int | float | bool
-Options = dict[str, Option | dict[str, Option]]  # a value may be nested, such as s3fs' `client_kwargs`
+Options = dict[str, Option | dict[str, Option]]  # values may be nested, for example in s3fs' `client_kwargs`
 
 
 def _is_address(address: str) -> str:
@@ -51,7 +51,7 @@ def _are_no_secrets(options: Options) -> Options:
 
 
 class PlaceSettings(Section):
-    """A publishing destination; `options` are fsspec's for the file system, such as `endpoint_url`."""
+    """A publishing destination; `options` are for fsspec's file system, such as `endpoint_url`."""
 
     to: Annotated[str, Field(max_length=500), AfterValidator(_is_address)]
     """Address of the place: `hf://owner/name`, or any fsspec address, such as `s3://bucket/folder`."""
@@ -110,7 +110,7 @@ def read_secret(base: Path, place: PlaceSettings) -> Secret:
 def _parse_options(text: str, key: str) -> dict[str, str]:
     try:
         content = yaml.safe_load(text)
-    except yaml.YAMLError:  # the message would quote the file
+    except yaml.YAMLError:  # the error's message would quote the secret file
         content = None
     if not isinstance(content, dict) or not all(isinstance(value, str) for pair in content.items() for value in pair):
         raise ConfigError(f"{key} must hold lines such as `key: ...` and `secret: ...`.")

@@ -38,7 +38,7 @@ def check_secrets(directory: RunDirectory) -> None:
     Database files, which earlier versions created as readable, are first set to mode 0600.
     """
     for path in _database_files(directory):
-        with suppress(OSError):  # another user owns the file: reported below
+        with suppress(OSError):  # another user owns the file; `exposed` reports this
             path.chmod(0o600)
     for complaint in exposed(directory):
         raise ConfigError(complaint)

@@ -19,12 +19,12 @@ from coordinator.run.sink_settings import Sinks
 from coordinator.run.webhook_settings import Webhooks
 from peer.config.base import Section, WrittenAs, first_mistake
 
-MAX_SESSIONS = 6000  # default of `max_sessions`
-CALLS_PER_ADDRESS, CALLS_PER_ADDRESS_PER_MINUTE = 256, 600  # enough for a class that shares an address
+MAX_SESSIONS = 6000  # default of the setting `max_sessions`
+CALLS_PER_ADDRESS, CALLS_PER_ADDRESS_PER_MINUTE = 256, 600  # enough for a school class that shares an IP address
 Port = Annotated[int, Field(ge=1, le=65535)]
 Proxy = Annotated[str, AfterValidator(lambda address: str(ipaddress.ip_address(address)))]
 
-# GitHub pages of notebooks, which Colab and Kaggle can open.
+# URLs of notebooks on GitHub, which Colab and Kaggle can open.
 _NOTEBOOK = r"https://github\.com/[A-Za-z0-9_.-]{1,100}/[A-Za-z0-9_.-]{1,100}/blob/[A-Za-z0-9_./-]{1,300}\.ipynb"
 
 
@@ -169,5 +169,5 @@ class Settings(Section):
 class Policy:
     """The rule for automatic quarantine: a number of failed checks (strikes) within a time window."""
 
-    strikes: int = 3  # 0: no automatic quarantine
+    strikes: int = 3  # 0 turns automatic quarantine off
     window_s: float = 3600.0

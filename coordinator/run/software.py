@@ -25,7 +25,7 @@ from peer.runtime.software import CONSTRAINTS, DISTRIBUTION, install_commands
 from peer.runtime.version import COMMIT_FILE, own_commit
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKED = ("auth", "coordinator", "dashboards", "peer", "manyhands.py")  # `only-include` in pyproject.toml
+PACKED = ("auth", "coordinator", "dashboards", "peer", "manyhands.py")  # same as `only-include` in pyproject.toml
 CONSTRAINTS_NAME, NOTEBOOK_NAME, SKILL_NAME = "constraints.txt", "join.ipynb", "SKILL.md"
 UNPACKED = ("dashboards", "guide")  # building the guide must not change the wheel's digest
 METADATA = ("METADATA", "WHEEL", "entry_points.txt")
@@ -55,7 +55,7 @@ class Software:
         return f"{web_address}/software/{CONSTRAINTS_NAME}#sha256={hashlib.sha256(self.constraints).hexdigest()}"
 
 
-@cache  # the running code does not change
+@cache  # cached, because the running code does not change
 def own_software() -> Software:
     """Build the wheel of the running software. Raises `ConfigError` if it is not installed."""
     try:

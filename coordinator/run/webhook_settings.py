@@ -13,7 +13,7 @@ SecretFile = Annotated[str, Field(min_length=1, max_length=255)]  # path relativ
 
 
 class DiscordWebhook(Section):
-    """A Discord channel's webhook; the address is secret, because it allows posting."""
+    """A Discord channel's webhook; its URL is secret, because anyone who has it can post."""
 
     kind: Literal["discord"]
     """A channel's webhook."""
@@ -22,7 +22,7 @@ class DiscordWebhook(Section):
 
 
 class SlackWebhook(Section):
-    """An incoming Slack webhook; the address is secret."""
+    """An incoming Slack webhook; its URL is secret."""
 
     kind: Literal["slack"]
     """An incoming webhook."""

@@ -45,7 +45,7 @@ WEB_PORT = 8080
 NAMES = ("ada", "grace", "emmy", "alan", "kurt", "alonzo", "edsger", "barbara")
 POLL_S = 0.25
 START_TIMEOUT_S = 180.0  # a restarted keeper first searches for its old swarm for a minute
-PEERS_GRACE_S = 60.0  # a peer leaves within 10 s, or later on a busy machine
+PEERS_GRACE_S = 60.0  # a peer leaves within 10 s, or somewhat later on a busy machine
 COORDINATOR_GRACE_S = LONGEST_STOP_S + 5.0
 
 
@@ -54,8 +54,8 @@ class DemoPlan:
     """The configuration, directory and web port of the demo's run."""
 
     directory: Path
-    config: RunConfig  # configuration of a new run; unused for an existing run
-    web_port: int | None  # None: 8080 if free, else any free port
+    config: RunConfig  # used only if the run does not exist yet
+    web_port: int | None  # None for 8080 or, if taken, any free port
 
 
 class StoppedEarlyError(Exception):
@@ -100,7 +100,7 @@ def _make_apart(path: Path, config: RunConfig, settings: Settings, should_stop: 
     finally:
         ours.close()
         if process.is_alive():
-            end_group(process.pid)  # the child may not lead a group yet
+            end_group(process.pid)  # if the child does not lead a group yet, `kill` ends it
             process.kill()
         process.join()
         process.close()
@@ -120,9 +120,9 @@ def _make(path: Path, config: RunConfig, settings: Settings, parent_pid: int, an
 
 
 def choose_settings(web_port: int | None, *wished: int) -> Settings:
-    """Return settings that bind to this machine only; `web_port`, if given, must be free.
+    """Return settings that listen on loopback only; `web_port`, if given, must be free.
 
-    `wished` are the preferred ports for control plane and swarm, which are used if both are free.
+    `wished` contains preferred ports for control plane and swarm, used only if both are free.
     """
     control_port, swarm_port, any_port = [port for port in free_ports(HOST, 4) if port != web_port][:3]
     if web_port is not None:
@@ -242,7 +242,7 @@ class Demo:
         self._tell(f"Dashboard: {dashboard_url(directory.settings)}")
         self._tell("The keeper, the swarm's first node, is starting.")
         self._wait_for("the keeper", lambda: self._keeper_wrote_since(started_at))
-        self._first_step = self._run.ledger.last_step()  # after the keeper's start, which may rewind the run
+        self._first_step = self._run.ledger.last_step()  # read after the keeper's start, which may rewind the run
         if not self._should_stop():
             self._peers = [self._start_peer(name) for name in member_names(peers)]
             self._tell(f"{', '.join(peer.name for peer in self._peers)} join; their logs are in {self._logs}.")
@@ -250,7 +250,7 @@ class Demo:
             self._tell(f"A global step follows as soon as they have computed {target} samples together.")
 
     def follow(self, steps: int | None) -> None:
-        """Print each global step and each peer's exit, until `steps` steps are done or a signal."""
+        """Print global steps and peers' exits, until `steps` steps are done or a signal arrives."""
         while not self._should_stop() and (steps is None or len(self._follower.told) < steps):
             self._require_coordinator()
             self._bury_dead_peers()
@@ -278,7 +278,7 @@ class Demo:
             process.kill()
 
     def summary(self) -> dict[str, Any]:
-        """Return the results of this demo, without earlier demos of the same run (see `summarize`)."""
+        """Return this demo's results (see `summarize`), excluding earlier demos of the same run."""
         newest = checkpoints(self._run.database)[:1]
         return summarize(
             self._run.ledger.steps(after=self._first_step),  # including a step that ended during `stop`
@@ -294,7 +294,7 @@ class Demo:
         known = state_dir.exists()  # a known device needs no invite
         code = "" if known else self._run.membership.invite(name)[0]
         arguments = ["join", str(self._run.directory.join_link), "--state-dir", str(state_dir)]
-        arguments += ["--data-folder", "/", "--private-network"]  # safe: the user wrote the run file
+        arguments += ["--data-folder", "/", "--private-network"]  # safe, because the user wrote the run file
         arguments += ["--device", "cpu", "--threads", "1", "--listen", f"/ip4/{HOST}/tcp/0", "--no-panel"]
         # Command-line arguments are visible to all users of the machine; the invite code is secret.
         return self._start_command(

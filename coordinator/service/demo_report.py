@@ -10,19 +10,19 @@ from typing import Any
 from coordinator.checkpoints.validations import ValidationRow
 from coordinator.ledger.reading import Contribution, StepRow, data_wait_share
 
-SETTLE_S = 3.0  # time after which a step is printed even if reports are missing
+SETTLE_S = 3.0  # seconds after which a step is printed even if reports are missing
 
 
 @dataclass
 class StepFollower:
-    """A formatter of the ledger's steps, in order, each once all reports have arrived or are overdue."""
+    """A formatter that emits each new step, in order, when its reports are complete or overdue."""
 
     last: StepRow | None = None  # last printed step
     told: list[StepRow] = field(default_factory=list)
     _seen_at: dict[int, float] = field(default_factory=dict)
 
     def take(self, rows: Sequence[StepRow], peers: int, now: float) -> list[str]:
-        """Return a line for each step in `rows` (the steps after `last`) that is complete or overdue."""
+        """Format the `rows`, all after `last`, up to the first that must wait for reports."""
         lines = []
         for row in rows:
             seen_at = self._seen_at.setdefault(row.step, now)

@@ -231,7 +231,7 @@ def check_sentences(directory: RunDirectory) -> CheckResult:
     """Check that documents contain several sentences, as a sentence-order objective requires."""
     try:
         single = single_sentences(directory.config, order_sample(directory.config))
-    except (ConfigError, UnreachableError) as error:  # the coordinator does not need to read the sources
+    except (ConfigError, UnreachableError) as error:  # the coordinator itself need not have access to the sources
         return skipped(str(error))
     if single is None:
         return skipped("The run's objective and sources need no look at their sentences.")
@@ -265,7 +265,7 @@ def _highest(directory: RunDirectory, column: InstrumentedAttribute[Any]) -> flo
 def _clock_is_kept() -> bool | None:
     """Return whether the Linux kernel reports a clock synchronized by NTP; None on other systems."""
     try:
-        state = int(ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(512)))  # a zeroed buffer changes nothing
+        state = int(ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(512)))  # all zero: read the clock only
     except (AttributeError, OSError):
         return None
     return None if state < 0 else state != TIME_ERROR

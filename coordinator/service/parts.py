@@ -39,7 +39,7 @@ NICENESS = 10  # niceness of auxiliary parts, which get a tenth of a shared core
 
 @dataclass(frozen=True)
 class Part:
-    """A process to keep running; `main` gets the run's directory, the parent's pid and a callback.
+    """A process to keep running. `main` receives the run's directory, parent's pid and a callback.
 
     `main` calls the callback once the part is ready. Auxiliary parts stop after the others, and
     their failures do not end the run. An auxiliary part that exits to free its memory is restarted.
@@ -62,7 +62,7 @@ class Prepared:
 
 
 def _run_service(directory: Path, _parent_pid: int, ready: Callable[..., None]) -> None:
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # the gRPC core logs each failed handshake
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # otherwise, the gRPC core logs each failed handshake
     from coordinator.run.directory import RunDirectory
     from coordinator.service.service import serve
 
@@ -83,14 +83,14 @@ def _run_validator(directory: Path, _parent_pid: int, ready: Callable[..., None]
     stop = stop_at_sigterm()
     ready()
     if await_work(RunDirectory.open(directory), stop):
-        from coordinator.checkpoints.validator import run_validator  # imports torch
+        from coordinator.checkpoints.validator import run_validator  # imports torch, so only now
 
         run_validator(directory, stop)
 
 
 def _run_answerer(directory: Path, _parent_pid: int, ready: Callable[..., None]) -> None:
     os.nice(NICENESS)
-    from coordinator.playground.answerer import run_answerer  # torch is not imported until then
+    from coordinator.playground.answerer import run_answerer  # imports torch only for the first question
 
     ready()
     run_answerer(directory)
@@ -206,7 +206,7 @@ class PartProcess:
 
 
 def _pid(process: multiprocessing.process.BaseProcess) -> int:
-    assert process.pid is not None  # set once started
+    assert process.pid is not None  # always set after `start`
     return process.pid
 
 

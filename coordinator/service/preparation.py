@@ -38,7 +38,7 @@ def prepare(path: Path, *, service_only: bool = False, keeper_only: bool = False
         settings.sinks.require_installed()
     check_ports(listeners(directory, parts))
     with open_database(directory):
-        pass  # migrate before several parts open the database at once
+        pass  # migrated here, before several parts open the database at once
     return Prepared(
         run=directory.config.run.name,
         parts=parts,

@@ -33,7 +33,7 @@ from peer.config.trust import unpinned
 logger = logging.getLogger(__name__)
 
 FULL_EVERY_S = 60.0
-_NEVER = 2**31 - 1  # a threshold that garbage collection does not reach
+_NEVER = 2**31 - 1  # a threshold of the garbage collector that is never reached
 AppFactory = Callable[[RunDirectory, RunServices], FastAPI]
 
 
@@ -99,7 +99,7 @@ async def _until_either(stop: asyncio.Event, serving: asyncio.Task[None]) -> Non
 
 @asynccontextmanager
 async def rare_full_collections(every_s: float = FULL_EVERY_S) -> AsyncIterator[None]:
-    """During the block, run full garbage collections only every `every_s` seconds.
+    """Within the block, run a full garbage collection only every `every_s` seconds.
 
     Objects that exist beforehand are not examined; younger generations are collected as usual.
     """

@@ -34,11 +34,11 @@ logger = logging.getLogger(__name__)
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 POLL_S = 0.1
-STOP_GRACE_S = 45.0  # long enough for writing a large model's last checkpoint
+STOP_GRACE_S = 45.0  # long enough to write a large model's last checkpoint
 AUXILIARY_GRACE_S = 10.0
-LONGEST_STOP_S = STOP_GRACE_S + AUXILIARY_GRACE_S  # processes that stop the supervisor must wait longer
-STEADY_S = 60.0  # uptime after which the count of failures restarts
-MAX_FAILURES = 6  # consecutive failures after which a part that was never ready is given up
+LONGEST_STOP_S = STOP_GRACE_S + AUXILIARY_GRACE_S  # a process that stops the supervisor must wait longer than this
+STEADY_S = 60.0  # uptime in seconds after which failures are counted from zero again
+MAX_FAILURES = 6  # consecutive failures after which a part that was never ready is not restarted
 REBIRTH_S = 1.0  # delay before restarting an auxiliary part that ended to free memory
 LONGEST_PAUSE_S = 30.0  # maximum restart delay; short, because volunteers are waiting
 LONGEST_AUXILIARY_PAUSE_S = 300.0
@@ -115,7 +115,7 @@ class Supervisor:
     def run(self, should_stop: Callable[[], bool]) -> None:
         """Supervise until `should_stop()`; on return, all processes of all parts have ended.
 
-        Raises a part's own error if the first start fails, and `WorkerError` if it never becomes
+        Raises a part's own error if its first start fails, and `WorkerError` if one never becomes
         ready or must be killed at the end. Failures of auxiliary parts are never raised.
         """
         try:

@@ -1,4 +1,4 @@
-"""Data points of a run for its sinks, and the position of the last write to each sink.
+"""Data points of a run for its sinks, and each sink's position: the last points written to it.
 
 Each global step and each evaluation is one point, written once, in a fixed order.
 """
@@ -17,7 +17,7 @@ from coordinator.store.engine import Database
 from coordinator.store.eras import current_era
 from coordinator.store.models import Era, Step
 
-MOST_AT_ONCE = 20  # maximum number of steps, and of evaluations, to write (or lose) at once
+MOST_AT_ONCE = 20  # maximum number of steps, and as many evaluations, to write (or lose) at once
 EVALUATED = ("loss", "perplexity", "accuracy", "sop_accuracy", "detection_accuracy", "detection_f1")
 
 
@@ -28,11 +28,11 @@ class Point:
     step: int
     at: float  # Unix time in seconds
     values: Mapping[str, float]  # finite values only
-    evaluated: bool = False  # True: an evaluation; False: a global step
+    evaluated: bool = False  # True for an evaluation, False for a global step
 
 
 class SinkPosition(BaseModel):
-    """A sink's write position in a run's points."""
+    """A sink's position: its number of rows, and the last step and evaluation written to it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -56,7 +56,7 @@ def in_current_era(database: Database, position: SinkPosition) -> SinkPosition:
 
 
 def next_points(database: Database, position: SinkPosition, settled_before: float) -> list[Point]:
-    """Return the next points after a position: steps completed before `settled_before`, then evaluations."""
+    """Return the points after a position: steps completed by `settled_before`, then evaluations."""
     settled = Step.completed_at <= settled_before
     following = select(Step).where(Step.step > position.step, settled).order_by(Step.step).limit(MOST_AT_ONCE)
     with database() as session:
@@ -66,7 +66,7 @@ def next_points(database: Database, position: SinkPosition, settled_before: floa
 
 
 def step_point(row: Step) -> Point:
-    """Return the point of a global step."""
+    """Convert a global step to a data point."""
     values = {
         "train/loss": row.loss_sum / row.loss_samples if row.loss_samples else None,
         "train/samples": row.samples,
@@ -78,7 +78,7 @@ def step_point(row: Step) -> Point:
 
 
 def evaluation_point(row: ValidationRow) -> Point:
-    """Return the point of a checkpoint's results on held-out text."""
+    """Convert a checkpoint's results on held-out text to a data point."""
     values = {f"validation/{name}": getattr(row, name) for name in EVALUATED}
     return Point(row.step, row.evaluated_at, _finite(values), evaluated=True)
 

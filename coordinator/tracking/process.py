@@ -1,9 +1,9 @@
 """The process that writes metrics to the sinks.
 
 The process reads the run from the database. Each sink has its own thread, so a hanging sink neither
-delays other sinks nor prevents the process from exiting. Failed writes are retried. A sink's new
-position is stored before the points are written. If the process is killed in between, these points
-are missing, but no point is written twice. After a failed flush, the points are written again.
+delays other sinks nor prevents the process from exiting. A sink's new position is stored before the
+points are written: if the process is killed in between, these points are lost, but no point is
+written twice. Failed writes are retried; after a failed flush, the whole batch is written again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from coordinator.tracking.sinks import SINKS, Sink
 from peer.runtime.processes import stop_at_sigterm
 
 logger = logging.getLogger(__name__)
-LAST_S = 8.0  # time limit for writing the remaining points after SIGTERM
+LAST_S = 8.0  # seconds for writing the remaining points after SIGTERM
 POLL_S = 2.0
 LONGEST_PAUSE_S = 300.0
 
@@ -60,7 +60,7 @@ class SinkWriter:
                 return
 
     def write_until(self, stop: threading.Event) -> None:
-        """Open the sink, write points until `stop` is set, and close the sink; raises the sink's errors."""
+        """Open the sink, write points until `stop` is set, and close it; raises its errors."""
         position, sink = self.position(), self.open()
         try:
             while True:
@@ -93,7 +93,7 @@ class SinkWriter:
                 reached = reached.after(point)
             sink.flush()
         except Exception:
-            self._settle(position if reached == end else reached)  # repeat all points after a failed flush
+            self._settle(position if reached == end else reached)  # after a failed flush, repeat all points
             raise
         return end
 

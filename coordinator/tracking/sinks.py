@@ -1,7 +1,7 @@
 """The sinks: TensorBoard event files, and runs of W&B (resumed by id) or Trackio (by name).
 
-A tracker's step is the row number; the global step is logged as a value of each row. A library is
-imported when a sink is opened: most runs have no sinks, and Trackio reads its settings at import.
+A tracker's own step is the row number; the global step is one of the row's values. A library is
+imported when its sink is opened: most runs have no sinks, and Trackio reads its settings at import.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ GLOBAL_STEP = "global_step"
 
 
 class Sink:
-    """An open run of a tracker, used by one thread and reopened after an error."""
+    """An open run in a tracking service, used by one thread and reopened after an error."""
 
     _run: Any
 
@@ -84,7 +84,7 @@ class WandbSink(Sink):
             )
         folder, name = directory.sinks_dir / "wandb", directory.config.run.name
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for variable in ("WANDB_CACHE_DIR", "WANDB_DATA_DIR"):  # by default in the home folder
+        for variable in ("WANDB_CACHE_DIR", "WANDB_DATA_DIR"):  # otherwise, wandb would use the home folder
             os.environ.setdefault(variable, str(folder))
         import wandb
 
@@ -119,7 +119,7 @@ class TrackioSink(Sink):
     """A Trackio run with the name of this run."""
 
     def __init__(self, settings: TrackioSettings, directory: RunDirectory) -> None:
-        os.environ["TRACKIO_DIR"] = str(directory.sinks_dir / "trackio")  # read by Trackio at import
+        os.environ["TRACKIO_DIR"] = str(directory.sinks_dir / "trackio")  # Trackio reads these variables at import
         if settings.token_file is not None:
             token = read_secret(directory.path / settings.token_file, "sinks.trackio.token_file")
             os.environ["TRACKIO_WRITE_TOKEN" if settings.server_url else "HF_TOKEN"] = token

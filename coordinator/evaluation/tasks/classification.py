@@ -34,10 +34,10 @@ class Classifying(Subject):
     def answers(self, model: PreTrainedModel, examples: Sequence[Classified]) -> list[str]:
         """Return the most likely label of each text."""
         outputs = self.outputs(model, [self._encoded(example) for example in examples], "logits")
-        return [self.labels[int(logits.argmax())] for (logits,) in outputs]  # each (labels,)
+        return [self.labels[int(logits.argmax())] for (logits,) in outputs]  # each of shape (labels,)
 
     def trivial_answers(self, examples: Sequence[Classified]) -> list[str]:
-        """Return the most frequent training label for each example."""
+        """Return, for every example, the most frequent label of the training set."""
         return [_commonest(example.label for example in self.train)] * len(examples)
 
     def report(self, examples: Sequence[Classified], answers: Sequence[str]) -> ScoreReport:
@@ -70,7 +70,7 @@ class Tagging(Subject):
         return self.pretrained.model("AutoModelForTokenClassification", seed, self.labels)
 
     def answers(self, model: PreTrainedModel, sentences: Sequence[Tagged]) -> list[list[str]]:
-        """Tag each word; words without tokens get `O`, or the commonest tag if `O` is unused."""
+        """Tag each word; a word without tokens gets `O` or, if `O` is unused, the commonest tag."""
         tags = self.trivial_answers(sentences)
         if NO_ENTITY in self.labels:
             tags = [[NO_ENTITY] * len(sentence.words) for sentence in sentences]
@@ -83,7 +83,7 @@ class Tagging(Subject):
         return tags
 
     def trivial_answers(self, sentences: Sequence[Tagged]) -> list[list[str]]:
-        """Return the most frequent training tag for each word."""
+        """Return, for every word, the most frequent tag of the training set."""
         commonest = _commonest(tag for sentence in self.train for tag in sentence.tags)
         return [[commonest] * len(sentence.words) for sentence in sentences]
 
@@ -96,7 +96,7 @@ class Tagging(Subject):
         return cut([sentence.words for sentence in sentences], self._tokens, self._frame.room(self.length))
 
     def _tokens(self, word: str) -> Sequence[int]:
-        """Tokenize a word with a leading space, because some tokenizers merge the space into the word."""
+        """Tokenize a word with a leading space, which some tokenizers merge into its token."""
         ids: list[int] = self.tokenizer(f" {word}", add_special_tokens=False)["input_ids"]
         return ids
 

@@ -49,7 +49,7 @@ class DataFolders:
 
     base: Path
     cache: Path
-    confined: bool = False  # reject paths outside `base`, because another machine sent the task
+    confined: bool = False  # reject paths outside `base`; set if another machine sent the task
 
 
 def check_readable(tasks: Sequence[Task], place: DataFolders) -> None:
@@ -121,7 +121,7 @@ def _retrieval_set(task: Task, judgements: Examples, limit: int | None, place: D
 
 
 def _parsed(kind: str, text: str, origin: str, columns: Columns) -> list[Any]:
-    """Parse a file: JSON Lines and tables by column, other formats by the parser for `kind`."""
+    """Parse a file: JSON Lines and tables by column name, other formats by the task's `kind`."""
     if kind == "fill-mask":
         return read_texts(text, origin)
     if kind == "bias":
@@ -169,7 +169,7 @@ def _read(path: Path) -> bytes:
 
 
 def _fetched(examples: Examples, cache: Path) -> bytes:
-    """Read a web file from the cache, where file names are digests, or download the file."""
+    """Read a web file from the cache, where it is named by its digest, or download it."""
     assert examples.sha256 is not None  # validated by `Examples`
     kept = cache / examples.sha256
     if kept.is_file():

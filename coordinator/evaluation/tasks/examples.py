@@ -38,15 +38,15 @@ logger = logging.getLogger(__name__)
 
 DOCUMENT_START = "-DOCSTART-"
 CONLLU_COLUMNS, FORM, UPOS = 10, 1, 3
-_FIRST_NUMBER = re.compile(r"1(-\d+)?|0\.1")  # first number of a CoNLL-U sentence
+_FIRST_NUMBER = re.compile(r"1(-\d+)?|0\.1")  # number of the first line in a CoNLL-U sentence
 _NO_WORD = re.compile(r"\d+[-.]\d+")
-MANY_WORDS = 1000  # hardly any real sentence is longer
+MANY_WORDS = 1000  # number of words above which a sentence is suspect
 MASK, GROUP = "[MASK]", "{group}"
 MAX_CELL_CHARS = 10_000_000
 WORDS, TAGS = "tokens", "ner_tags"
 ANSWER = ("text", "answer_start")  # keys of an answer in SQuAD's JSON
 Row = Mapping[str, Any]
-PlacedRow = tuple[str, Row]  # position for error messages, and the row
+PlacedRow = tuple[str, Row]  # (position for error messages, row)
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Classified:
 
 @dataclass(frozen=True)
 class QuestionExample:
-    """A question, its context and its correct answers, which are () if the context has none."""
+    """A question, its context and its correct answers; () if the context contains no answer."""
 
     id: str
     question: str
@@ -103,7 +103,7 @@ class Probe(BaseModel):
     groups: Annotated[
         tuple[Annotated[str, Field(min_length=1, max_length=100)], ...], Field(min_length=2, max_length=8, strict=False)
     ]
-    top: int = Field(5, ge=1, le=20)  # number of most likely tokens to show
+    top: int = Field(5, ge=1, le=20)  # number of predicted tokens to show, most likely first
 
     def filled(self) -> list[str]:
         """Return one sentence per group, with the group inserted and the mask kept."""
@@ -287,7 +287,7 @@ def texts(rows: Iterable[PlacedRow], columns: Columns) -> list[str]:
 
 
 def read_texts(text: str, origin: str) -> list[str]:
-    """Return a file's non-empty lines; in a JSON Lines file, the non-empty lines of each object's `text`."""
+    """Return a file's non-empty lines; for JSON Lines, those of each object's `text`."""
     text = text.removeprefix("\ufeff")
     if text.lstrip().startswith("{"):
         text = "\n".join(_text(row, "text", where) for where, row in _json_rows(text, origin))
@@ -330,7 +330,7 @@ def read_documents(text: str, origin: str) -> dict[str, str]:
 def read_judgements(
     text: str, origin: str, queries: Mapping[str, str], corpus: Mapping[str, str], limit: int | None
 ) -> RetrievalSet:
-    """Build a retrieval set of at most `limit` queries from BEIR's judgements (query, document, grade).
+    """Build a retrieval set of at most `limit` queries from judgements (query, document, grade).
 
     Raises `ConfigError` if an id is unknown or a score is not an integer.
     """
@@ -406,7 +406,7 @@ def _table_rows(text: str, origin: str) -> Iterator[PlacedRow]:
 def _has_plain_quotes(text: str, tabs: int) -> bool:
     """Return whether quotation marks in a TSV file are ordinary characters, as in PAWS-X.
 
-    In such a file, each line has all its cells, but a parser of quotes fails or merges rows.
+    In such a file, every line has all its cells, but parsing the quotes fails or merges rows.
     """
     lines = [line for line in text.replace("\r\n", "\n").split("\n") if line.strip()]
     if any(line.count("\t") != tabs for line in lines):
@@ -418,7 +418,7 @@ def _has_plain_quotes(text: str, tabs: int) -> bool:
 
 
 def _text(row: Row, column: Column, where: str, role: str = "") -> str:
-    """Return the text in a column; `role` names the option to mention in the error message."""
+    """Return the text in a column; error messages mention the command's option for `role`."""
     value = row.get(str(column))
     if not isinstance(value, str | int) or value == "":
         known = ", ".join(str(name) for name in list(row)[:10])
@@ -428,7 +428,7 @@ def _text(row: Row, column: Column, where: str, role: str = "") -> str:
 
 
 def _spelled(feature: Any, value: Any) -> Any:
-    """Replace class numbers with class names in a value, or list of values, of a Hub dataset."""
+    """Replace class numbers with class names in a Hub dataset's value or list of values."""
     names = getattr(getattr(feature, "feature", feature), "names", None)
     if isinstance(value, list):
         return [names[number] for number in value] if names else value

@@ -27,7 +27,7 @@ from coordinator.evaluation.tasks.pretrained import Pretrained, frame_of, mask_i
 from coordinator.evaluation.tasks.results import Filling, ProbeResult
 from peer.config.evaluation import Task
 
-MOST_LIKELY = 700.0  # nats; exp() of a larger value overflows
+MOST_LIKELY = 700.0  # maximum loss in nats to pass to exp(), which overflows above 709
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def fill_scores(pretrained: Pretrained, task: Task, texts: Sequence[str]) -> Mas
 
 
 def probe_scores(pretrained: Pretrained, task: Task, probes: Sequence[Probe]) -> MaskScores:
-    """Compute the mean distance over all probes, and the most likely tokens of each probe."""
+    """Compute the mean distance over all probes, and each probe's most likely tokens."""
     tokenizer = pretrained.tokenizer()
     mask, frame = mask_id(tokenizer), frame_of(tokenizer)
     room = frame.room(pretrained.length(task.recipe))

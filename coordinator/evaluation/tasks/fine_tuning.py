@@ -4,9 +4,9 @@ Training uses accelerate, and AdamW with linear warm-up and decay. Training stop
 development score has not improved for `patience` epochs; the weights of the best epoch are
 restored. Each kind of task implements `Subject`, which provides data, model and scores.
 
-transformers' Trainer is not used because its different batch order would make new results
-incomparable with older ones. Trainer would also need a subclass, a callback and a folder to stop at
-the first infinite loss and to restore the best epoch.
+transformers' Trainer is not used. Its batch order differs, so new results could not be compared
+with older ones. To stop at the first infinite loss and to restore the best epoch, it would also
+need a subclass, a callback and a folder.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ logger = logging.getLogger(__name__)
 
 MAX_GRAD_NORM = 1.0
 Encoded = Mapping[str, Any]
-DEV_SHARE = 10  # divisor: without a development set, one in ten training examples is held out
+DEV_SHARE = 10  # without a development set, one in this many training examples is held out
 Finished = Callable[[float, Any], None]  # called with the development score and the tuned model
 
 
 class Subject(ABC):
-    """Base class of tasks, which provide examples and a model, and score the model's answers."""
+    """Base class of tasks; a task provides examples and a model, and scores the model's answers."""
 
     def __init__(
         self, pretrained: Pretrained, task: Task, train: Sequence[Any], dev: Sequence[Any], test: Sequence[Any]
@@ -62,14 +62,14 @@ class Subject(ABC):
 
     @abstractmethod
     def trivial_answers(self, examples: Sequence[Any]) -> Sequence[Any]:
-        """Return the most frequent answer for each example."""
+        """Return a trivial answer for each example, such as the most frequent label."""
 
     @abstractmethod
     def report(self, examples: Sequence[Any], answers: Sequence[Any]) -> ScoreReport:
         """Score the answers to these examples."""
 
     def outputs(self, model: PreTrainedModel, examples: Sequence[Encoded], *names: str) -> Iterator[tuple[Tensor, ...]]:
-        """Yield the named model outputs for each example, padded by batch, with dropout off."""
+        """Yield these outputs of the model for each example; dropout is off, batches are padded."""
         model.train(False)
         for start in range(0, len(examples), self.task.recipe.batch_size):
             batch = padded(examples[start : start + self.task.recipe.batch_size], self.pad)
@@ -78,7 +78,7 @@ class Subject(ABC):
             yield from zip(*(output[name].cpu() for name in names), strict=True)
 
     def dev_score(self, answers: Sequence[Any]) -> float:
-        """Return the main metric of the answers to the development set."""
+        """Return the main metric's score for the answers to the development set."""
         return self.report(self.dev, answers).scores[self.task.main_metric]
 
 
@@ -115,7 +115,7 @@ def _run_trial(subject: Subject, encoded: list[Encoded], seed: int, trivial: flo
 
 
 def failure(best: float | None, trivial: float) -> str:
-    """Return the reason for a failure, or "" if the best score exceeds the trivial score."""
+    """Return why a fine-tuning failed, or "" if its best score exceeds the trivial score."""
     if best is None:
         return "its loss became infinite or no number"
     if best <= trivial:

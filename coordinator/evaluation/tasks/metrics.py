@@ -84,7 +84,7 @@ def tag_scores(truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]
 def label_scores(truth: Sequence[str], predicted: Sequence[str]) -> Scores:
     """Compute accuracy, macro F1 and Matthews correlation of the predicted labels.
 
-    The correlation (Gorodkin 2004) is 1 for perfect predictions and 0 for constant ones.
+    The correlation (Gorodkin 2004) is 1 if all predictions are correct, and 0 if all are equal.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # scikit-learn returns 0 and warns if there is only one label
@@ -100,7 +100,7 @@ def _accuracy_and_f1(truth: Sequence[str], predicted: Sequence[str]) -> Scores:
 
 
 def answer_scores(right: Sequence[str], given: str) -> Scores:
-    """Compute exact match and F1 (0 to 1) of an answer, each the maximum over the correct answers.
+    """Compute exact match and F1 (0 to 1) of an answer; each is its maximum over the correct ones.
 
     If there is no correct answer, only an empty answer scores 1 (SQuAD 2.0: Rajpurkar et al. 2018,
     arXiv 1806.03822).

@@ -17,8 +17,8 @@ class Plan:
     task: Task
     data: DataFolders
     random_start: bool = False  # evaluate random weights in the checkpoint's architecture
-    save_to: str = ""  # folder for the best fine-tuned model; "": save no model
-    threads: int = 0  # CPU threads of the worker; 0: PyTorch's default
+    save_to: str = ""  # folder in which to save the best fine-tuned model; "" to save none
+    threads: int = 0  # number of the worker's CPU threads; 0 for PyTorch's default
 
     @property
     def title(self) -> str:

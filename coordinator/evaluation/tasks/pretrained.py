@@ -31,10 +31,10 @@ from peer.config.evaluation import Recipe
 from peer.data.batching.samples import IGNORED
 
 _MODEL: Any = transformers.AutoModel
-FRESH_SEED = 2**32 - 17  # random weights are seeded with FRESH_SEED - seed, to differ from seeds of runs
+FRESH_SEED = 2**32 - 17  # random weights use the seed FRESH_SEED - seed, which differs from seeds of runs
 PADDING = {"labels": IGNORED, "attention_mask": 0, "token_type_ids": 0}
 MOST_REASON_CHARS = 200
-ABILITIES = {  # head class of transformers -> ability of a model with this head
+ABILITIES = {  # transformers' class for a head -> ability of a model with this head
     "AutoModelForMaskedLM": "fill masks",
     "AutoModelForTokenClassification": "tag words",
     "AutoModelForSequenceClassification": "label texts",
@@ -130,11 +130,11 @@ def be_quiet() -> None:
 
 @contextmanager
 def _loading(source: str, what: str) -> Iterator[None]:
-    """Convert exceptions of transformers to `ConfigError`; `what` names the part being loaded."""
+    """Convert transformers' exceptions in the block to `ConfigError`; `what` is being loaded."""
     try:
         yield
     except Exception as error:  # transformers raises many types of exception
-        if "Unrecognized configuration class" in str(error) and what in ABILITIES:  # text of a transformers error
+        if "Unrecognized configuration class" in str(error) and what in ABILITIES:  # part of transformers' message
             family = AutoConfig.from_pretrained(source).model_type
             raise ConfigError(
                 f"{source} is a model of the family {family}, which cannot {ABILITIES[what]} (transformers has no "
@@ -154,7 +154,7 @@ def tuning(model: PreTrainedModel) -> Iterator[None]:
         yield
     except ValueError as error:
         config = model.config
-        if config.model_type != "reformer" or "sequence length" not in str(error):  # text of both errors
+        if config.model_type != "reformer" or "sequence length" not in str(error):  # part of both error messages
             raise
         if config.axial_pos_embds:
             raise ConfigError(
@@ -202,14 +202,14 @@ def frame_of(tokenizer: PreTrainedTokenizerBase) -> Frame:
     """Return the special tokens that a tokenizer adds to a text."""
     found = tokenizer("a", return_special_tokens_mask=True)
     ids, special = list(found["input_ids"]), list(found["special_tokens_mask"])
-    if 0 not in special:  # the tokenizer drops the text "a"
+    if 0 not in special:  # the tokenizer has dropped the text "a"
         return Frame(tuple(ids[:1]), tuple(ids[1:]))
     first, last = special.index(0), len(special) - special[::-1].index(0)
     return Frame(tuple(ids[:first]), tuple(ids[last:]))
 
 
 def padded(examples: Sequence[Mapping[str, Any]], pad: int) -> dict[str, Tensor]:
-    """Pad lists to (batch, longest), stack numbers to (batch,), and add `attention_mask`."""
+    """Pad lists to shape (batch, longest), stack numbers to (batch,), and add `attention_mask`."""
     columns = {name: [torch.tensor(each[name], dtype=torch.long) for each in examples] for name in examples[0]}
     columns["attention_mask"] = [torch.ones_like(ids) for ids in columns["input_ids"]]
     return {

@@ -21,8 +21,8 @@ from coordinator.evaluation.tasks.examples import QuestionExample
 from coordinator.evaluation.tasks.fine_tuning import Encoded, Subject
 from coordinator.evaluation.tasks.metrics import ScoreReport, Scores, answer_scores, mean_scores
 
-LONGEST_ANSWER = 30  # tokens
-OVERLAP_SHARE = 8  # divisor: windows overlap by an eighth of their length
+LONGEST_ANSWER = 30  # maximum length of an answer in tokens
+OVERLAP_SHARE = 8  # windows overlap by one in this many of their tokens
 NO_ANSWER = ""
 
 
@@ -38,7 +38,7 @@ class ContextWindow:
 
 @dataclass(frozen=True)
 class AnswerCandidate:
-    """The best span for a question over all windows, and the scores of the span and "no answer"."""
+    """A question's best span over all windows, with the scores of this span and of "no answer"."""
 
     text: str = NO_ANSWER
     score: float = -math.inf  # score of the span
@@ -87,7 +87,7 @@ class Answering(Subject):
         return ScoreReport(mean_scores(_scores(questions, answers)))
 
     def candidates(self, model: PreTrainedModel, questions: Sequence[QuestionExample]) -> list[AnswerCandidate]:
-        """Return the best span for each question, with the scores of the span and "no answer"."""
+        """Return each question's best span, with the scores of this span and of "no answer"."""
         windows = self._windows(questions)
         outputs = self.outputs(model, [window.encoded for window in windows], "start_logits", "end_logits")
         found = [AnswerCandidate()] * len(questions)
@@ -140,9 +140,9 @@ def _scores(questions: Sequence[QuestionExample], answers: Sequence[str]) -> lis
 
 
 def best_threshold(doubts: Sequence[float], answered: Sequence[float], empty: Sequence[float]) -> float:
-    """Return the threshold that maximizes the sum of scores, or -inf if never answering is best.
+    """Return the threshold with the highest total score; -inf if it is best never to answer.
 
-    `answered` and `empty` are the questions' scores for answering with the span and with "".
+    For each question, `answered` is the score of answering with the span, `empty` that of "".
     """
     gains: dict[float, float] = {}
     for doubt, with_span, without in zip(doubts, answered, empty, strict=True):
@@ -156,7 +156,7 @@ def best_threshold(doubts: Sequence[float], answered: Sequence[float], empty: Se
 
 
 def token_span(offsets: Sequence[tuple[int, int] | None], begin: int, end: int) -> tuple[int, int] | None:
-    """Return the first and last token of characters `begin` to `end`, or None if any is missing."""
+    """Return the first and last token of characters `begin` to `end`; None if any is missing."""
     inside = [place for place, span in enumerate(offsets) if span is not None and span[0] < end and span[1] > begin]
     spans = [offsets[place] for place in inside]
     if not spans or spans[0] is None or spans[-1] is None or spans[0][0] > begin or spans[-1][1] < end:
@@ -173,7 +173,7 @@ def best_span(
     """
     count = len(offsets)
     allowed = torch.tensor([span is not None for span in offsets])
-    valid = (allowed[:, None] & allowed[None, :]).triu().tril(LONGEST_ANSWER - 1)  # (first, last)
+    valid = (allowed[:, None] & allowed[None, :]).triu().tril(LONGEST_ANSWER - 1)  # indexed by (first, last) token
     sums = (starts[:count, None] + ends[None, :count]).masked_fill(~valid, -math.inf)
     place = int(sums.argmax())
     first, last = offsets[place // count], offsets[place % count]

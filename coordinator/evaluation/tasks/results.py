@@ -39,7 +39,7 @@ def _is_empty(value: object) -> bool:
 class SeedResult(_Frozen):
     """The result of fine-tuning with one seed, or of an evaluation without fine-tuning."""
 
-    seed: Annotated[int, Field(ge=0, lt=2**32)] | None = None  # None: no fine-tuning
+    seed: Annotated[int, Field(ge=0, lt=2**32)] | None = None  # None if the model was not fine-tuned
     scores: Annotated[dict[Short, Score], Field(max_length=32)]  # test scores by metric
     # Empty fields are omitted, so that reports signed by earlier versions remain valid.
     dev_score: Annotated[Score | None, Field(exclude_if=_is_empty)] = None  # in the main metric
@@ -142,7 +142,7 @@ CLASS_HEADINGS = ("class", "precision", "recall", "f1", "entities")
 
 
 def class_rows(result: TaskResult) -> list[tuple[str, ...]]:
-    """Return a table row for each entity class, with the mean and spread of scores over converged seeds."""
+    """Return a table row for each entity class: the mean and spread of its scores over seeds."""
     names = sorted({name for seed in result.converged for name in seed.classes})
     rows = []
     for name in names:

@@ -1,9 +1,9 @@
 """Retrieval by sentence embeddings: contrastive tuning on pairs of texts, and ranking metrics.
 
 An embedding is the mean of the last hidden layer over the tokens of a text. With `train`, each seed
-tunes the checkpoint for all epochs with sentence-transformers' MultipleNegativesRankingLoss, with
-the other second texts of a batch as negatives (Reimers and Gurevych 2019, arXiv 1908.10084;
-Henderson et al. 2017, arXiv 1705.00652). Without `train`, the checkpoint is not tuned.
+tunes the checkpoint for all epochs with sentence-transformers' MultipleNegativesRankingLoss: for
+each first text, the other pairs' second texts in the batch are negatives (Reimers and Gurevych
+2019, arXiv 1908.10084; Henderson et al. 2017, arXiv 1705.00652). Without `train`, nothing is tuned.
 
 No other module imports sentence-transformers, an optional package (extra `embeddings`).
 """
@@ -51,7 +51,7 @@ def run_retrieval(
     test: RetrievalSet,
     finished: Finished,
 ) -> list[SeedResult]:
-    """Score the checkpoint, tuned once per seed if `train` is given; pass models to `finished`."""
+    """Score the checkpoint; if `train` is given, first tune it, once for each seed."""
     length = pretrained.length(task.recipe)
     if train is None:
         return [_judged(embedder(pretrained, length, 0), task, None, dev, test, finished)]
@@ -69,7 +69,7 @@ def embedder(pretrained: Pretrained, length: int, seed: int) -> SentenceTransfor
 
     Texts are truncated to `length` tokens.
     """
-    tqdm.set_lock(threading.RLock())  # tqdm's default semaphore would make Python warn if the process is killed
+    tqdm.set_lock(threading.RLock())  # with tqdm's default semaphore, Python would warn if the process is killed
     weights: Any = pretrained.model("AutoModel", seed)
     body: Any = Transformer(
         pretrained.source, max_seq_length=length, model_kwargs={"use_safetensors": True, "dtype": torch.float32}

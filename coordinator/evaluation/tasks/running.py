@@ -17,7 +17,7 @@ from peer.runtime.software import how_to_add
 
 POLL_S = 0.2
 NICENESS = 10
-EXTRAS = {  # module -> extra of manyhands that installs it
+EXTRAS = {  # module -> extra of the package manyhands that installs the module
     "accelerate": "evaluate",
     "seqeval": "evaluate",
     "sklearn": "evaluate",
@@ -26,7 +26,7 @@ EXTRAS = {  # module -> extra of manyhands that installs it
 
 
 def run_apart(plan: Plan | EmbedderPlan, should_stop: Callable[[], bool] = lambda: False) -> Any:
-    """Run a plan in a new process; return the task's result or the embedding size, or None if stopped.
+    """Run a plan in a new process; return its result (see `worker`), or None if stopped.
 
     Re-raises the process's `ManyhandsError`; raises `WorkerError` if no result is returned.
     """

@@ -57,10 +57,10 @@ def run_plan(plan: Plan, clock: Callable[[], float] = time.monotonic) -> TaskRes
 
 
 class _Best:
-    """A callback that saves the tuned model with the best development score (not test score)."""
+    """A callback that saves the tuned model that scores best on the development set."""
 
     def __init__(self, pretrained: Pretrained, folder: str) -> None:
-        self._pretrained, self._folder = pretrained, folder  # "": save nothing
+        self._pretrained, self._folder = pretrained, folder  # folder "" means that nothing is saved
         self._best = float("-inf")
 
     def __call__(self, score: float, model: Any) -> None:

@@ -43,7 +43,7 @@ def load(name: str) -> Any:
     """Load a model's transformers pipeline; only safetensors weights are accepted."""
     about = MODELS[name]
     source = str(HERE / about["model"]) if about["model"].startswith(".") else about["model"]
-    make: Any = pipeline  # the overloads accept only literal task names
+    make: Any = pipeline  # `pipeline`'s type annotations accept only literal task names
     return make(about["task"], model=source, model_kwargs={"use_safetensors": True})
 
 
@@ -64,7 +64,7 @@ def answer(task: str, pipe: Any, text: str) -> list[dict[str, Any]]:
 
 
 def tagged(model: Any, tokenizer: Any, text: str) -> list[dict[str, Any]]:
-    """Return the tagged words; as in training, a word gets the tag of its first token.
+    """Return the tagged words; a word gets the tag of its first token, as in training.
 
     A word tagged `I-` is joined to the previous word if the labels are equal.
     """
