@@ -73,7 +73,7 @@ class Doorkeeper(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has 
         try:
             self._door.welcome(context)
             yield
-        except RequestError as error:  # raised by the limits; handlers report their own errors
+        except RequestError as error:  # only the limits raise these; handlers report their own errors
             await _refuse(context, error)
         finally:
             self._places.leave(caller)

@@ -5,9 +5,9 @@ each. gRPC therefore listens on a UNIX socket that only this user can access, an
 on the public port. A connection takes a slot before any byte is read, and is forwarded to gRPC once
 its first TLS record is complete.
 
-Connections without a call so far, named `strangers`, have their own slots, so they cannot displace
-sessions. When these slots are full, a new connection replaces the oldest one of the address with
-the most strangers.
+Connections that have made no call yet (`strangers`) have their own slots, so they cannot displace
+sessions. When these slots are full, a new connection replaces the oldest stranger from the address
+with the most strangers.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from peer.runtime.temporary import make_short_folder
 
 logger = logging.getLogger(__name__)
 
-SPARE_CALLS = 2048  # calls besides sessions: joins, renewals, downloads and anonymous calls
+SPARE_CALLS = 2048  # number of calls allowed besides sessions: joins, renewals, downloads, anonymous calls
 DESCRIPTORS = 3  # file descriptors per connection: two in the proxy, one in gRPC
 BACKLOG = 512
 PIECE_BYTES = 64 * 1024
-RECORD_HEAD_BYTES, RECORD_BYTES, HANDSHAKE_RECORD = 5, 16 * 1024, 0x16  # TLS record layer
+RECORD_HEAD_BYTES, RECORD_BYTES, HANDSHAKE_RECORD = 5, 16 * 1024, 0x16  # sizes and handshake type of a TLS record
 CONNECT_AGAIN_S = 0.05
 FLUSH_S = 10.0
 TOUCH_EVERY_S = 3600.0
@@ -48,11 +48,11 @@ class DoorLimits:
     """Limits of the control plane, in total and per address."""
 
     sessions: int = MAX_SESSIONS
-    calls: int = MAX_SESSIONS + SPARE_CALLS  # concurrent calls; a session is one call
-    calls_per_caller: int = CALLS_PER_ADDRESS  # also the limit on connections
+    calls: int = MAX_SESSIONS + SPARE_CALLS  # number of concurrent calls; a session is one call
+    calls_per_caller: int = CALLS_PER_ADDRESS  # also limits each caller's connections
     calls_per_minute: int = CALLS_PER_ADDRESS_PER_MINUTE  # limit per address
     connections: int = MAX_SESSIONS + SPARE_CALLS
-    strangers: int = SPARE_CALLS  # connections without a call so far
+    strangers: int = SPARE_CALLS  # number of connections that have made no call yet
     handshake_s: float = 10.0  # timeout for the TLS handshake
     first_message_s: float = 15.0
     reading_s: float = 60.0  # timeout for the peer to read one message of a response
@@ -60,7 +60,7 @@ class DoorLimits:
 
     @classmethod
     def of(cls, settings: Settings) -> DoorLimits:
-        """Return the limits from the operator's settings."""
+        """Create the limits from the operator's settings."""
         most = settings.max_sessions + SPARE_CALLS
         return cls(
             sessions=settings.max_sessions,
@@ -86,7 +86,7 @@ class Door:
         self._places = CallerPlaces(limits.connections, limits.calls_per_caller)
         self._strangers = _Strangers()
         telemetry.connections_open.set_function(lambda: len(self._places))
-        self._visitors: dict[str, _Visitor] = {}  # name of the socket to gRPC -> connection
+        self._visitors: dict[str, _Visitor] = {}  # name of each socket to gRPC -> its connection
         self._names = map(str, itertools.count(1))
         self._listening: asyncio.Server | None = None
         self._touching: asyncio.TimerHandle | None = None
@@ -162,7 +162,7 @@ class Door:
                 while not _connects(connection, self.upstream):  # noqa: ASYNC110 - the visitor's timeout ends it
                     await asyncio.sleep(CONNECT_AGAIN_S)
             finally:
-                named.unlink(missing_ok=True)  # gRPC has already read the name
+                named.unlink(missing_ok=True)  # gRPC has read the connection's name and does not need the file
             self._visitors[visitor.name] = visitor
             _, end = await asyncio.get_running_loop().create_unix_connection(_End, sock=connection)
         except BaseException:
@@ -179,7 +179,7 @@ class Door:
 
 
 class _Strangers:
-    """A set of connections without a call so far, grouped by caller, oldest first."""
+    """A set of connections that have made no call yet, grouped by caller, oldest first."""
 
     def __init__(self) -> None:
         self._of: dict[str, dict[_Visitor, None]] = {}
@@ -198,7 +198,7 @@ class _Strangers:
             self._of.pop(visitor.caller, None)  # frees the memory of a caller without strangers
 
     def oldest_of_the_most(self) -> _Visitor:
-        """Return the oldest connection of the caller with the most connections in this set."""
+        """Find the caller with the most connections in this set, and return the oldest of these."""
         most = max(self._of, key=lambda caller: len(self._of[caller]))
         return next(iter(self._of[most]))
 
@@ -212,7 +212,7 @@ class _Strangers:
 class _End(asyncio.BufferedProtocol):
     """One end of a relayed connection, which forwards data as fast as the other end accepts it."""
 
-    _piece = memoryview(bytearray(PIECE_BYTES))  # shared, because data is copied before the next read
+    _piece = memoryview(bytearray(PIECE_BYTES))  # one buffer for all, because data is copied before the next read
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport
@@ -312,7 +312,7 @@ class _Visitor(_End):
     async def _connect(self) -> None:
         try:
             end = await self._door.connect(self)
-        except OSError as error:  # fault boundary of a connection
+        except OSError as error:  # must affect only this connection
             logger.error("The control plane's door cannot reach gRPC (%s): restart the service", error)
             self.transport.abort()
             return
@@ -323,7 +323,7 @@ class _Visitor(_End):
 
 
 def _has_whole_record(arrived: bytearray) -> bool | None:
-    """Return whether the first TLS record is complete; None if it is too long or not a handshake."""
+    """Return whether the first TLS record is complete, or None if too long or not a handshake."""
     if arrived[0] != HANDSHAKE_RECORD:
         return None
     length = int.from_bytes(arrived[3:RECORD_HEAD_BYTES], "big")
@@ -336,6 +336,6 @@ def _connects(connection: socket.socket, path: Path) -> bool:
     """Try to connect. Return False if the listen queue is full. Raises `OSError` for other failures."""
     try:
         connection.connect(str(path))
-    except (BlockingIOError, ConnectionRefusedError):  # full queue on Linux and on macOS
+    except (BlockingIOError, ConnectionRefusedError):  # raised for a full queue on Linux and on macOS, respectively
         return False
     return True

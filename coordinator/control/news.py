@@ -1,4 +1,4 @@
-"""Updates for open sessions: changes in the database since the last message to each session.
+"""Updates for open sessions about changes in the database since each session's last message.
 
 The database is polled once a second, because other processes (the operator's command, another
 replica) write revocations. A new revocation list is sent to all sessions; revoked devices are
@@ -30,10 +30,10 @@ STANDING_EVERY_S = 2.0
 SPEED_CHANGE = 0.05  # relative change of the run's speed that triggers an update
 TOLD_AT_ONCE = 250  # maximum number of sessions that receive a non-urgent message per `refresh`
 PRESENCE_EVERY_S = 3.0
-MOST_PRESENCE_S = 10.0  # well below the time after which a silent session counts as offline
+MOST_PRESENCE_S = 10.0  # maximum interval, well below the time after which a silent session counts as offline
 PRESENCES_PER_SECOND = 500.0
 TIDYING_EVERY_S = 60.0
-PUSH_TOKEN_AT = 0.5  # fraction of a token's lifetime; well before the peer requests a new token
+PUSH_TOKEN_AT = 0.5  # fraction of a token's lifetime after which it is renewed, well before the peer asks
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class MemberStanding:
     """A member's rank among all members, with the speed of the run."""
 
     own_samples: int
-    rank: int  # from 1; members with equal samples share a rank
+    rank: int  # rank, starting at 1; members with equal samples share a rank
     members: int
-    samples_per_second: float = field(default=0.0, compare=False)  # speed of the run, or 0 if unknown
+    samples_per_second: float = field(default=0.0, compare=False)  # speed of the whole run, or 0 if unknown
     time_left_s: float = field(default=0.0, compare=False)
 
     def is_news_to(self, told: MemberStanding | None) -> bool:
@@ -92,13 +92,13 @@ class SessionNews:
         self._revocations_jwt = ""
         self._revoked: frozenset[str] = frozenset()  # peer IDs
         self._standings_due = self._tidying_due = 0.0
-        self._untold: deque[tuple[LiveSession, MemberStanding]] = deque()  # changed standings not yet sent
+        self._untold: deque[tuple[LiveSession, MemberStanding]] = deque()  # changed standings that are not sent yet
         self._announced = max((news.id for news in announcements(services.database)), default=0)
         self._addresses: tuple[str, ...] = ()  # multiaddresses of the keeper
         self._presence_every_s = PRESENCE_EVERY_S
 
     async def refresh(self) -> None:
-        """Send all changes in the database since the last call, and renew tokens before they expire."""
+        """Notify sessions of database changes since the last call; renew tokens before expiry."""
         jwt = await asyncio.to_thread(self._services.membership.revocations_jwt)
         if jwt != self._revocations_jwt:
             self._announce(jwt)
@@ -158,11 +158,11 @@ class SessionNews:
             self._told_to(session).presence_every_s = self._presence_every_s
 
     async def _send_revoked_away(self) -> None:
-        """End revoked devices' sessions; check all, because a session may be newer than the list."""
+        """End revoked devices' sessions. Check all sessions: some may be newer than the list."""
         for session in list(self._live.values()):
             if not session.ended and session.token.peer_id in self._revoked:
                 error = await asyncio.to_thread(self._services.membership.revocation_of, session.token.device_id)
-                if error is not None:  # None: the quarantine was just lifted
+                if error is not None:  # it is None if the quarantine was just lifted
                     in_quarantine = isinstance(error, QuarantinedError)
                     notice = control_pb2.RevokedNotice(reason=str(error), quarantined=in_quarantine)
                     session.end(error, last=control_pb2.CoordinatorMessage(revoked=notice))

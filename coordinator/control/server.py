@@ -40,7 +40,7 @@ STOP_GRACE_S = 3.0
 _OPTIONS = (
     ("grpc.max_receive_message_length", MAX_PEER_MESSAGE_BYTES),
     ("grpc.max_metadata_size", 16 * 1024),
-    ("grpc.max_concurrent_streams", 16),  # limit per connection; a peer needs two
+    ("grpc.max_concurrent_streams", 16),  # limit on streams per connection; a peer needs two
     # Limits on peers' pings. Peers that do not answer the server's pings are disconnected.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 15_000),
@@ -123,7 +123,7 @@ class ControlServer:
             ear.look()
             try:
                 await self._news.refresh()
-            except Exception:  # fault boundary of a poll: the next poll may succeed
+            except Exception:  # keep polling after any error, because the next poll may succeed
                 logger.exception("Cannot read the store for the open sessions; trying again")
             await ear.rest(REFRESH_EVERY_S)
 
@@ -131,7 +131,7 @@ class ControlServer:
 class CallCounter(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has no annotations
     """The outermost interceptor, which counts all calls of known methods, including rejected ones.
 
-    The inner interceptor, `Doorkeeper`, turns every handler into one with a stream of requests.
+    The inner interceptor, `Doorkeeper`, has already made every handler take a stream of requests.
     """
 
     def __init__(self, telemetry: Telemetry) -> None:
@@ -140,7 +140,7 @@ class CallCounter(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
     ) -> Any | None:
-        """Wrap a method's handler with a counter. Return None for unknown methods: labels are bounded."""
+        """Wrap a method's handler with a counter; return None for unknown ones, to bound labels."""
         handler = await continuation(handler_call_details)
         if handler is None:
             return None

@@ -261,7 +261,7 @@ class NonceStore:
             session.execute(delete(SpentNonce).where(SpentNonce.expires_at <= self._clock()))
             session.add(SpentNonce(nonce=nonce, expires_at=float(_expiry(nonce))))
 
-        self._database.transact(spend)  # of two concurrent calls, the retry of the second fails
+        self._database.transact(spend)  # of two concurrent calls with one nonce, the second is retried and then fails
 
     def _code(self, body: bytes) -> bytes:
         return hmac.new(self._key, body, hashlib.sha256).digest()[:_CODE_BYTES]
@@ -285,16 +285,16 @@ def nonce_key(tls_key: Path) -> bytes:
 
 @asynccontextmanager
 async def answering(context: Any, refusals: RefusalRecorder, kind: Kind) -> AsyncIterator[None]:
-    """Handle a request's errors: record `ManyhandsError`s as refusals; hide others from the caller."""
+    """Handle a request's errors: record `ManyhandsError`s as refusals, hide others from callers."""
     try:
         yield
-    except UnreachableError as error:  # internal, for example during shutdown; not recorded
+    except UnreachableError as error:  # an internal failure, for example during shutdown, is not recorded
         await context.abort(status_of(error), str(error), metadata_of(error))
     except ManyhandsError as error:
-        logger.info("Refused a %s request: %s", kind, error)  # no address, because logs must not contain any
+        logger.info("Refused a %s request: %s", kind, error)  # without an address: logs must not contain any
         await refusals.record(kind, error)
         await context.abort(status_of(error), str(error), metadata_of(error))
-    except Exception:  # fault boundary of a request: no details for the caller
+    except Exception:  # last resort: log the details, but do not send them to the caller
         logger.exception("A %s request failed", kind)
         await context.abort(grpc.StatusCode.INTERNAL, "The coordinator failed at this request; its log says why.")
 
@@ -326,7 +326,7 @@ def _offered_checkpoint(services: RunServices) -> control_pb2.CheckpointReply:
         return control_pb2.CheckpointReply()
     try:
         files = _state_files(services.checkpoint_dir(newest.step), newest.manifest_sha256)
-    except (StorageError, KeyError):  # the checkpoint was just removed, or its optimizer writes other files
+    except (StorageError, KeyError):  # the checkpoint was just removed, or its optimizer has no such files
         return control_pb2.CheckpointReply()
     address = f"{services.web_address}/api/v1/checkpoints/{newest.step}"
     return control_pb2.CheckpointReply(address=address, step=newest.step, swarm_step=status.step, files=files)

@@ -46,7 +46,7 @@ WRITE_EVERY_S = 1.0
 HANDSHAKE_TIMEOUT_S = 15.0
 NEWS_S, NEWS = 86_400.0, 3  # maximum age and number of announcements sent to a new session
 WRITE_TIMEOUT_S = 30.0  # timeout for disconnecting a peer that does not read
-MESSAGES_PER_SECOND, MESSAGES_AT_ONCE = 100.0, 300.0  # limits for a peer, including its backlog of reports
+MESSAGES_PER_SECOND, MESSAGES_AT_ONCE = 100.0, 300.0  # limits on a peer's messages, including its backlog of reports
 INTERNAL_FAILURE = "The coordinator failed to handle a message; its log says why."
 
 
@@ -159,7 +159,7 @@ class SessionServer:
 
     async def _shake_hands(self, context: Any) -> tuple[AccessToken, control_pb2.Hello]:
         """Challenge the peer; return the peer's verified token and hello message."""
-        nonce = secrets.token_bytes(NONCE_BYTES)  # valid only in this stream, so not stored
+        nonce = secrets.token_bytes(NONCE_BYTES)  # need not be stored, because it is valid only in this stream
         challenge = control_pb2.SessionChallenge(nonce=nonce)
         await context.write(control_pb2.CoordinatorMessage(challenge=challenge))
         message = await context.read()
@@ -233,7 +233,7 @@ class _Conversation:
                 await self._handle(message)
         except ManyhandsError as refusal:
             error = refusal
-        except Exception:  # fault boundary of a session: no details for the peer
+        except Exception:  # last resort: log the details, but do not send them to the peer
             logger.exception("The session of %s failed", self._session.token.member)
             error = UnreachableError(INTERNAL_FAILURE)
         self._session.end(error)
@@ -254,7 +254,7 @@ class _Conversation:
                 )
 
     async def _take_report(self, message: control_pb2.StepReport) -> None:
-        """Accept or reject a report, or request a retransmission if its step is ahead of the keeper."""
+        """Accept or reject a report, or ask for it again if its step is ahead of the keeper's."""
         token, services = self._session.token, self._services
         try:
             report = report_from_wire(message)
@@ -269,7 +269,7 @@ class _Conversation:
         await self._session.outgoing.put(control_pb2.CoordinatorMessage(ack=ack))
 
     async def _take_lost(self, message: control_pb2.Lost) -> None:
-        """Record lost samples that are not in any step report, or reject the message permanently."""
+        """Record lost samples that belong to no step report, or reject the message permanently."""
         token, services = self._session.token, self._services
         try:
             lost = lost_from_wire(message)
@@ -334,7 +334,7 @@ def addresses_message(addresses: Sequence[str]) -> control_pb2.CoordinatorMessag
 
 
 class PresenceBook:
-    """A buffer of presence claims to write, one per session; used from one event loop."""
+    """A buffer for the latest unwritten presence of each session; used from one event loop."""
 
     def __init__(self, database: Database, write_every_s: float = WRITE_EVERY_S) -> None:
         self._database, self._write_every_s = database, write_every_s
@@ -361,7 +361,7 @@ class PresenceBook:
                 claims, self._unwritten = self._unwritten, {}
                 try:
                     await asyncio.to_thread(touch_sessions, self._database, claims)
-                except SQLAlchemyError:  # fault boundary: the devices will report again
+                except SQLAlchemyError:  # keep going, because the devices will report again
                     logger.exception("Cannot write who is here; trying again")
         finally:
             self._writing = None

@@ -20,7 +20,7 @@ from peer.config.run import public_part
 from peer.protocol import LOWEST_DIALLED_PORT, MAX_PROBE_BYTES, PROBE_CHUNK_BYTES, WORD_BYTES, control_pb2
 
 DESCRIPTIONS_PER_MINUTE = 30
-PROBES_PER_MINUTE = 20  # limit per address, which households and schools share
+PROBES_PER_MINUTE = 20  # limit per address, which a household or school may share
 DIALS_PER_MINUTE = 20
 PROBES_AT_ONCE = 4
 DIALS_AT_ONCE = 16
@@ -55,7 +55,7 @@ class Visitors:
     async def probe(
         self, caller: Address, chunks: AsyncIterator[control_pb2.ProbeUp], send: Callable[[Any], Awaitable[None]]
     ) -> None:
-        """Receive data, send its size and the requested amount of data, within `PROBE_TIMEOUT_S`."""
+        """Receive data, then send its size and the requested data, within `PROBE_TIMEOUT_S`."""
         self._probes.admit(caller)
         if self._probing >= PROBES_AT_ONCE:
             raise RequestError("The coordinator is measuring other lines: try again in a minute.")
@@ -68,7 +68,7 @@ class Visitors:
             self._probing -= 1
 
     def dial_back(self, caller: Address, port: int, udp_port: int = 0) -> bytes:
-        """Start connecting to the caller's own address. Return the random bytes to be sent to it.
+        """Start connecting to the caller's own address. Return the random bytes to be sent there.
 
         A port of 0 is skipped. The caller chooses the port but not the content, and only a listener
         on that port sees the result, so callers cannot probe their neighbours.
@@ -92,16 +92,16 @@ class Visitors:
 
 
 async def _exchange(chunks: AsyncIterator[control_pb2.ProbeUp], send: Callable[[Any], Awaitable[None]]) -> None:
-    await send(control_pb2.ProbeDown())  # signals admission; rejected callers send no data
+    await send(control_pb2.ProbeDown())  # tells the caller that it may send its data; rejected callers send none
     received, wanted = await _take_in(chunks)
     await send(control_pb2.ProbeDown(received_bytes=received))
-    noise = secrets.token_bytes(PROBE_CHUNK_BYTES)  # incompressible data for the download
+    noise = secrets.token_bytes(PROBE_CHUNK_BYTES)  # download data that cannot be compressed
     for start in range(0, wanted, PROBE_CHUNK_BYTES):
         await send(control_pb2.ProbeDown(data=noise[: wanted - start]))
 
 
 async def _take_in(chunks: AsyncIterator[control_pb2.ProbeUp]) -> tuple[int, int]:
-    """Return the numbers of received and requested bytes. Raises `RequestError` above the limit."""
+    """Count received and requested bytes; return both. Raises `RequestError` above the limit."""
     received = wanted = 0
     async for chunk in chunks:
         received += len(chunk.data)
@@ -117,7 +117,7 @@ def _require_port(name: str, port: int, may_lack: bool) -> None:
 
 
 async def _say(address: Address, port: int, udp_port: int, word: bytes) -> None:
-    """Send random bytes by TCP and UDP; ignore errors, because the caller sees the result."""
+    """Send random bytes by TCP and UDP; ignore errors, because the caller sees if they arrive."""
     ways = [*([_connect(address, port, word)] if port else []), *([_send(address, udp_port, word)] if udp_port else [])]
     await asyncio.gather(*ways)
 
@@ -131,7 +131,7 @@ async def _connect(address: Address, port: int, word: bytes) -> None:
 
 
 async def _send(address: Address, port: int, word: bytes) -> None:
-    """Send several datagrams, in case of loss, from a port unknown to the caller's router."""
+    """Send several datagrams, in case of loss, from a port the caller's router has not seen."""
     loop = asyncio.get_running_loop()
     with suppress(OSError):
         transport, _ = await loop.create_datagram_endpoint(asyncio.DatagramProtocol, remote_addr=(str(address), port))

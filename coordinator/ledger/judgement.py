@@ -16,10 +16,10 @@ from peer.reporting.messages import CLAIM_BOUNDS, MAX_LONG, MAX_REASON_CHARS, Lo
 from peer.verification.receipts import Confirmation, credited
 
 STEPS_AHEAD = 2
-STEPS_PER_SECOND = 2.0  # faster than any swarm; limits the steps since the keeper's last status
-KEPT_OTHERS = 4  # besides the keeper's; three remain without the claimant's own, so one may be false
-SPREAD = 0.25  # tolerance as a fraction of the median loss; small microbatches differ by a few percent
-LEAST_SPREAD = 0.05  # additional absolute tolerance, for losses near zero
+STEPS_PER_SECOND = 2.0  # faster than any swarm; bounds the plausible steps since the keeper's last status
+KEPT_OTHERS = 4  # members' receipts to keep; three remain without the claimant's own, so one may be false
+SPREAD = 0.25  # tolerated deviation as a fraction of the median loss; small microbatches differ by a few percent
+LEAST_SPREAD = 0.05  # additional absolute deviation, for losses near zero
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class ReportOutcome(Enum):
 
 @dataclass(frozen=True)
 class Judgement:
-    """The outcome for a report with its reason, and the lost samples and time to record."""
+    """The outcome for a report and the reason, with the lost samples and the time to record."""
 
     outcome: ReportOutcome
     reason: str = ""
@@ -109,9 +109,9 @@ class Judgement:
 
 
 def judge(delivery: Delivery, facts: Facts) -> Judgement:
-    """Decide whether a report is plausible, and which samples and time to record.
+    """Decide whether a report is plausible, and which lost samples and time to record.
 
-    Steps slightly ahead of the keeper are plausible: the swarm keeps training if the keeper hangs.
+    Steps slightly ahead of the keeper are plausible: the swarm trains even while the keeper hangs.
     """
     report = delivery.report
     if facts.known:
@@ -126,7 +126,7 @@ def judge(delivery: Delivery, facts: Facts) -> Judgement:
         reason = f"step {report.step} is ahead of the keeper, which knows those up to {facts.horizon_step}"
         return Judgement(ReportOutcome.AHEAD, reason)
     undone = facts.last_counting_step is not None and report.step > facts.last_counting_step
-    at = min(max(delivery.completed_at, facts.joined_at), facts.now)  # limits the effect of wrong clocks
+    at = min(max(delivery.completed_at, facts.joined_at), facts.now)  # limits the effect of a device's wrong clock
     return Judgement(ReportOutcome.UNDONE if undone else ReportOutcome.COUNTED, "", report.lost, at)
 
 
@@ -162,13 +162,13 @@ def step_horizon(known_step: int, known_for_s: float) -> int:
 
 
 def judge_lost(lost: Lost, target_batch_size: int) -> str:
-    """Return why separately reported lost samples are implausible, or "" if they are plausible."""
+    """Return a reason why separately reported lost samples are implausible, or "" if plausible."""
     claimed, most = sum(lost.by_cause.values()), int(CLAIM_BOUNDS["lost_samples"].at(target_batch_size))
     return f"{claimed} lost samples are more than {most}" if claimed > most else ""
 
 
 class SampleClaim(NamedTuple):
-    """The fields of a report needed for counting; a tuple, for speed with thousands of reports."""
+    """The fields of a report that counting needs; a tuple, for speed with thousands of reports."""
 
     report_id: int
     device_id: str
@@ -269,7 +269,7 @@ def loss_sums(reported: Sequence[tuple[float, int]], before: float | None) -> tu
 
     Receipts cannot confirm losses. However, all devices use the same parameters and similar samples
     in a step, so their losses are close. Each loss is therefore clamped to the weighted median plus
-    or minus (25 % + 0.05). `before` is the previous step's loss or None (`_median`).
+    or minus (25 % + 0.05). `before`, the previous step's loss or None, decides between two medians.
     """
     reported = [(loss, samples) for loss, samples in reported if samples > 0]
     if not reported:

@@ -124,7 +124,7 @@ class Ledger(LedgerReader):
         self._database.transact(take)
 
     def roll_back(self, step: int) -> int:
-        """Undo all steps after `step`, on a return to that checkpoint. Return the new era.
+        """Undo all steps after `step`, on a return to that step's checkpoint. Return the new era.
 
         Reports of undone steps, including late ones, are kept and marked as undone. Receipts of
         undone steps, undone checkpoints and their evaluation results are deleted.
@@ -165,7 +165,7 @@ class _Intake:
         self._joined_at: dict[str, float] = dict(session.execute(joined).all())
         self._numbers = self._found((Report.device_id, Report.seq), {each.number for each in deliveries})
         self._places = self._found((Report.device_id, Report.era, Report.step), {each.place for each in deliveries})
-        self._rows: list[dict[str, Any]] = []  # rows to insert
+        self._rows: list[dict[str, Any]] = []  # report rows to insert
         self._to_count: set[int] = set()
 
     def record(self) -> list[ReportVerdict]:
@@ -215,7 +215,7 @@ class _Intake:
         """Return the highest step that an era may have completed by now."""
         if self._status is not None:
             horizon = step_horizon(self._status.step, self._now - self._status.updated_at)
-        else:  # before the keeper's first status: the ledger's last step
+        else:  # until the keeper writes a status, use the ledger's last step
             counting = (row["step"] for row in self._rows if not row["superseded"])
             horizon = step_horizon(max([self._last_step(), *counting]), 0.0)
         if era < self._era:  # an earlier era may have more steps than the current one
@@ -302,7 +302,7 @@ def _amounts(report: Mapping[str, Any]) -> dict[str, float]:
 def undo_reports(session: Session, after_step: int) -> None:
     """Mark the reports of all steps after `after_step` as undone, and subtract them from the daily sums."""
     days, later = Report.completed_at / literal(DAY_S), Report.step > after_step
-    day = (func.floor(days) if is_postgresql(session) else days).cast(BigInteger)  # SQLite's cast truncates
+    day = (func.floor(days) if is_postgresql(session) else days).cast(BigInteger)  # SQLite truncates in the cast
     counted = {
         "reports": func.count(),
         "claimed": func.sum(Report.samples),
@@ -345,7 +345,7 @@ def count_losses(session: Session, device_id: str, step: int, by_cause: Mapping[
 
 
 def count_cut_off(session: Session, device: Device, now: float) -> None:
-    """Record the samples last reported by a revoked or quarantined device as lost."""
+    """Record as lost the unused samples that a revoked or quarantined device last reported."""
     newest = (
         select(DeviceSession)
         .where(DeviceSession.device_id == device.id, DeviceSession.ended_at.is_(None))

@@ -29,7 +29,7 @@ from coordinator.store.ledger_models import LossMark
 from coordinator.store.models import KEEPER_ROLE, DailyShare, Device, DeviceSession, Member, Receipt, Report, Step
 from coordinator.throttling.shared_work import LITTLE_S, REST, Costly
 
-SETTLED_S = 30.0  # time for a step's reports to arrive, except from offline peers
+SETTLED_S = 30.0  # time in seconds within which a step's reports arrive, except from offline peers
 Kind = Literal["gpu", "tpu", "apple", "cpu", "other"]
 KINDS: tuple[Kind, ...] = ("gpu", "tpu", "apple", "cpu", "other")
 _SEVERAL = re.compile(r"\b(\d{1,2}) × cuda\b")  # workers' hardware, such as `2 × cuda (Tesla T4, 15 GiB)`
@@ -120,7 +120,7 @@ class Giving:
     settled_step: int  # last step included in `settled`
     settled: Gifts
     gifts: Gifts
-    good_until: float = 0.0  # Unix time until which the sums are reused; later after a slow read
+    good_until: float = 0.0  # Unix time until which the sums are reused; a slow read extends it
 
     def by_member(self) -> dict[int, Gift]:
         """Return the sums of each member, by member id."""
@@ -134,7 +134,7 @@ class Giving:
 def read_giving(
     session: Session, before: Giving | None, newest_step: int, now: float, timer: Callable[[], float] = time.monotonic
 ) -> Giving:
-    """Return current sums, or slightly older sums if reads are slow; `before` is the last result.
+    """Return current sums, or slightly older ones if reads are slow; `before` is the last result.
 
     With thousands of devices, the recent steps alone have about a million reports.
     """
@@ -157,7 +157,7 @@ def _read_giving(session: Session, before: Giving | None, newest_step: int, now:
 
 
 def read_gifts(session: Session, after: int = 0, until: int | None = None) -> dict[Key, Gift]:
-    """Sum the reports of steps above `after`, up to `until` if given, except the keeper's."""
+    """Sum the reports, except the keeper's, of the steps after `after`, up to `until` if given."""
     within = Report.step > after if until is None else and_(Report.step > after, Report.step <= until)
     found: dict[Key, Gift] = {}
     for member, said, *sums in session.execute(_query().where(within)):
@@ -228,7 +228,7 @@ class LedgerReader:
 
     def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:
         self._database, self._clock = database, clock
-        self.recent_contributions = Costly(self.contributions)  # cached; slightly stale in a long run
+        self.recent_contributions = Costly(self.contributions)  # cached; slightly out of date in a long run
 
     def current_era(self) -> int:
         """Return the current era, which is the number of returns to a checkpoint so far."""
@@ -260,10 +260,10 @@ class LedgerReader:
             return max(session.scalar(select(func.max(column))) or 0 for column in (Step.step, Receipt.step))
 
     def steps(self, after: int = 0) -> list[StepRow]:
-        """Return all steps above `after`, in order."""
+        """Return all steps after step `after`, in order."""
         columns = (Step.step, Step.samples, Step.loss_sum, Step.loss_samples, Step.devices, Step.completed_at)
         query = select(*columns, Step.target_batch_size).where(Step.step > after).order_by(Step.step)
-        with self._database() as session:  # columns, because loading ORM objects takes a second in a long run
+        with self._database() as session:  # selects columns, because loading ORM objects takes a second in a long run
             return [
                 StepRow(
                     step=step,
@@ -306,7 +306,7 @@ class LedgerReader:
         return sorted(found, key=lambda row: (-row.samples, -row.averaged_bytes, row.member))
 
     def contributions_after(self, step: int) -> list[Contribution]:
-        """Return contributions to the steps above `step`."""
+        """Return each member's contribution to the steps after `step`."""
         with self._database() as session:
             gifts = read_gifts(session, step)
         return self.contributions(folded(gifts, lambda key: key[0]))

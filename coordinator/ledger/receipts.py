@@ -1,8 +1,8 @@
 """Verification of receipts, and selection of the receipts to keep for each step.
 
-For each step, the keeper's receipt and the receipts of four randomly drawn members are kept. Early
-arrival and more devices do not improve the chances. The table therefore grows with the number of steps, not with
-the size of the swarm. These functions run inside the ledger's transactions.
+For each step, the keeper's receipt and those of four randomly drawn members are kept, so the table
+grows with the number of steps, not with the size of the swarm. Early arrival and more devices do
+not improve a member's chances. These functions run inside the ledger's transactions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from coordinator.store.models import KEEPER_ROLE, Device, Receipt, Report
 from coordinator.store.refusals import add_refusal
 from coordinator.store.standing import require_active
 
-WAIT_S = 7 * 86_400.0  # period after a step's first report in which its receipts are accepted
+WAIT_S = 7 * 86_400.0  # receipts are accepted for this many seconds after a step's first report
 WITNESSES = frozenset({"trainer", "auxiliary", "keeper", "admin"})  # roles that average gradients; observers do not
 
 

@@ -19,9 +19,9 @@ from coordinator.store.engine import Database
 from coordinator.store.models import Step
 from peer.config.run import RunConfig
 
-WINDOW_S = 300.0  # length of the measuring window
-LEAST_STEPS = 5  # minimum number of steps, even if they exceed the window
-MOST_STEPS = 600  # maximum number of steps; no swarm exceeds two steps per second
+WINDOW_S = 300.0  # length of the measuring window in seconds
+LEAST_STEPS = 5  # minimum number of steps to measure, even if they take longer than the window
+MOST_STEPS = 600  # maximum number of steps to read; no swarm exceeds two steps per second
 
 
 class Done(NamedTuple):

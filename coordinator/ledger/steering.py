@@ -25,9 +25,9 @@ from peer.config.training import Averaging
 from peer.reduction.sizes import VALUE_BYTES
 
 Act = Literal["pause", "resume", "stop", "change", "announce"]
-LEAD_STEPS = 3  # minimum steps before a change takes effect, so that every peer receives it
-FAR = 10.0  # a change by a larger factor in either direction must be confirmed
-MANY_BYTES = 3.0  # a change that multiplies a round's bytes by more must be confirmed
+LEAD_STEPS = 3  # minimum number of steps before a change takes effect, so that every peer receives it in time
+FAR = 10.0  # a change by more than this factor, up or down, must be confirmed
+MANY_BYTES = 3.0  # a change that multiplies a round's bytes by more than this must be confirmed
 MAX_ANNOUNCEMENT_CHARS = 500
 MOST_STEP = 2**40
 AUTO = "auto"  # compression chosen by the keeper
@@ -50,10 +50,10 @@ class Orders:
 
     from_step: int
     learning_rate_scale: float = 1.0
-    target_batch_size: int | None = None  # None: value of the run file
-    checkpoint_every: int | None = None  # interval in steps; None: value from the run file
-    compression: str | None = None  # None: value of the run file
-    powersgd_rank: int | None = None  # None: value of the run file
+    target_batch_size: int | None = None  # None for the run file's value
+    checkpoint_every: int | None = None  # interval in steps; None for the run file's value
+    compression: str | None = None  # None for the run file's value
+    powersgd_rank: int | None = None  # None for the run file's value
 
     @property
     def change(self) -> Change:
@@ -72,11 +72,11 @@ class Helm:
     orders: tuple[Orders, ...] = ()  # sorted by step
     paused: bool = False
     last_step: int | None = None
-    is_automatic: bool | None = None  # True: the keeper chooses the compression; None: as in the run file
+    is_automatic: bool | None = None  # True if the keeper chooses the compression; None to use the run file's choice
     why: str = ""  # reason for the keeper's choice; "" after an operator's choice
 
     def chooses(self, config: RunConfig) -> bool:
-        """Return whether the keeper chooses the compression, by the last command or the run file."""
+        """Return whether the keeper chooses the compression, by a command or by the run file."""
         return config.averaging.compression == AUTO if self.is_automatic is None else self.is_automatic
 
     def at(self, step: int) -> Orders:
@@ -256,10 +256,10 @@ class Steersman:
     ) -> str:
         """Change settings from a step on; the default step leaves peers time to receive the change.
 
-        If all volunteers are on standby for faster connections, the default is the current step,
-        because no further step would occur. The keeper knows the current step exactly and may
-        specify any step. `compression="auto"` lets the keeper choose from now on. An operator's
-        compression or rank ends this; the keeper's own choices do not, and `why` is their reason.
+        If all volunteers are on standby because their connections are slow, the default is the
+        current step, because no further step would occur. The keeper knows the current step exactly
+        and may specify any step. `compression="auto"` lets the keeper choose until an operator sets
+        a compression or a rank; `why` is the reason for a choice by the keeper.
 
         Raises `UnconfirmedError` for a large change without confirmation.
         """
@@ -284,7 +284,7 @@ class Steersman:
             if self._actor != BY_KEEPER and not first <= begin <= MOST_STEP:
                 raise ConfigError(f"A change can begin at step {first}, not before: every peer must hear of it first.")
             helm = helm_of(session)
-            # An operator may have sent a command since the keeper's last check.
+            # An operator may have chosen a compression since the keeper's last check.
             if self._actor == BY_KEEPER and not helm.chooses(self._config):
                 raise ConfigError("An operator has ended the keeper's choice.")
             to_come = {order.from_step for order in helm.orders if order.from_step >= first}

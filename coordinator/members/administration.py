@@ -1,6 +1,6 @@
 """Administrative actions on members and the live run, as used by commands and web pages.
 
-Refused actions raise `ConfigError` and, except for `steer` and `erase`, are in the audit log too.
+Refused actions raise `ConfigError`; the audit log records them, except for `steer` and `erase`.
 Commands for the operator only (keys, administrators, evaluators, backups) write their own entries.
 """
 
@@ -66,7 +66,7 @@ class Administration:
             return quarantine_device(self.database, name, device_id, reason, self.actor, self.clock())
 
     def lift(self, name: str, device_id: str = "") -> list[str]:
-        """Lift quarantine from a device of a member ("": all devices); return the full ids."""
+        """Lift quarantine from one of a member's devices ("": from all); return the full ids."""
         with self.audit.act("lift-quarantine", name, device_act(device_id, "")):
             return release(self.database, name, device_id, self.actor, self.clock())
 
@@ -83,7 +83,7 @@ class Administration:
         return display_name or name
 
     def hide_name(self, name: str, hidden: bool) -> str:
-        """Replace a member's public name with a number, or restore it; return the public name."""
+        """Hide a member's public name behind a number, or show it again; return the public name."""
         with self.audit.act("hide-name" if hidden else "show-name", name):
             return hide_name(self.database, name, hidden, self.clock())
 

@@ -30,11 +30,11 @@ from coordinator.store.models import Administrator, AdminSession
 from coordinator.store.service_models import LoginTry
 
 MINUTE_S = 60.0
-SHORTEST_PASSWORD, LONGEST_PASSWORD = 12, 256  # number of characters
+SHORTEST_PASSWORD, LONGEST_PASSWORD = 12, 256  # password lengths in characters
 LIFETIME_S, IDLE_S = 12 * 3600.0, 30 * 60.0
 _HASHER = PasswordHasher()
 NOTED_EVERY_S = 30.0  # minimum interval between updates of a session's last use
-SESSIONS_KEPT = 16  # maximum per administrator; the oldest session is ended
+SESSIONS_KEPT = 16  # maximum number of sessions per administrator; a new login ends the oldest
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Administrators:
         self._nobodys_hash = _nobodys_hash(hasher)
 
     def set_password(self, name: str, password: str) -> None:
-        """Add an administrator, or change an existing one's password and end the sessions."""
+        """Add an administrator, or change an existing one's password and end their sessions."""
         name = member_name(name)
         if not SHORTEST_PASSWORD <= len(password) <= LONGEST_PASSWORD:
             raise ConfigError(f"A password must have {SHORTEST_PASSWORD} to {LONGEST_PASSWORD} characters.")
@@ -91,10 +91,10 @@ class Administrators:
             return list(session.scalars(select(Administrator.name).order_by(Administrator.name)))
 
     def log_in(self, name: str, password: str) -> str | None:
-        """Return a new session token, or None; wrong names and wrong passwords take equally long."""
+        """Return a new session token, or None; unknown names take as long as wrong passwords."""
         with self._database() as session:
             named = select(Administrator).where(Administrator.name == name)
-            known = session.scalar(named) if name.isprintable() else None  # PostgreSQL rejects NUL
+            known = session.scalar(named) if name.isprintable() else None  # PostgreSQL rejects NUL in text
         right = self._verify(known.password_hash if known is not None else self._nobodys_hash, password)
         if known is None or not right:
             return None
@@ -130,7 +130,7 @@ class Administrators:
             return False
 
     def _open(self, session: Session, administrator_id: int, password_hash: str, token: str) -> None:
-        known = session.get(Administrator, administrator_id, with_for_update=True)  # prevents concurrent changes
+        known = session.get(Administrator, administrator_id, with_for_update=True)  # locks the administrator's row
         if known is None or known.password_hash != password_hash:
             raise ConfigError("The password has just been changed: log in again.")
         now = self._clock()

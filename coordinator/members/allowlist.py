@@ -93,7 +93,7 @@ def entries(session: Session) -> list[AllowedRow]:
 
 
 def accounts_by_member(session: Session) -> dict[int, set[str]]:
-    """Return a map from member ids to accounts that have logged in and unused allowlist entries."""
+    """Return each member's used accounts and unused allowlist entries, by member id."""
     found: dict[int, set[str]] = {}
     for member_id, label in session.execute(select(Account.member_id, Account.label)):
         found.setdefault(member_id, set()).add(label)

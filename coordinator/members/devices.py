@@ -115,7 +115,7 @@ def find_device(session: Session, member: Member, beginning: str) -> Device:
 
 
 def require_good_standing(session: Session, member: Member) -> None:
-    """Raise `QuarantinedError` if a device of the member is quarantined: a new one could replace it."""
+    """Raise `QuarantinedError` if the member has a quarantined device, to prevent replacement."""
     quarantined = select(Device.id).where(Device.member_id == member.id, Device.quarantined_at.is_not(None)).limit(1)
     device_id = session.scalar(quarantined)
     if device_id is not None:
@@ -126,7 +126,7 @@ def require_good_standing(session: Session, member: Member) -> None:
 
 
 def tokens_until(database: Database) -> float:
-    """Return the latest expiration time of all issued tokens as a Unix time, or 0 without any."""
+    """Return the Unix time at which the last of all tokens expires, or 0 if there are no tokens."""
     with database() as session:
         return session.scalar(select(func.max(Device.token_until))) or 0.0
 
@@ -135,7 +135,7 @@ def require_room(session: Session, member: Member, device: Device | None, most: 
     """Raise `DeviceLimitError` if the device (None: a new one) would exceed the member's limit.
 
     Only devices with a valid token count. The caller must have locked the member's row, so that two
-    devices cannot take the last slot.
+    devices cannot both take the last slot.
     """
     if device is not None and _is_active(device, now):
         return
@@ -154,7 +154,7 @@ def _is_active(device: Device, now: float) -> bool:
 
 
 def keep_receipt_key(session: Session, device: Device, receipt_key: str) -> None:
-    """Store a device's permanent receipt key. Raises `RequestError` if it differs or is in use."""
+    """Store a device's permanent receipt key. Raises `RequestError` for a second or shared key."""
     if not receipt_key or device.receipt_key == receipt_key:
         return
     if device.receipt_key is not None:

@@ -90,7 +90,7 @@ def check_role(role: str) -> None:
 
 
 def take_role(session: Session, device: Device, asked: str) -> Role:
-    """Set and return the requested role ("": current role). Raises `RequestError` if not permitted."""
+    """Set and return the requested role ("": no change). Raises `RequestError` if not permitted."""
     if asked and device.role != asked:
         if ROLE_RANKS[asked] > _allowed_rank(session, device):
             instead = ", or run `manyhands assist`" if device.role == "auxiliary" else ""

@@ -20,9 +20,9 @@ from peer.runtime.software import FOLDER, INSTALLER, install_commands
 
 InviteState = Literal["open", "used", "expired", "revoked", "unknown"]
 MAX_CODE_CHARS = 64
-IMAGE = "python:3.12-slim"  # includes sha256sum, but not curl
+IMAGE = "python:3.12-slim"  # this image has sha256sum, but not curl
 FETCH = "import sys, urllib.request as web; web.urlretrieve(*sys.argv[1:])"
-QUIET_ZONE = 4  # light modules around a QR code, required by ISO/IEC 18004
+QUIET_ZONE = 4  # width of the light margin in modules (squares), as required by ISO/IEC 18004
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def _state(invite: Invite, now: float) -> InviteState:
 
 
 def joining_line(software: str, command: str) -> str:
-    """Return a shell line that installs the wheel (its URL ends in the digest) and runs `command`."""
+    """Return a shell line that installs the wheel from a URL with a digest, and runs `command`."""
     return " && ".join([*install_commands(software), f"{FOLDER}/bin/{command}"])
 
 
@@ -86,7 +86,7 @@ class Invitation:
     one_line: str  # shell command that installs the software, then joins
     with_uv: str  # `one_line` with a Python interpreter installed by uv
     container: str  # `one_line`, run in a container
-    page: str  # page with the code in the fragment (after #), which browsers do not send
+    page: str  # URL with the code in its fragment (after #), which browsers do not send
 
     @classmethod
     def of(cls, code: str, role: str, join_link: str, web_address: str, software: str) -> Invitation:
@@ -130,7 +130,7 @@ class QrCode:
 
     @classmethod
     def of(cls, text: str) -> QrCode:
-        """Draw the QR code of a text."""
+        """Draw a QR code that encodes the given text."""
         rows = [bytes(row) for row in segno.make(text, micro=False).matrix_iter(border=QUIET_ZONE)]
         runs = []
         for y, row in enumerate(rows):

@@ -1,4 +1,4 @@
-"""Pending OpenID Connect logins, from the prompt in the terminal to the identity or expiration.
+"""Pending OpenID Connect logins, from the prompt in the terminal until identification or expiry.
 
 The coordinator communicates with the provider; the volunteer's machine only displays a code and a
 URL, so it never handles provider tokens. A login uses the provider's device flow (RFC 8628) or the
@@ -36,7 +36,7 @@ from coordinator.throttling.rate_limits import Address, CallerPace, CallerPlaces
 
 LOGINS_PER_MINUTE = 10  # limit per address, which a household or a class may share
 WAITING, WAITING_PER_CALLER = 256, 16
-_LETTERS = "BCDFGHJKLMNPQRSTVWXZ"  # recommended by RFC 8628, section 6.1
+_LETTERS = "BCDFGHJKLMNPQRSTVWXZ"  # letters for user codes, recommended by RFC 8628, section 6.1
 CALLBACK = "/login/callback"
 
 
@@ -175,7 +175,7 @@ class Logins:
         return address
 
     async def take_back(self, returned: AuthorizationResponse, browser: str) -> AtPage:
-        """Complete the login of a returning browser, at most once; pass errors to the terminal too."""
+        """Complete a returning browser's login, at most once; report errors to the terminal too."""
         page = next((page for page in self._pages.values() if _is_from(page, returned, browser)), None)
         if page is None or page.trip is None or page.outcome.done():
             raise LoginExpiredError("This answer belongs to no login of this browser: start again in your terminal.")

@@ -122,7 +122,7 @@ class Membership:
         return self._database.transact(add)
 
     def join(self, public_key: bytes, invite_code: str = "", role: str = "", *, receipt_key: str = "") -> Grant:
-        """Admit the device that holds `public_key`, with an invite code or as a known device.
+        """Admit the device with key `public_key`, by an invite code or as a known device.
 
         A code already used by this device is accepted, because the reply may have been lost.
         `receipt_key` is the device's verified public key for receipts.
@@ -149,7 +149,7 @@ class Membership:
         return self._database.transact(admit)
 
     def join_by_login(self, public_key: bytes, identity: Identity, role: str = "", *, receipt_key: str = "") -> Grant:
-        """Admit the device that holds `public_key` for a user identified by a provider.
+        """Admit the device with key `public_key` for a user identified by a provider.
 
         Raises `NotAllowedError` or `RevokedError` if the user may not join. See `join`.
         """
@@ -270,7 +270,7 @@ class Membership:
         return self._revocations.jwt()
 
     def check(self, jwt: str) -> AccessToken:
-        """Return a token after verifying its signature and dates, and that its device is active."""
+        """Verify a token's signature and dates, and that its device is active; return the token."""
         authority, now = self._authority(), self._clock()
         authorities = Authorities.of(authority.public_bytes, handover_to(authority, self._run))
         token = authorities.read_token(jwt, self._run, now)

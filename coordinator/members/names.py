@@ -64,7 +64,7 @@ def choose_name(database: Database, public_key: bytes, display_name: str, anonym
 
 
 def hide_name(database: Database, name: str, hidden: bool, now: float) -> str:
-    """Replace a member's public name with a number, or restore it; return the public name."""
+    """Hide a member's public name behind a number, or show it again; return the public name."""
 
     def change(session: Session) -> str:
         member = find_member(session, name)
@@ -116,7 +116,7 @@ def _is_unnamed(naming: Naming | None) -> bool:
 
 
 def _naming(session: Session, member_id: int) -> Naming:
-    """Return the row with the member's naming choices; create the row if it is missing."""
+    """Return the row with the member's choice of name; create the row if it is missing."""
     naming = session.get(Naming, member_id, with_for_update=True)
     if naming is None:
         naming = Naming(member_id=member_id, anonymous=False)

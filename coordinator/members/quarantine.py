@@ -34,7 +34,7 @@ from peer.reporting.suspicions import MAX_DETAIL_CHARS, SuspicionKind, WaitingSu
 
 logger = logging.getLogger(__name__)
 
-INCIDENT_S = 45.0  # seconds; below the interval of repeated reports (peer.reporting.suspicions)
+INCIDENT_S = 45.0  # seconds; shorter than the interval at which peers repeat a report (peer.reporting.suspicions)
 MEMBERS_SHARE = 4  # members' reports can quarantine at most one in this many active devices
 KEPT_WORDS = 1_000  # stored reports per member; the newest are kept
 BY_KEEPER, BY_MEMBERS = "run:keeper", "run:members"  # actors of automatic quarantines
@@ -111,7 +111,7 @@ class QuarantineDecision:
 
 
 def decide(words: Iterable[Accusation], policy: Policy, members_may: bool, now: float) -> QuarantineDecision | None:
-    """Decide whether to quarantine; members' reports can suffice only if `members_may`."""
+    """Decide whether to quarantine; without `members_may`, the keeper's reports must suffice."""
     if not policy.strikes:
         return None
     recent = [word for word in words if word.at > now - policy.window_s]
@@ -124,7 +124,7 @@ def decide(words: Iterable[Accusation], policy: Policy, members_may: bool, now: 
 
 
 def strikes(words: Sequence[Accusation]) -> int:
-    """Return the number of strikes that remain without the most influential member's reports."""
+    """Count the strikes that remain without the reports of the member with the most influence."""
     members = {word.witness for word in words if word.witness is not None}
     without = [len(incidents(word for word in words if word.witness != left_out)) for left_out in members]
     return min(without, default=len(incidents(words)))
@@ -142,7 +142,7 @@ def incidents(words: Iterable[Accusation]) -> list[str]:
 
 
 def members_may(quarantined: int, active: int) -> bool:
-    """Return whether members may quarantine another device; two liars must not empty the run."""
+    """Return whether members may quarantine one more device; two liars must not empty the run."""
     return quarantined < max(1, active // MEMBERS_SHARE)
 
 
@@ -264,7 +264,7 @@ def _forget_oldest(session: Session, member: Member) -> None:
 
 
 def _judge(session: Session, policy: Policy, device: Device, now: float) -> QuarantineDecision | None:
-    """Decide whether to quarantine, from reports by unrevoked witnesses since the last quarantine."""
+    """Decide whether to quarantine, from unrevoked witnesses' reports since the last quarantine."""
     lifted = select(func.max(Revocation.at)).where(Revocation.device_id == device.id, Revocation.change == "lifted")
     since = max(now - policy.window_s, session.scalar(lifted) or 0.0)
     witness = aliased(Device)
@@ -304,7 +304,7 @@ def _standing(session: Session, now: float) -> tuple[int, int]:
 
 
 def _cut_off(session: Session, device: Device, verdict: QuarantineDecision, now: float) -> str:
-    """Quarantine a device and record this. Return the log line, or "" if already quarantined."""
+    """Quarantine a device and record why. Return the log line, or "" if already in quarantine."""
     actor, reason = BY_KEEPER if verdict.by_keeper else BY_MEMBERS, verdict.reason
     if not put_in_quarantine(session, device, reason, actor, now):
         return ""  # already in quarantine

@@ -88,9 +88,9 @@ def _newest(session: Session) -> int:
 
 
 def _listed(session: Session, serial: int) -> frozenset[str]:
-    """Return the libp2p peer IDs on the list with this serial."""
+    """Return the libp2p peer IDs on the list with this serial number."""
     changes = select(Revocation.peer_id, Revocation.change).where(Revocation.id <= serial).order_by(Revocation.id)
-    newest = {row.peer_id: row.change for row in session.execute(changes)}  # a revocation is always the last change
+    newest = {row.peer_id: row.change for row in session.execute(changes)}  # a device's revocation is its last change
     return frozenset(peer_id for peer_id, change in newest.items() if change != "lifted")
 
 

@@ -28,8 +28,8 @@ DeviceKind = Literal["swarm_split", "devices_starting"]  # alarms raised by `coo
 SPLIT: DeviceKind = "swarm_split"
 STARTING: DeviceKind = "devices_starting"
 MODEL_KINDS: tuple[ModelKind, ...] = get_args(ModelKind)
-UPDATE_RISE = 10.0  # update norm that raises an alarm, as a multiple of the median; warm-up stays far below
-UPDATES_KNOWN = 20  # minimum number of earlier steps for a median norm
+UPDATE_RISE = 10.0  # update norm that raises an alarm, as a multiple of the median; far above any warm-up
+UPDATES_KNOWN = 20  # minimum number of earlier steps needed for a median norm
 UPDATES_COMPARED = 100
 HELD_STEPS = 20  # number of steps for which an alarm about one update remains active
 LEAST_PATIENCE = 200  # steps before a model must beat a unigram model, unless the warm-up is longer
@@ -68,7 +68,7 @@ def alarms_of(vitals: Vitals, *, warmup_steps: int) -> list[Alarm]:
 
 
 def _not_finite(vitals: Vitals) -> Alarm | None:
-    """Return an alarm if the newest loss is not finite, with the first step concerned."""
+    """Return an alarm if the newest loss is not finite, naming the step where this began."""
     began = None
     for step, loss in reversed(vitals.losses):
         if loss is not None and math.isfinite(loss):
@@ -78,7 +78,7 @@ def _not_finite(vitals: Vitals) -> Alarm | None:
 
 
 def _diverges(vitals: Vitals) -> Alarm | None:
-    """Return an alarm if the loss has risen, with the first step of the rise."""
+    """Return an alarm if the loss has risen, naming the step where the rise began."""
     rise = rise_of([(step, loss) for step, loss in vitals.losses if loss is not None and math.isfinite(loss)])
     if rise is None:
         return None
@@ -133,7 +133,7 @@ def raised_alarms(database: Database) -> list[AlarmRow]:
 def write_alarms(session: Session, kinds_looked_at: Collection[str], found: Sequence[Alarm], now: float) -> list[Alarm]:
     """Replace the stored alarms of these kinds; return the new ones, which the audit log records.
 
-    Another large parameter update is a new alarm, but the stored row keeps the first step.
+    A further large parameter update is a new alarm, but the stored row keeps the first step.
     """
     rows = session.scalars(select(RaisedAlarm).where(RaisedAlarm.kind.in_(kinds_looked_at)))
     there = {row.kind: row for row in rows}

@@ -1,7 +1,7 @@
 """Pure functions that detect a rise in the loss, relative to its minimum and its noise.
 
-The loss is smoothed by running medians, which ignore a few outliers. A narrow median detects a jump
-after three steps, a wide median a slow rise in strong noise. Users are `alarms` and `verdict`.
+The loss is smoothed by running medians, which ignore a few outliers. A narrow median shows a jump
+after three steps; a wide one shows a slow rise in strong noise. Used by `alarms` and `verdict`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from statistics import median
 SMOOTHED = 5  # width of the narrowest median, in steps
 WIDTHS = (SMOOTHED, 21, 81)  # widths of the medians in steps, all odd
 LEAST_RISE = 1 / 20  # smallest significant rise, as a fraction of the minimum
-LEAST_ERRORS = 10.0  # smallest significant rise, in standard errors; high, because a minimum is low by chance
+LEAST_ERRORS = 10.0  # smallest significant rise, in standard errors; high, because the minimum is low partly by chance
 FIRST_RISE = 1 / 2  # smallest significant rise while the noise is unknown, as a fraction of the minimum
 NEAR_ERRORS = 3.0  # a loss within this many standard errors counts as near the minimum
 SCATTER_KNOWN = 20  # minimum number of differences for an estimate of the noise
@@ -33,14 +33,14 @@ class Rise:
 
 
 def rise_of(losses: Sequence[tuple[int, float]], least: float = LEAST_RISE) -> Rise | None:
-    """Return the rise of the loss above its minimum; None if noise or below `least` * minimum.
+    """Return the loss's rise above its minimum; None if it is noise or below `least` * minimum.
 
     If medians of several widths show a rise, the narrowest width locates the first step best.
     """
     values = [loss for _, loss in losses]
     narrow = medians_of(values, SMOOTHED)
     if not narrow or narrow[-1] <= min(narrow):
-        return None  # no rise: the newest loss is the minimum, but wide medians lag
+        return None  # the newest loss is the minimum: no rise, even if wide medians, which lag, show one
     scatter = scatter_of(narrow)
     for width in WIDTHS:
         middle_steps = [step for step, _ in losses[width // 2 :]]
@@ -75,7 +75,7 @@ def scatter_of(medians: Sequence[float]) -> float | None:
 
 
 def _rise(steps: Sequence[int], course: Sequence[float], error: float | None, least: float) -> Rise | None:
-    """Return any current rise; a rise begins above a limit and ends below half this limit."""
+    """Return the current rise, if any; a rise begins above a limit and ends below half of it."""
     if not course:
         return None
     best = min(course)

@@ -28,8 +28,8 @@ MAX_POINTS = 400
 TICKS = 5
 LONG = 200  # minimum number of steps for smoothing and for omitting the initial drop
 SMOOTHING = ((10_000, 500), (2_000, 100), (LONG, 20))  # (minimum number of steps in the curve, smoothing window)
-FIRST_DROP = 0.03  # fraction of steps that the initial drop from log(vocabulary size) takes
-OUTLIERS = 0.005  # fraction of the highest and the lowest losses to exclude from the range
+FIRST_DROP = 0.03  # fraction of the steps in which the loss drops from its initial log(vocabulary size)
+OUTLIERS = 0.005  # fraction of losses to exclude from the range, at each end
 
 STYLE = (
     "text{font:12px system-ui,sans-serif;fill:#6b7280}.grid{stroke:#9ca3af;stroke-opacity:.3}"
@@ -38,7 +38,7 @@ STYLE = (
     ".milestone,.milestone-name{fill:#17744a}"
 )
 
-STYLE_SHA256 = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()  # hash for the CSP
+STYLE_SHA256 = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()  # hash for CSP headers
 STAR = "M0-7L2-2.2H7L3 1L4.4 6L0 3L-4.4 6L-3 1L-7-2.2H-2Z"
 CLIP = (  # clip path that hides the initial drop and outliers
     f'<clipPath id="curve-area"><rect x="{LEFT}" y="{TOP}" width="{WIDTH - LEFT - RIGHT}" '
@@ -167,13 +167,13 @@ def smoothing_of(steps: int) -> int:
 
 
 def moving_average(values: Sequence[float], steps: int) -> list[float]:
-    """Compute the exponential moving average with weight 2 / (steps + 1), from the first value."""
+    """Compute the exponential moving average (weight 2 / (steps + 1)) from the first value on."""
     weight = 2 / (steps + 1)
     return list(accumulate(values, lambda average, value: average + weight * (value - average)))
 
 
 def usual_range(points: Sequence[Point], held_out: Sequence[Point] = ()) -> tuple[float, float] | None:
-    """Return the range of losses without the initial drop and outliers, or None for few steps."""
+    """Return the range of losses without the initial drop and outliers; None for too few steps."""
     if len(points) < LONG:
         return None
     begin = points[int(FIRST_DROP * len(points))][0]
@@ -222,10 +222,10 @@ def decimate(points: Sequence[Point], most: int) -> list[Point]:
 
 
 def kept_places(xs: Sequence[float], ys: Sequence[float], most: int) -> list[int]:
-    """Return the indices of `most` points that preserve the shape; all if fewer or `most` < 3.
+    """Return the indices of `most` points that preserve the shape, or of all if there are fewer.
 
-    Besides both ends, each bucket of neighbours keeps the point that forms the largest triangle
-    with the previously kept point and the mean of the next bucket.
+    Both ends are kept, and in each bucket of neighbours the point that forms the largest triangle
+    with the previously kept point and the mean of the next bucket. All are kept if `most` < 3.
     """
     count = len(xs)
     if count <= most or most < 3:

@@ -21,7 +21,7 @@ from coordinator.store.engine import Database
 from coordinator.store.models import KEEPER_ROLE, DailyShare, Device, LostSamples, Report
 
 Range = tuple[int, int]  # first and last step of a range, inclusive
-UNCONFIRMED = "unconfirmed"  # cause of a loss: receipts do not confirm the claimed samples
+UNCONFIRMED = "unconfirmed"  # cause of a loss: receipts do not confirm all claimed samples
 RETURNED = "returned"  # cause of a loss: a rewind undid the step
 MOST_DAYS = 3660
 MOST_RANGES = 400

@@ -100,13 +100,13 @@ def chunk_of(step: int) -> int:
 
 
 def groups_of(shares: Iterable[Share]) -> tuple[Group, ...]:
-    """Group devices that averaged together, according to their own reports; a pure function.
+    """Group devices that averaged together, according to the devices' own reports; a pure function.
 
     Groups of equal size are distinguished by their samples. A device that does not know the group's
     samples is assigned to the first group of its size.
     """
     found: dict[tuple[int, int | None], list[Share]] = defaultdict(list)
-    for share in sorted(shares, key=lambda each: each.group_samples is None):  # shares with unknown samples last
+    for share in sorted(shares, key=lambda each: each.group_samples is None):  # put shares with unknown samples last
         key = (share.group_size, share.group_samples)
         if share.group_samples is None:
             key = next((other for other in found if other[0] == share.group_size), key)
@@ -220,7 +220,7 @@ def _shares(session: Session, first: int, last: int, book: _DeviceBook) -> tuple
 
 
 def _online(session: Session, times: Sequence[float], book: _DeviceBook) -> list[set[int]]:
-    """Return the devices that had a session at each of these ascending times."""
+    """For each of these ascending times, return the devices with an open session."""
     until = func.coalesce(DeviceSession.ended_at, DeviceSession.last_seen_at)
     stays = select(DeviceSession.device_id, DeviceSession.started_at, until).where(
         DeviceSession.started_at <= times[-1], DeviceSession.last_seen_at >= times[0]

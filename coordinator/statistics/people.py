@@ -27,7 +27,7 @@ MOST_STAYS = 5000
 
 
 class LeaderboardPeriod(str, Enum):
-    """The UTC days that a leaderboard covers, ending today; the values are part of the API."""
+    """The period of a leaderboard, in UTC days up to today; the values are part of the API."""
 
     DAY = "day"
     WEEK = "week"
@@ -88,7 +88,7 @@ class Person:
 
     @property
     def hardware(self) -> HardwareClass:
-        """The class of the device with the largest contribution; of equal devices, the newest."""
+        """The class of the device with the largest contribution; if tied, the newest one's."""
         return max(self.devices, key=lambda each: (each.given.samples, each.given.averaged_bytes, each.number)).kind
 
     @property
@@ -98,7 +98,7 @@ class Person:
 
     @property
     def last_seen_at(self) -> float | None:
-        """The time at which a device was last seen (Unix time)."""
+        """The Unix time at which any of the devices was last seen."""
         return max((each.last_seen_at for each in self.devices if each.last_seen_at is not None), default=None)
 
 
@@ -114,7 +114,7 @@ class LeaderboardRow:
 def people(
     database: Database, now: float, window: LeaderboardPeriod = LeaderboardPeriod.ALL, number: int | None = None
 ) -> list[Person]:
-    """Return all members with devices, or only member `number`, in order, without the keeper."""
+    """Return all members with devices, or only member `number`, except the keeper, by number."""
     shown, hardware = display_names(database), newest_hardware(database)
     condition = Device.role != KEEPER_ROLE
     if number is not None:
@@ -159,7 +159,7 @@ def _score(given: Given) -> tuple[int, int]:
 
 
 def _given(session: Session, first_day: int, condition: ColumnElement[bool]) -> defaultdict[str, Given]:
-    """Return the contributions since `first_day` by device id."""
+    """Return each device's contribution since `first_day`, by device id."""
     since = select(DailyShare).join(Device, Device.id == DailyShare.device_id).where(DailyShare.day >= first_day)
     found: defaultdict[str, Given] = defaultdict(Given)
     for share in session.scalars(since.where(condition)):
@@ -214,7 +214,7 @@ class StayRow:
 def stays(
     database: Database, since: float, until: float, now: float, number: int | None = None, most: int = MOST_STAYS
 ) -> list[StayRow]:
-    """Return a period's newest `most` sessions, ordered by start, without the keeper's sessions."""
+    """Return the newest `most` sessions of a period, except the keeper's, ordered by start time."""
     query = (
         select(DeviceSession, Device.member_id, Device.number)
         .join(Device, Device.id == DeviceSession.device_id)
@@ -259,7 +259,7 @@ class Streaks:
 
 
 def streaks(days: Iterable[int], today: int) -> Streaks:
-    """Compute the streaks in these active days, which may be in any order."""
+    """Compute the streaks from a member's active days, given in any order."""
     given = sorted(set(days))
     longest = length = 0
     lengths: dict[int, int] = {}  # length of the streak that ends on each day

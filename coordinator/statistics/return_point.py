@@ -22,7 +22,7 @@ from coordinator.store.engine import Database
 class ReturnPoint:
     """The best checkpoint to return to, if a sound checkpoint exists."""
 
-    step: int | None  # the checkpoint's step; None: the run can only start over
+    step: int | None  # the checkpoint's step; None if the run can only start over
     is_before: bool  # True if the checkpoint precedes the alarm, False for the oldest sound one
 
     def advice(self, directory: Path) -> str:
@@ -52,6 +52,6 @@ def read_return_point(database: Database, began: int) -> ReturnPoint:
 
 
 def steps_to_spare(database: Database) -> set[int]:
-    """Return the steps of all checkpoints that are return points of active alarms."""
+    """Return the steps of the checkpoints to keep as return points for active alarms."""
     points = [read_return_point(database, row.step) for row in raised_alarms(database) if row.kind in MODEL_KINDS]
     return {point.step for point in points if point.step is not None}

@@ -23,10 +23,10 @@ _ROW = 1
 
 @dataclass(frozen=True)
 class RoundHealth:
-    """The batch share, averaging time and lost samples of fully reported steps."""
+    """Averaging statistics of fully reported steps: share of the batch, time, and lost samples."""
 
     steps: int = 0
-    batch_share: float | None = None  # ratio of averaged samples to target batch sizes; None without steps
+    batch_share: float | None = None  # averaged samples divided by the sum of target batch sizes; None without steps
     averaging_s: float | None = None  # mean averaging time over all reports
     lost_samples: Mapping[str, int] = field(default_factory=dict)  # number of lost samples by reported reason
 
@@ -47,11 +47,11 @@ def read_health(session: Session, settled: Sequence[StepRow]) -> RoundHealth:
 
 @dataclass(frozen=True)
 class Figures:
-    """The keeper's counters and token expiration, recent suspicions, and quarantined devices."""
+    """The keeper's counters and token expiry; numbers of suspicions and quarantined devices."""
 
     rounds: RoundTally | None = None  # averaging rounds; None before the keeper's first report
     census: Census = ()
-    missing_auxiliaries: int | None = None  # auxiliary peers that would shorten rounds; None before round 1
+    missing_auxiliaries: int | None = None  # further auxiliary peers that would shorten rounds; None before round 1
     keeper_token_until: float | None = None  # Unix time at which the keeper's token expires
     quarantined: int = 0  # number of quarantined devices
     suspicions: Mapping[str, int] = field(default_factory=dict)  # number of recent suspicions by kind

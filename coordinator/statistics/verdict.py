@@ -23,7 +23,7 @@ DAY_S = 86_400.0
 INTERVAL_STEPS = 20  # number of newest steps for the median interval
 OVERDUE_TIMES = 5.0  # multiple of the median interval after which a step is overdue
 OVERDUE_S = 60.0  # minimum time after which a step is overdue
-MOST_LOSSES = 500  # maximum number of losses to examine; longer histories are reduced to medians
+MOST_LOSSES = 500  # approximate number of losses to examine; longer histories are reduced to medians of blocks
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class RunVerdict:
     reason: str  # "steady", a kind of problem, or the kind of an active alarm
     since: float | None = None  # Unix time at which the reason began, if known
     step_interval_s: float | None = None
-    loss_change: LossChange | None = None  # change over a day or since the phase began; None: too few steps
+    loss_change: LossChange | None = None  # change over the last day, or since the phase began; None for too few steps
     left: Departures | None = None  # set if more than half of the devices have left
 
 
@@ -128,9 +128,9 @@ def usual_interval_s(steps: Sequence[StepRow]) -> float | None:
 
 
 def loss_change(steps: Sequence[StepRow], phase_from_step: int, now: float) -> LossChange | None:
-    """Return the change of the loss from its minimum if it has risen, else from a day ago.
+    """Return the change of the loss since its minimum if it has risen, otherwise over the last day.
 
-    Only steps of the last day and the current phase are compared; too few steps result in None.
+    Only the current phase's steps of the last day are compared; None if they are too few.
     """
     begin = max(
         bisect_left(steps, now - DAY_S, key=lambda row: row.completed_at),

@@ -1,4 +1,4 @@
-"""Tables about checkpoints: evaluations, publications, opt-outs, alarms and the alarms' inputs."""
+"""Tables about checkpoints: evaluations, publications, model card opt-outs, and alarm data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Evaluation(Base):
     task: Mapped[str] = mapped_column(String(40), primary_key=True)
     step: Mapped[int] = mapped_column(Integer)
     evaluator: Mapped[str] = mapped_column(String(40))  # name of the evaluator that reported the result
-    task_sha256: Mapped[str] = mapped_column(String(64))  # digest of data and recipe, equal for comparable results
+    task_sha256: Mapped[str] = mapped_column(String(64))  # digest of data and recipe; equal for comparable results
     result: Mapped[str] = mapped_column(Text)  # JSON written by `coordinator.evaluation.tasks.results`
     evaluated_at: Mapped[float] = mapped_column(Float)
 
@@ -40,7 +40,7 @@ class Publication(Base):
     place: Mapped[str] = mapped_column(String(500), primary_key=True)  # the destination's address in settings.yaml
     manifest_sha256: Mapped[str] = mapped_column(String(64), primary_key=True)  # digest that identifies the checkpoint
     step: Mapped[int] = mapped_column(Integer)
-    location: Mapped[str] = mapped_column(Text, default="")  # URL of the published checkpoint; "" before
+    location: Mapped[str] = mapped_column(Text, default="")  # URL of the published checkpoint; "" until then
     attempts: Mapped[int] = mapped_column(Integer, default=0)  # number of failed attempts
     error: Mapped[str] = mapped_column(Text, default="")  # error message of the last attempt
     published_at: Mapped[float | None] = mapped_column(Float)
@@ -65,7 +65,7 @@ class UpdateNorm(Base):
 
 
 class UnigramBaseline(Base):
-    """The loss on a validation set of a unigram model, which uses only token frequencies."""
+    """The loss of a unigram model, which uses only token frequencies, on a validation set."""
 
     __tablename__ = "unigram_baselines"
 

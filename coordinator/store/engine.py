@@ -27,7 +27,7 @@ from coordinator.store.locks import Lock, one_at_a_time
 from coordinator.store.models import Base
 
 logger = logging.getLogger(__name__)
-BUSY_TIMEOUT_S = 30.0  # long enough for a migration on a slow disk
+BUSY_TIMEOUT_S = 30.0  # maximum wait for a lock; long enough for a migration on a slow disk
 CONFLICT_ATTEMPTS = 5
 MIGRATIONS = Path(__file__).parent / "migrations"
 CONFLICTS = frozenset({"40001", "40P01"})  # SQLSTATEs of serialization failures and deadlocks
@@ -40,7 +40,7 @@ _PATIENCE = {
     "tcp_user_timeout": 30_000,
 }
 
-# Database messages about files and disks, with the errors to raise.
+# Patterns of database messages about files and disks, each with the error to raise.
 _TROUBLE: tuple[tuple[re.Pattern[str], type[StorageError], str], ...] = tuple(
     (re.compile(words), family, sentence)
     for words, family, sentence in (
@@ -139,7 +139,7 @@ def _is_conflict(error: DBAPIError) -> bool:
 def open_engine(url: str, *, create: bool = False) -> Engine:
     """Create the engine for a database URL. Raises `ConfigError` if the URL is invalid.
 
-    A missing SQLite file is created only with `create`, as an empty file would look like a new run.
+    A missing SQLite file is created only with `create`: an empty file would look like a new run.
     """
     try:
         parsed = make_url(url)
@@ -159,7 +159,7 @@ def open_engine(url: str, *, create: bool = False) -> Engine:
 
 
 def patience(url: URL) -> dict[str, int]:
-    """Return the default timeouts of PostgreSQL connections, except where the URL sets a timeout.
+    """Return the default timeouts of PostgreSQL connections, except those that the URL sets.
 
     A dead server is thus detected in half a minute instead of two hours, the system's default.
     """
@@ -193,12 +193,12 @@ def _create_private(engine: Engine) -> None:
     """Create the database file with mode 0600 before SQLite opens it; WAL files inherit the mode.
 
     An existing file is not opened: closing it would release all locks of this process on the file
-    (SQLite, "How To Corrupt An SQLite Database File", 2.2), so another process may delete the WAL.
+    (SQLite, "How To Corrupt An SQLite Database File", 2.2), and another could then delete the WAL.
     """
 
     @event.listens_for(engine, "do_connect")
     def _on_do_connect(_dialect: Any, _record: Any, arguments: list[Any], _options: dict[str, Any]) -> None:
-        with suppress(OSError):  # SQLite reports the error on opening
+        with suppress(OSError):  # SQLite will report the error when it opens the file
             os.close(os.open(arguments[0], os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
 
@@ -207,7 +207,7 @@ def migrate(engine: Engine) -> None:
 
     Raises `StorageError` if the database is newer than this version or cannot be changed.
     """
-    from alembic.util import CommandError  # imported on use: Alembic takes 10 MB
+    from alembic.util import CommandError  # imported here, because Alembic takes 10 MB
 
     try:
         with engine.connect().execution_options(**{_WRITES: True}) as connection, connection.begin():
@@ -222,7 +222,7 @@ def migrate(engine: Engine) -> None:
 
 
 def upgrade(connection: Connection) -> None:
-    """Upgrade to this version's tables, within the connection's transaction and first schema.
+    """Upgrade to this version's tables, in the connection's transaction and its default schema.
 
     Threads are serialised, because Alembic has one context per process.
     """

@@ -87,7 +87,7 @@ class SteeringAct(Base):
     actor: Mapped[str] = mapped_column(String(100))
     act: Mapped[str] = mapped_column(String(16))  # value of coordinator.ledger.steering.Act
     step: Mapped[int | None] = mapped_column(BigInteger)  # first step of a change, or last step of the run
-    learning_rate_scale: Mapped[float | None] = mapped_column(Float)  # new value; null: unchanged
+    learning_rate_scale: Mapped[float | None] = mapped_column(Float)  # new value; null if unchanged
     target_batch_size: Mapped[int | None] = mapped_column(BigInteger)
     checkpoint_every: Mapped[int | None] = mapped_column(Integer)
     compression: Mapped[str | None] = mapped_column(String(32))

@@ -1,4 +1,4 @@
-"""Concurrency control: locks for work that only one process may do at a time, and atomic sums.
+"""Concurrency control: atomic sums, and locks for work that only one process may do at a time.
 
 The locks are PostgreSQL advisory locks, held until the end of the transaction. SQLite has a single
 writer and needs no locks. Sums use upserts: one statement adds to a row or inserts the row.
@@ -20,14 +20,14 @@ _LARGEST_KEY = 2**31 - 1
 
 
 class Lock(IntEnum):
-    """Namespaces of lock keys, with fixed numbers, because versions may run side by side."""
+    """Namespaces of lock keys; the numbers are fixed, because old and new versions may coexist."""
 
     COUNTING = 0x6D68  # sums of a step; the number is "mh" in ASCII
     DEVICE_NUMBERS = 0x6D69
     REVOCATIONS = 0x6D6A  # serial numbers of the revocation list
     MIGRATION = 0x6D6B
     LOGIN_TRIES = 0x6D6C
-    ERA = 0x6D6D  # exclusive to start an era, shared to work within an era
+    ERA = 0x6D6D  # held exclusively to start an era, shared to work within one
 
 
 def is_postgresql(bound: Session | Connection) -> bool:
@@ -66,7 +66,7 @@ def add_up(
 ) -> None:
     """Add each of `rows` to the row of `model` with the same primary key (`key`), or insert it.
 
-    Columns in `newest` are replaced instead of added. All rows must have the same columns.
+    Columns in `newest` are overwritten, not added. All rows must have the same columns.
     """
     if not rows:
         return

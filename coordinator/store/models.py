@@ -112,8 +112,8 @@ class Device(Base):
     role: Mapped[str] = mapped_column(String(16))
     created_at: Mapped[float] = mapped_column(Float)
     revoked_at: Mapped[float | None] = mapped_column(Float)
-    quarantined_at: Mapped[float | None] = mapped_column(Float)  # start of the quarantine, or null
-    token_until: Mapped[float | None] = mapped_column(Float)  # expiration of the newest token issued to the device
+    quarantined_at: Mapped[float | None] = mapped_column(Float)  # time at which the quarantine began, or null
+    token_until: Mapped[float | None] = mapped_column(Float)  # expiry time of the newest token issued to the device
     receipt_key: Mapped[str | None] = mapped_column(String(64), unique=True, index=True)  # key for receipts, or null
     member: Mapped[Member] = relationship(back_populates="devices")
 
@@ -277,10 +277,10 @@ class Validation(Base):
     samples: Mapped[int] = mapped_column(Integer)
     predicted_tokens: Mapped[int] = mapped_column(Integer)
     mlm_loss: Mapped[float | None] = mapped_column(Float)
-    sop_loss: Mapped[float | None] = mapped_column(Float)  # null, like `sop_accuracy`, without sentence order loss
+    sop_loss: Mapped[float | None] = mapped_column(Float)  # null, like `sop_accuracy`, if sentence order is not trained
     accuracy: Mapped[float] = mapped_column(Float)
     sop_accuracy: Mapped[float | None] = mapped_column(Float)
-    # Weighted as in the objective; null, like the next two columns, without replaced tokens.
+    # The detection columns are null without replaced tokens; their loss is weighted as in training.
     detection_loss: Mapped[float | None] = mapped_column(Float)
     detection_accuracy: Mapped[float | None] = mapped_column(Float)
     detection_f1: Mapped[float | None] = mapped_column(Float)

@@ -1,4 +1,4 @@
-"""The log of refused requests, limited to the newest, so that a flood cannot fill the disk."""
+"""The log of the newest refused requests, limited so that a flood of them cannot fill the disk."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class RefusalRow:
 
 
 def add_refusal(session: Session, kind: Kind, code: str, reason: str, device_id: str | None, now: float) -> None:
-    """Store a refusal, and delete the oldest above the limit of `KEPT_REFUSALS`."""
+    """Store a refusal, and delete all but the newest `KEPT_REFUSALS`."""
     text = reason[:MAX_REASON_CHARS].replace("\0", "?")  # PostgreSQL rejects NUL in text
     refusal = Refusal(at=now, kind=kind, code=code, reason=text, device_id=device_id)
     session.add(refusal)
@@ -40,7 +40,7 @@ def add_refusal(session: Session, kind: Kind, code: str, reason: str, device_id:
 
 
 def newest_refusals(database: Database, limit: int, offset: int = 0, search: str = "") -> list[RefusalRow]:
-    """Return up to `limit` refusals from `offset`, newest first; `search` matches any column."""
+    """Return up to `limit` refusals, newest first, from `offset`; `search` matches any column."""
     columns = (Member.name, Refusal.device_id, Refusal.kind, Refusal.code, Refusal.reason)
     query = (
         select(Refusal, Member.name)

@@ -70,7 +70,7 @@ class RelayOffer(Base):
 
 
 class LoginTry(Base):
-    """A login attempt of the last minute; see `coordinator.members.administrators`."""
+    """A recent login attempt, for rate limits; see `coordinator.members.administrators`."""
 
     __tablename__ = "login_tries"
 
@@ -89,4 +89,4 @@ class SwarmFigures(Base):
     rounds_by_duration: Mapped[str] = mapped_column(Text)  # JSON list: successful rounds per bucket of `BOUNDS_S`
     rounds_seconds: Mapped[float] = mapped_column(Float)  # total duration of successful rounds
     census: Mapped[str] = mapped_column(Text)  # JSON list of [role, reachable, peers]
-    missing_auxiliaries: Mapped[int | None] = mapped_column(Integer)  # number of peers needed; null before round 1
+    missing_auxiliaries: Mapped[int | None] = mapped_column(Integer)  # further auxiliaries needed; null before round 1

@@ -10,7 +10,7 @@ from coordinator.store.models import Device, Member, Revocation
 
 
 def revocation_of(session: Session, member: Member, device: Device | None) -> RevokedError | None:
-    """Return the error for a removed member or a removed or quarantined device, else None."""
+    """Return an error for a removed member, or a removed or quarantined device; otherwise None."""
     if member.revoked_at is not None:
         return RevokedError(
             f"{member.name} was removed from this run by its operator{_because(member.revoked_reason)}."

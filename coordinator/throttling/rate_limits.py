@@ -54,7 +54,7 @@ def network_of(address: Address) -> str:
 
 
 def http_caller(client: object) -> str:
-    """Return the rate-limit key of an HTTP client, which is (address, port) as in an ASGI scope."""
+    """Return the rate-limit key of an HTTP client, given as (address, port) as in an ASGI scope."""
     host = str(client[0]) if isinstance(client, tuple | list) and client else ""
     try:
         return network_of(host_address(host))
@@ -80,7 +80,7 @@ class CallerPlaces:
         """Release one of the caller's slots."""
         self._taken[caller] -= 1
         if not self._taken[caller]:
-            del self._taken[caller]  # callers without a slot take no memory
+            del self._taken[caller]  # saves memory for callers without a slot
 
     def __len__(self) -> int:
         return self._taken.total()

@@ -23,12 +23,12 @@ MOST_REST_S = 0.1
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 LITTLE_S = 0.25
-REST = 10  # a slow value is cached for this multiple of its computation time
+REST = 10  # a slow value is cached for this many times its computation time
 Value = TypeVar("Value")
 
 
 class Batcher(Generic[Item, Result]):
-    """A queue for one event loop; `work` processes the items in a thread, one batch at a time.
+    """A queue of items for one event loop; `work` processes them in a thread, batch by batch.
 
     `work` returns a result or an error for each item of the batch.
     """

@@ -23,7 +23,7 @@ from coordinator.web.http.login import LoginNeededError
 from coordinator.web.pages import card, guide, login, views
 from coordinator.web.state.web_state import WebState
 
-MOST_SLASHES = 16  # maximum depth of URLs that get a 404 page, whose links are relative
+MOST_SLASHES = 16  # maximum depth of a URL that gets an HTML 404 page, whose relative links grow with depth
 ROUTERS = (
     run.router,
     history.router,
@@ -81,7 +81,7 @@ async def ask_to_log_in(request: Request, _error: Exception) -> Response:
 
 
 async def tell_missing(state: WebState, request: Request, error: Exception) -> Response:
-    """Respond with 404: as a page if a browser asks for HTML outside the API, otherwise as JSON."""
+    """Respond with 404, as a page if a browser requests HTML outside the API, otherwise as JSON."""
     assert isinstance(error, HTTPException)
     path, accepted = request.url.path, request.headers.get("accept", "")
     is_page = request.method == "GET" and not path.startswith("/api/") and path.count("/") <= MOST_SLASHES

@@ -1,7 +1,7 @@
 """An archive of a run's dashboard: the same pages as static files, which any web host can serve.
 
 The web application is called in-process, without a network, for each page and for each API request
-of the pages' scripts (`questions`). The archive shows a single snapshot; the run may continue.
+that the pages' scripts make (`questions`). The archive shows one snapshot; the run may continue.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class ArchiveManifest(BaseModel):
 
     format_version: int
     run: str
-    fingerprint: str  # fingerprint of the run's certificate, because names are not unique
+    fingerprint: str  # fingerprint of the run's certificate, because run names are not unique
     step: int
     taken_at: float  # Unix time in seconds
     files: dict[str, FileEntry]
@@ -183,7 +183,7 @@ def _without_trials(services: RunServices) -> RunServices:
 
 
 def _earlier(directory: RunDirectory, wish: Wish) -> bool:
-    """Return whether to replace an archive of this run. Raises `ConfigError` for other content."""
+    """Return whether to replace the run's old archive. Raises `ConfigError` for other content."""
     path = wish.out / MANIFEST
     if not (wish.overwrite and wish.out.is_dir() and any(wish.out.iterdir())):
         return False
@@ -197,7 +197,7 @@ def _earlier(directory: RunDirectory, wish: Wish) -> bool:
 
 
 def _replace(target: Path, new: Path) -> None:
-    """Replace the archive at `target` with `new`; meanwhile, a web server may respond with 404."""
+    """Replace the archive at `target` with `new`; a web server may briefly respond with 404."""
     gone = target.with_name(f".{target.name}.replaced")
     shutil.rmtree(gone, ignore_errors=True)
     target.rename(gone)
@@ -206,7 +206,7 @@ def _replace(target: Path, new: Path) -> None:
 
 
 def questions(database: Database, last_step: int, at: float) -> Iterator[Question]:
-    """Yield the API requests that the pages' scripts make at `at` (Unix time).
+    """Yield the API requests that the pages' scripts would make at the Unix time `at`.
 
     `last_step` is 0 before the first step. The database is read lazily. Members come last, so
     every member in an earlier response has a page, even one who joined in the meantime.

@@ -58,7 +58,7 @@ class AdminRequest:
 
     @property
     def run(self) -> Administration:
-        """The administrative actions; the audit log names this administrator as the actor."""
+        """The administrative actions, recorded in the audit log under this administrator's name."""
         services = self.web.services
         return Administration(services.database, services.membership, f"web:{self.login.name}", services.clock)
 

@@ -147,7 +147,7 @@ def _contains(texts: Iterable[str], search: str) -> bool:
 
 
 async def _devices(visit: AdminRequest, status: int = 200, member: str | None = None, **values: Any) -> Response:
-    """Show the devices of `member`; if it is None, the URL's parameters select the devices."""
+    """Show the devices of `member`, or the devices selected by the URL if `member` is None."""
     listing = Listing.asked_for(visit.request) if member is None else Listing(member=member)
     part = (listing.member, listing.limit, listing.offset, listing.search)
     found = await asyncio.to_thread(device_rows, visit.web.database, *part)
@@ -176,7 +176,7 @@ def _erase(run: Administration, form: Fields) -> None:
     run.erase(form["name"])
 
 
-# Each form: its path, the form's page with the URL to redirect to, and the action.
+# For each form: its path, a function that returns its page and the redirect URL, and the action.
 FORMS: Sequence[tuple[str, Callable[[Fields], tuple[Page, str]], Act]] = (
     ("revoke", _on_members, lambda run, form: run.revoke(form["name"], form["reason"])),
     ("display-name", _on_members, lambda run, form: run.show_as(form["name"], form["display_name"])),

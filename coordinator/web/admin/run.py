@@ -27,7 +27,7 @@ Step = Annotated[int, Query(ge=0, le=2**40)]
 
 @router.get("/checkpoints")
 async def checkpoints(visit: Who, step: Step | None = None) -> Response:
-    """List the checkpoints; with `step`, also the contributors since then and the rewind form."""
+    """List the checkpoints; with `step`, also show a rewind form and who has contributed since."""
     return await _checkpoints(visit, step=step)
 
 
@@ -56,7 +56,7 @@ class SteeringRequest(BaseModel):
     compression: Annotated[str, Field(max_length=32)] | None = None
     powersgd_rank: Count | None = None
     text: Annotated[str, Field(max_length=1000)] = ""
-    confirmed: bool = False  # True if the user has confirmed the consequences of the change
+    confirmed: bool = False  # True if the user has accepted the consequences of the change
 
     def take(self, steersman: Steersman) -> str:
         """Perform the action; return its consequences as text. Raises `ConfigError` if refused."""

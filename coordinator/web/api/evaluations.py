@@ -57,7 +57,7 @@ class TaskCurve(BaseModel):
     task_sha256: str
     references: list[Reference]
     points: list[EvaluationPoint]
-    probes: list[ProbeResult]  # results of the probes on the newest evaluated checkpoint
+    probes: list[ProbeResult]  # the probes' results on the newest evaluated checkpoint
     config: Task
 
 
@@ -115,7 +115,7 @@ async def report(web: Web, signed: SignedReport) -> Taken:
 
 
 def _check(services: RunServices, report: EvaluationReport) -> None:
-    """Raise 409 for a wrong run or task, or a future time, which no later report could replace."""
+    """Raise 409 for a wrong run or task, or for a future time, which would block later reports."""
     if report.run != services.config.run.name:
         raise HTTPException(409, f"This is the run {services.config.run.name}, not {report.run}.")
     known = {task.name: task.sha256 for task in services.config.evaluation.tasks}

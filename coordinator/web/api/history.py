@@ -25,7 +25,7 @@ from coordinator.web.state.web_state import Web, place_among
 router = APIRouter(prefix="/api/v1")
 
 MAX_CHUNK = 2**31 // CHUNK_STEPS
-SETTLED_S = 60  # cache time of responses about old steps, which late receipts and name changes still affect
+SETTLED_S = 60  # cache time in seconds for old steps, which late receipts and new names can still change
 PIECE_BYTES = 64 * 1024
 PARQUET = "application/vnd.apache.parquet"
 Format = Literal["csv", "parquet"]
@@ -41,7 +41,7 @@ class Milestones(BaseModel):
 
 @router.get("/moments/{chunk}", response_model=Chunk, tags=["history"])
 async def moments(request: Request, web: Web, chunk: Annotated[int, Path(ge=0, lt=MAX_CHUNK)]) -> Response:
-    """Return devices, averaging groups, failures and loss of 100 steps, from 100 * chunk + 1 on."""
+    """Return devices, averaging groups, failures and loss of 100 steps (chunk 0: from step 1)."""
     snapshot = web.snapshot
     is_over = (chunk + 1) * CHUNK_STEPS < snapshot.last_step - LATE_STEPS
     version = (snapshot.era, snapshot.taken_at // SETTLED_S if is_over else snapshot.steps_version)
@@ -50,7 +50,7 @@ async def moments(request: Request, web: Web, chunk: Annotated[int, Path(ge=0, l
 
 @router.get("/milestones", response_model=Milestones, tags=["history"])
 async def all_milestones(request: Request, web: Web) -> Response:
-    """List milestones: the first step, powers of ten in samples, records in devices and loss."""
+    """List milestones: the first step, powers of ten in samples, records in devices or in loss."""
     snapshot = web.snapshot
     return await web.answer(request, "milestones", snapshot.curve_version, partial(milestones_of, snapshot))
 

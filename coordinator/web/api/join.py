@@ -34,7 +34,7 @@ from peer.limits.usage import LIBRARIES_BYTES
 from peer.runtime.software import install_commands
 
 router = APIRouter(tags=["people"])
-STATE_COPIES = 3  # required memory, in multiples of the state (model, two moments): state plus six model copies
+STATE_COPIES = 3  # required memory, in units of the state (three model sizes): the state and six model copies
 
 
 class SoftwareLinks(BaseModel):
@@ -56,11 +56,11 @@ class LoginLink(BaseModel):
 
 
 class Needs(BaseModel):
-    """Machine requirements; sizes are null before the first checkpoint, `step_s` before step 2."""
+    """Machine requirements; sizes are null until the first checkpoint, `step_s` until step 2."""
 
     state_bytes: int | None  # size of model and optimizer state, downloaded on joining
     memory_bytes: int | None  # approximate memory for libraries, state, and the model copies needed for averaging
-    step_s: Tenths | None  # median duration of the latest global steps
+    step_s: Tenths | None  # median duration of the latest global steps in seconds
     sequence_length: int  # tokens per sample
     target_batch_size: int  # samples per global step
 
@@ -91,8 +91,8 @@ class InviteAnswer(BaseModel):
     state: InviteState
     member: str
     expires_at: float | None
-    invitation: Invitation | None  # commands to join, and the invite page of an unused code
-    qr: QrCode | None  # QR code of the invite page's URL
+    invitation: Invitation | None  # join commands and the invite page's URL; null unless the code is unused
+    qr: QrCode | None  # QR code of the invite page's URL; null without an invitation
 
 
 @router.get("/api/v1/joining", response_model=Joining)

@@ -55,11 +55,11 @@ class ActiveDevice(BaseModel):
 
 
 class Participant(BaseModel):
-    """A member's contribution in a period on a kind of hardware; `active` lists online devices."""
+    """A member's contribution in a period, with one or all kinds of hardware."""
 
     number: int
     member: str
-    rank: int | None  # null if the member has no contribution
+    rank: int | None  # place on the leaderboard; null without a contribution
     samples: int  # samples confirmed by receipts
     pending_samples: int
     training_s: Tenths
@@ -68,12 +68,12 @@ class Participant(BaseModel):
     devices: int
     device_numbers: list[int]
     hardware: HardwareClass  # hardware class of the device that contributed most
-    active: list[ActiveDevice]
+    active: list[ActiveDevice]  # online devices
     last_seen_at: float | None
 
 
 class Participants(BaseModel):
-    """One page of all members, ordered by contribution."""
+    """One page of the list of all members, ordered by contribution."""
 
     window: LeaderboardPeriod
     kind: HardwareClass | None
@@ -154,7 +154,7 @@ class MemberPage(BaseModel):
     averaged_bytes: int
     streaks: Streaks
     devices_total: int
-    devices: list[DeviceOnPage]  # sorted: online devices, then the most recently seen
+    devices: list[DeviceOnPage]  # online devices first, then the most recently seen
     losses: list[LossFacts]  # causes of lost samples, largest number first
     days: list[DayOnPage]  # the latest days, in chronological order
     steps: StepsFacts
@@ -216,7 +216,7 @@ async def participants(
     cursor: Cursor = "",
     limit: Annotated[int, Query(ge=1, le=MAX_PEOPLE)] = MAX_PEOPLE,
 ) -> Response:
-    """List all members, with their contributions in a period (UTC days) on a kind of hardware."""
+    """List all members' contributions in a period (UTC days), with one or all kinds of hardware."""
     after = key_of(cursor, (int, int, int))
     make = partial(participants_of, web, window, kind, after, limit)
     return await web.answer(request, ("participants", window, kind, cursor, limit), _version(web), make)
@@ -262,7 +262,7 @@ async def authority(request: Request, web: Web) -> Response:
 
 
 def _version(web: WebState) -> int:
-    """Return a version for cached responses, which changes every `REFRESH_S` seconds."""
+    """Return a cache version that changes every `REFRESH_S` seconds."""
     return int(web.snapshot.taken_at // REFRESH_S)
 
 

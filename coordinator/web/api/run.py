@@ -128,7 +128,7 @@ def _steps(snapshot: Snapshot, after: int, limit: int) -> Steps:
 def receipts(
     request: Request, web: Web, after: After = 0, limit: Annotated[int, Query(ge=1, le=MAX_STEPS)] = MAX_STEPS
 ) -> Response:
-    """Return claims, signed receipts and confirmed samples, which `manyhands verify` checks."""
+    """Return claims, signed receipts and confirmed samples, to be checked by `manyhands verify`."""
     page = receipts_page(web.database, web.config.run.name, after, limit)
     return answer(request, encode(json.dumps(page).encode()))
 
@@ -285,7 +285,7 @@ def _overview_event(snapshot: Snapshot, config: RunConfig, join_link: str) -> by
 
 
 def _news(event: bytes) -> bytes:
-    """Return an event without its last field, the time, to detect changes."""
+    """Return an event without its last field (the time), so that unchanged overviews are equal."""
     return event[: event.rindex(b',"taken_at"')]
 
 
@@ -314,10 +314,10 @@ async def curve(
     after: Step = 0,
     until: Step = 2**31 - 1,
 ) -> Response:
-    """Return the loss over steps, samples and time, downsampled (largest triangle three buckets).
+    """Return the loss by step, samples and time, downsampled (largest triangle three buckets).
 
     `smoothing` adds an exponential moving average over about that many steps, computed before
-    downsampling. `usual` is the range of the loss without the initial drop, for a chart's axis.
+    downsampling. `usual` is the range for a chart's axis, without the initial drop and outliers.
     """
     snapshot = web.snapshot
     make = partial(_curve_points, snapshot, points, smoothing, after, until)

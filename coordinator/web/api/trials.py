@@ -41,7 +41,7 @@ class Sentence(BaseModel):
 
 
 class QuestionStatus(BaseModel):
-    """The state of a question; `blanks` has the likeliest tokens per blank, or the next tokens."""
+    """A question's state; `blanks` has the likeliest tokens for each blank or as the next token."""
 
     id: str
     step: int
@@ -54,7 +54,7 @@ class QuestionStatus(BaseModel):
 
 
 class Playground(BaseModel):
-    """The settings of the playground, in which visitors try the model."""
+    """The settings of the playground, where visitors try the model."""
 
     on: bool
     kind: Literal["blanks", "continuation"]
@@ -99,7 +99,7 @@ def trial_of(config: RunConfig, snapshot: Snapshot) -> Playground:
     dependencies=[Depends(admit_asking)],
 )
 def ask_model(web: Web, sentence: Sentence, response: Response) -> QuestionStatus:
-    """Ask a published checkpoint: 202 if the question is queued, 200 if it is already answered."""
+    """Ask a published checkpoint; respond with 202 if the question is queued, 200 if answered."""
     services = web.services
     if not services.config.dashboard.try_it:
         raise HTTPException(404, "Visitors cannot try this run's model.")
@@ -123,7 +123,7 @@ def answer(web: Web, identity: Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]) 
 
 
 def spread(steps: list[int], most: int) -> list[int]:
-    """Return at most `most` steps, evenly spread, including the first and the last."""
+    """Return at most `most` of the steps, evenly spaced, including the first and the last."""
     if len(steps) <= most:
         return steps
     return [steps[round(index * (len(steps) - 1) / (most - 1))] for index in range(most)]

@@ -1,4 +1,4 @@
 """HTTP infrastructure: server, limits, headers, login, compression, caching, paging.
 
-Routes import `answers`, the application imports `boundary` and `headers`, the service `server`.
+Imported by routes (`answers`), the application (`boundary`, `headers`) and the service (`server`).
 """

@@ -76,7 +76,7 @@ def answer(request: Request, encoded: Encoded, cache_control: str = REVALIDATE, 
 
 
 def has_already(request: Request, etag: str) -> bool:
-    """Return whether `If-None-Match` has this ETag, by weak comparison (RFC 9110, 13.1.2)."""
+    """Return whether `If-None-Match` matches this ETag, by weak comparison (RFC 9110, 13.1.2)."""
     named = {tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")}
     return etag.removeprefix("W/") in named or "*" in named
 
@@ -97,7 +97,7 @@ def columns(rows: Iterable[object], *names: str) -> dict[str, list[Any]]:
 
 
 class AnswerCache:
-    """A cache of the latest response per request, for one event loop; threads build responses."""
+    """A cache of the latest response to each request, built in a thread; for one event loop."""
 
     def __init__(self, most: int = MOST_ANSWERS) -> None:
         self._most = most

@@ -11,8 +11,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from coordinator.statistics.curve import STYLE_SHA256
 
-# Hashes of the two <style> elements that Plotly 6.x inserts: an empty one, to which it adds rules,
-# and one for maps. The dashboard has no maps, so an outdated second hash only causes a log entry.
+# Hashes of the two <style> elements that Plotly 6.x inserts: an empty one, filled by scripts, and
+# one for maps. The dashboard has no maps, so an outdated second hash only causes a log entry.
 PLOTLY_STYLES = (
     "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=' 'sha256-ji27qzEtxXZW+7dun6UwjHXJ18e6WAin1VvNtkzIE/o='"
 )

@@ -20,14 +20,14 @@ from coordinator.throttling.rate_limits import CallerPace, http_caller
 from coordinator.web.http.boundary import FORWARDED, is_loopback
 
 logger = logging.getLogger(__name__)
-TRIES_PER_MINUTE = 10  # limit on login attempts per address, and per account
+TRIES_PER_MINUTE = 10  # limit on login attempts, per address and also per account
 HASHED_AT_ONCE = 2  # limit on concurrent password checks, each of which takes 64 MiB
 COOKIE, SECURE_COOKIE = "manyhands-admin", "__Host-manyhands-admin"
 MAX_FIELDS = 1000  # maximum number of form fields; the rewind form has a checkbox per device
 
 
 class LoginNeededError(Exception):
-    """A request without a login: pages redirect to the login form, submitted forms get 401."""
+    """The error for a request without a login: pages redirect to the login form, forms get 401."""
 
 
 @dataclass

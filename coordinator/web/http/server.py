@@ -32,7 +32,7 @@ class ConnectionLimits:
 
     connections: int = 1536
     connections_per_caller: int = 64  # a school may share one address; a browser opens six connections
-    request_s: float = 15.0  # timeout for receiving a request, from connecting or the previous response
+    request_s: float = 15.0  # timeout for receiving a request, measured from connecting or the previous response
     reading_s: float = 20.0  # interval between checks of a slow client
     read_bytes: int = 4096  # minimum number of bytes that a slow client reads between checks
     head_bytes: int = 16 * 1024  # maximum size of the request line and headers
@@ -43,7 +43,7 @@ _ARRIVED = {h11.DONE, h11.MUST_CLOSE, h11.CLOSED, h11.ERROR}
 
 
 class BoundedConnection(H11Protocol):
-    """A uvicorn connection with `ConnectionLimits`; all connections of a server share `places`."""
+    """A uvicorn connection with `ConnectionLimits`; a server's connections share its `places`."""
 
     def __init__(
         self, *, limits: ConnectionLimits, places: CallerPlaces, trusted: frozenset[str], **uvicorn: Any
@@ -84,7 +84,7 @@ class BoundedConnection(H11Protocol):
         self._watch_request()
 
     def pause_writing(self) -> None:
-        """Start checking that a slow client still reads."""
+        """Start checking whether a slow client is still reading."""
         super().pause_writing()
         self._look_again()
 
@@ -188,7 +188,7 @@ class WebServer:
         up.cancel()
         if serving.done():
             listening.close()
-            await serving  # raises the server's error
+            await serving  # raises the error that stopped the server
         return cls(app, server, serving, int(listening.getsockname()[1]))
 
     @property
@@ -200,7 +200,7 @@ class WebServer:
         """End the event streams, close all connections, and stop the application."""
         end_streams: Callable[[], None] | None = getattr(self._app.state, "end_streams", None)
         if end_streams is not None:
-            end_streams()  # otherwise event streams would use up the whole grace period
+            end_streams()  # otherwise the event streams would use up the whole grace period
         self._server.should_exit = True
         await self.serving
 

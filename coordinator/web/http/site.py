@@ -21,11 +21,11 @@ TYPES = CONTENT_TYPES | {
     ".png": "image/png",
 }
 START = "index.html"
-_SCRIPT = re.compile(rb"<script>(.*?)</script>", re.DOTALL)  # inline scripts: the tags without attributes
+_SCRIPT = re.compile(rb"<script>(.*?)</script>", re.DOTALL)  # inline scripts, whose tags have no attributes
 
 
 class Guide:
-    """The files of the guide, or no files if the guide has not been built."""
+    """The files of the guide; there are none if the guide has not been built."""
 
     def __init__(self, folder: Path) -> None:
         """Index the files by their paths below `folder`; only indexed files are served."""

@@ -31,7 +31,7 @@ _Text = Annotated[str, Query(max_length=4096)]
 
 
 def ticket_for(browser: str, user_code: str) -> str:
-    """Return the ticket in the page's link, which is bound to this browser and code."""
+    """Return the ticket for the page's link; the ticket is valid for this browser and code only."""
     return hmac.new(browser.encode(), user_code.upper().encode(), hashlib.sha256).hexdigest()
 
 

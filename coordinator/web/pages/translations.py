@@ -34,7 +34,7 @@ class Translation:
 
 @cache
 def texts_of(language: str) -> Translation:
-    """Return an available language's texts; missing keys have the default language's text."""
+    """Return an available language's texts; missing texts are taken from the default language."""
     catalog = catalogs()[language]
     by_key = {**flattened(catalogs()[DEFAULT_LANGUAGE]), **flattened(catalog)}
     return Translation(language, str(catalog["direction"]), by_key)

@@ -76,8 +76,8 @@ EXAMPLES = {
 def overview_values(web: WebState, texts: Translation) -> dict[str, Any]:
     """Return the template values of `overview.html`.
 
-    `overview` equals a live event, `given` has the members who have contributed or are online,
-    `share_done` is the completed fraction of the run, `joining` equals the API's response.
+    `overview` has a live event's content, `given` lists members who have contributed or are online,
+    `share_done` is the completed fraction of the run, and `joining` equals the API's response.
     """
     snapshot = web.snapshot
     drawing = curve_of(snapshot, web.config, texts)
@@ -133,7 +133,7 @@ def model_values(web: WebState, _texts: Translation) -> dict[str, Any]:
 
 
 def participants_values(web: WebState, _texts: Translation) -> dict[str, Any]:
-    """Return the template values of `participants.html`; `hardware` counts bubbles by kind."""
+    """Return the values for `participants.html`; `hardware` counts the chart's bubbles by kind."""
     everybody = people.participants_of(web)
     bubbles = Counter(row.hardware for row in everybody.participants if row.samples or row.active)
     return {
@@ -156,8 +156,8 @@ class View:
     name: str  # name of the view, and of its template, module and style
     path: str  # path below the root; without slashes, because pages use relative links
     in_navigation: bool = True
-    values: Callable[[WebState, Translation], Mapping[str, Any]] = lambda _web, _texts: {}  # values of the template
-    in_archive: bool = False  # True if archives include the page and its script's requests
+    values: Callable[[WebState, Translation], Mapping[str, Any]] = lambda _web, _texts: {}  # template variables
+    in_archive: bool = False  # True if archives include the page and the API responses that its script requests
     is_live: bool = True  # True if the page has a module, a style and a connection status
 
 
@@ -168,7 +168,7 @@ PARTICIPANTS = View("participants", "participants", values=participants_values, 
 MEMBER = View("member", "member", in_navigation=False, in_archive=True)
 JOIN = View("join", "join", values=join_values)
 VIEWS = (OVERVIEW, PARTICIPANTS, MEMBER, MODEL, HISTORY, JOIN)
-MISSING = View("404", "404", in_navigation=False, in_archive=True, is_live=False)  # shown for unknown paths
+MISSING = View("404", "404", in_navigation=False, in_archive=True, is_live=False)  # the page for unknown paths
 
 
 def draw_page(view: View, language: str, web: WebState, root: str = "") -> bytes:
@@ -190,7 +190,7 @@ def draw_page(view: View, language: str, web: WebState, root: str = "") -> bytes
         "pages": {each.name: page_link(archive, language, each) for each in VIEWS},
         "language_link": partial(language_link, archive, view, root=root),
         "run": web.config.run,
-        "is_stale": snapshot.stale and snapshot.swarm is not None and not archive,  # same condition as in live.js
+        "is_stale": snapshot.stale and snapshot.swarm is not None and not archive,  # must match live.js
     }
     return templates.get_template(f"{view.name}.html").render(**values, **view.values(web, texts)).encode()
 
@@ -280,7 +280,7 @@ def compressed_plotly() -> Encoded:
 
 @router.get("/plotly.min.js")
 def plotly(request: Request) -> Response:
-    """Serve the chart library, 1.5 MB compressed, which pages load last and browsers cache."""
+    """Serve the chart library (1.5 MB compressed); pages load it last, and browsers cache it."""
     return answer(request, plotly_script(), FOR_EVER if request.url.query else ONE_DAY)
 
 

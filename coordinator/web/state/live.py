@@ -39,7 +39,7 @@ class LiveSnapshot:
 
     @asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
-        """Take one snapshot and keep it for the block."""
+        """Take one snapshot, and use it unchanged during the block."""
         self._current = await asyncio.to_thread(self._take, None)
         yield
 
@@ -56,7 +56,7 @@ class LiveSnapshot:
                 await task
 
     async def updates(self) -> AsyncIterator[Snapshot]:
-        """Yield the current snapshot, then new ones until `end`; slow readers may miss some."""
+        """Yield the current snapshot, then new ones until `end()`; slow readers may miss some."""
         while not self._ended:
             changed = self._changed
             yield self.current

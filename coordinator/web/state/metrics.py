@@ -71,7 +71,7 @@ class RunCollector(Collector):
         yield by_labels("manyhands_build_info", text, ("version", "python", "run"), [(self._build, 1)])
 
     def _host(self) -> Iterator[Gauge]:
-        """Yield the disk's space (no samples if unreadable) and the certificate's expiration."""
+        """Yield the disk's space (no samples if unreadable) and the certificate's expiry."""
         free, size = _room(self._folder)
         expiry = self._certificate_until
         yield "manyhands_checkpoint_disk_free_bytes", "Free space on the disk that holds the checkpoints.", free
@@ -135,7 +135,7 @@ def _checkpoints(now: Snapshot) -> Iterator[Gauge]:
 
 
 def _pending_validations(now: Snapshot | None) -> Iterator[Gauge]:
-    """Yield the number of checkpoints to be evaluated; `now` is None if evaluation is disabled."""
+    """Yield the number of checkpoints to evaluate; `now` is None if evaluation is disabled."""
     count: int | None = None
     oldest: float | None = None
     if now is not None:
@@ -169,7 +169,7 @@ def _figures_metrics(figures: Figures) -> Iterator[Metric]:
     seconds = HistogramMetricFamily(
         "manyhands_averaging_round_duration_seconds", "Duration of successful rounds, matchmaking included."
     )
-    if (rounds := figures.rounds) is not None:  # the keeper takes part in all rounds
+    if (rounds := figures.rounds) is not None:  # the keeper takes part in every round, so its counts cover the run
         ended.add_metric(["succeeded"], rounds.succeeded)
         ended.add_metric(["failed"], rounds.failed)
         bounds = [*(str(bound) for bound in BOUNDS_S), "+Inf"]
@@ -190,7 +190,7 @@ def _figures_metrics(figures: Figures) -> Iterator[Metric]:
 
 
 def certificate_expiry(path: Path) -> float | None:
-    """Return the expiration of a PEM certificate as a Unix time, or None if it is unreadable."""
+    """Return the expiry of a PEM certificate as a Unix time, or None if it is unreadable."""
     try:
         return x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc.timestamp()
     except (OSError, ValueError) as error:

@@ -57,7 +57,7 @@ class BatchProgress(BaseModel):
 
 
 class RunProgress(BaseModel):
-    """The progress of the whole run in global steps, and its actual start and expected end."""
+    """The progress of the run in global steps, with the run's start and expected end."""
 
     step: int
     total_steps: int
@@ -74,7 +74,7 @@ class PhaseSummary(BaseModel):
     sequence_length: int
     target_batch_size: int
     fresh_optimizer: bool
-    final_batch_size: int | None  # target batch size at the end of its growth; null: no growth
+    final_batch_size: int | None  # target batch size when it stops growing; null if it does not grow
     text: str
 
 
@@ -119,11 +119,11 @@ class AveragingHealth(BaseModel):
     """Averaging statistics for the newest steps with complete reports."""
 
     steps: int  # number of steps in the statistics
-    batch_share: float | None  # ratio of averaged samples to the target batch sizes
+    batch_share: float | None  # averaged samples divided by the sum of the target batch sizes
     averaging_s: float | None  # mean duration of averaging over all reports
     lost_samples: dict[str, int]  # number of lost samples by reported reason
     rounds: Rounds | None  # averaging rounds; null before the keeper's first report
-    missing_auxiliaries: int | None  # number of auxiliary peers that would shorten rounds; null before round 1
+    missing_auxiliaries: int | None  # number of further auxiliary peers that would shorten rounds; null before round 1
 
 
 class DonatedTime(BaseModel):
@@ -131,7 +131,7 @@ class DonatedTime(BaseModel):
 
     kind: Kind
     device_s: float
-    accelerator_s: float  # device time multiplied by the device's number of accelerators
+    accelerator_s: float  # sum over devices of training time * number of accelerators
 
 
 class ContributionFacts(BaseModel):
@@ -173,14 +173,14 @@ class ValidationFacts(BaseModel):
 
 
 class ValidationSummary(BaseModel):
-    """The number of evaluated checkpoints, and the newest one."""
+    """The number of evaluated checkpoints, and the results of the newest one."""
 
     count: int
     newest: ValidationFacts | None
 
 
 class RecentSteps(BaseModel):
-    """The newest global steps as columns, for pages to extend their curve without a request."""
+    """The newest global steps as columns, with which pages extend their curve without a request."""
 
     step: list[int]
     loss: list[float | None]
@@ -197,10 +197,10 @@ class TaskSummary(BaseModel):
 
 
 class AlarmFacts(BaseModel):
-    """An active alarm, without its detail, which may name members."""
+    """An active alarm, without its detail text, which may name members."""
 
     kind: str
-    step: int  # step at which the alarm began
+    step: int  # step at which the problem began
     raised_at: float
     return_to: ReturnPoint | None  # checkpoint to return to; null if the alarm is not about the model
 

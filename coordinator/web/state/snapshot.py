@@ -63,7 +63,7 @@ class Snapshot:
         return self.refresh_failed or self.swarm is None or self.taken_at - self.swarm.updated_at > STALE_AFTER_S
 
     def return_point(self, alarm: AlarmRow) -> ReturnPoint | None:
-        """Return the checkpoint to return to after an alarm about the model, else None."""
+        """Return the checkpoint to return to, or None if the alarm is not about the model."""
         return return_point(alarm.step, self.checkpoints, self.validations) if alarm.kind in MODEL_KINDS else None
 
     @property
@@ -78,7 +78,7 @@ class Snapshot:
 
     @property
     def published(self) -> list[CheckpointRow]:
-        """The checkpoints that are not withheld, newest first."""
+        """The checkpoints that are not withheld from publication, newest first."""
         return [row for row in self.checkpoints if not row.withheld]
 
     @property
@@ -116,7 +116,7 @@ class Snapshot:
 
     @property
     def averaged_bytes(self) -> int:
-        """The total number of bytes that devices have averaged for others."""
+        """The total number of bytes that devices have averaged for other devices."""
         return sum(row.averaged_bytes for row in self.contributions)
 
     @property

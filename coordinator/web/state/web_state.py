@@ -28,7 +28,7 @@ from coordinator.web.state.snapshot import Snapshot, take_snapshot
 from dashboards import GUIDE
 from peer.config.run import RunConfig
 
-ASKS_PER_MINUTE = 30  # limit per address; a comparison takes one question per checkpoint
+ASKS_PER_MINUTE = 30  # limit per address; a comparison of checkpoints asks each one question
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,14 @@ class WebState:
     answers: AnswerCache = field(default_factory=AnswerCache)
     # Separate caches keep other responses from evicting costly ones.
     cards: AnswerCache = field(default_factory=partial(AnswerCache, 1))
-    moments: AnswerCache = field(default_factory=partial(AnswerCache, 32))  # 250 KB per entry for forty devices
+    moments: AnswerCache = field(default_factory=partial(AnswerCache, 32))  # an entry takes 250 KB with forty devices
     asks: CallerPace = field(default_factory=partial(CallerPace, ASKS_PER_MINUTE, time.monotonic))
     downloads: CallerPlaces = field(default_factory=partial(CallerPlaces, 8, per_caller=2))  # checkpoint downloads
     exports: CallerPlaces = field(default_factory=partial(CallerPlaces, 2, per_caller=1))  # history downloads
     streams: CallerPlaces = field(default_factory=partial(CallerPlaces, 768, per_caller=32))  # event streams
 
     def prepare(self) -> None:
-        """Build the join link, metrics and software files; a new certificate requires a restart."""
+        """Build the join link, metrics and software files. A new certificate requires a restart."""
         _ = self.join_link, self.metrics, self.software
 
     @property
@@ -117,7 +117,7 @@ Web = Annotated[WebState, Depends(web_state)]
 
 
 def place_among(places: Callable[[WebState], CallerPlaces], reason: str) -> Callable[..., AsyncIterator[None]]:
-    """Return a dependency that holds a slot until the response is sent; 503 if none is free."""
+    """Return a dependency that holds a slot while serving a request; 503 if none is free."""
 
     async def place(request: Request, web: Web) -> AsyncIterator[None]:
         caller, taken = http_caller(request.client), places(web)
