@@ -2,8 +2,8 @@
 
 The agent joins the run, downloads its files, and then handles events from one queue. Events come
 from the machine monitor (`peer.limits.monitor`), the session (`peer.control.session`), the workers
-(`peer.agent.workers`) and replies to their requests (`peer.agent.worker_requests`). Events are
-handled one at a time; `Agent.handlers` maps event types to handlers.
+(`peer.agent.workers`) and the tasks that answer their requests (`peer.agent.worker_requests`). They
+are handled one at a time; `Agent.handlers` maps event types to handlers.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ from peer.runtime.processes import beat
 from peer.runtime.version import require_understood, software_version, update_notice
 
 FAREWELL_S = 4.0
-LONGEST_STOP_S = STOP_GRACE_S + KILLED_S + FAREWELL_S  # time an agent has to stop before it is killed
+LONGEST_STOP_S = STOP_GRACE_S + KILLED_S + FAREWELL_S  # time limit for an agent to stop before it is killed
 USED_EVERY_S = 30.0
 WAITING_FOR_KEEPER = (
     "Waiting for the run's keeper, which is not reachable yet: this machine has joined, and starts automatically "
@@ -97,7 +97,7 @@ AgentEvent = MachineEvent | SessionEvent | WorkersEvent | AnswerEvent | StayOver
 
 
 async def unexplained(error: SwarmError) -> ManyhandsError:
-    """Return the error unchanged: the default for `explain`, which skips the network diagnosis."""
+    """Return the error unchanged, without a network diagnosis; the default for `explain`."""
     return error
 
 
@@ -138,7 +138,7 @@ class Agent:
         self._checkpoints = self._make_checkpoint_watch()
         self._workers = Workers(worker_main, self._stop, self._events, explain, clock, self._rng)
         # State of the event handlers.
-        self._decision: Decision | None = None  # None until the first readings
+        self._decision: Decision | None = None  # None before the first readings
         self._readings = Readings()  # latest readings
         self._used_due_s = 0.0
         self._told_unknown = False
@@ -225,7 +225,7 @@ class Agent:
         if reply is None:  # stopped while waiting for a login or the coordinator
             return
         try:
-            self._begin_display(reply.member, number=reply.device_number or None)  # 0 for the keeper
+            self._begin_display(reply.member, number=reply.device_number or None)  # hide 0, the keeper's number
             if self._fault:
                 self._tell(Notice("warning", f"Training on {self._device}: {self._fault}."))
             await self._take_part(reply, handling)
@@ -233,7 +233,7 @@ class Agent:
             await self._client.close()
 
     async def _enter_patiently(self) -> control_pb2.JoinReply:
-        """Join the run; a device that joined before retries while the coordinator is unreachable."""
+        """Join the run; a device that has joined before retries if the coordinator is down."""
         run = self._options.link.run
 
         def may_pass(error: BaseException) -> bool:
@@ -267,14 +267,14 @@ class Agent:
             if options.role == "trainer":  # only trainers open data sources
                 check_reach(RunConfig.from_json(reply.run_config_json), options.allowed)
             await client.fetch_files(reply, options.tokenizer_dir, self._account.fetching)
-        except BaseException:  # also on cancellation, because the caller cannot close the client
+        except BaseException:  # close the client on cancellation, too, because the caller cannot
             await client.close()
             raise
         self._client = client
         return reply
 
     async def _take_part(self, reply: control_pb2.JoinReply, handling: asyncio.Task[None]) -> None:
-        """Train with a session to the coordinator open; when either ends, shut down the other gracefully."""
+        """Run the session and the training; when one ends, shut down the other gracefully."""
         self._keeper.hear(reply.initial_peers)
         self._workers.tell(ClockRead(self._client.clock_offset_s))
         session_stop = asyncio.Event()
@@ -348,7 +348,7 @@ class Agent:
         )
 
     async def _measure_line(self) -> float | None:
-        """Measure the bandwidth (bytes/s), capped at the volunteer's limits; return None on failure."""
+        """Return the bandwidth in bytes/s, capped at the volunteer's limits; None on failure."""
         limits, measured = self._options.limits, await measured_bandwidth(self._client)
         return None if measured is None else Placement(bandwidth=measured).within(*limits.rates).bandwidth
 
@@ -438,7 +438,7 @@ class Agent:
         self._show(report)
 
     def _on_lost(self, lost: Lost) -> None:
-        """Report lost samples, unless this device was cut off: the coordinator already counts them as lost."""
+        """Report lost samples, except after a cut-off: the coordinator then counts them itself."""
         self._work = self._work.after(lost)
         self._show(self._work)
         if not self._is_cut_off:

@@ -2,7 +2,7 @@
 
 The notebook cell runs in the host's Python, without our packages, so it receives rendered panels,
 one JSON object per line: `{"panel": {"text/html": ..., "text/plain": ...}}`. All text is escaped
-because some comes from the network. `reduce_notebook`, the curve and rendering are pure.
+because some of it comes from the network. Only `NotebookDisplay` has side effects.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class LossCurve:
     It has at most `MAX_POINTS` points, each the mean over `stride` steps.
     """
 
-    stride: int = 1  # steps averaged into each point
+    stride: int = 1  # number of steps averaged into each point
     settled: tuple[Point, ...] = ()
-    newest: tuple[Point, ...] = ()  # steps to average into the next point
+    newest: tuple[Point, ...] = ()  # steps not yet averaged into a point
 
     @property
     def points(self) -> tuple[Point, ...]:
@@ -54,7 +54,7 @@ class LossCurve:
         return (*self.settled, _mean(self.newest)) if self.newest else self.settled
 
     def with_point(self, step: int, loss: float) -> LossCurve:
-        """Return the curve with a point added, after removing points of undone steps (`step` or later)."""
+        """Return the curve with a new point, without points of `step` or later (rolled back)."""
         settled = tuple(point for point in self.settled if point[0] < step)
         newest = tuple(point for point in self.newest if point[0] < step)
         if newest and newest[0][0] // self.stride != step // self.stride:
@@ -93,7 +93,7 @@ def reduce_notebook(state: NotebookState, event: DisplayEvent, now: float) -> No
     known = Connected(state.panel.connected)
     state = replace(state, panel=reduce_state(state.panel, event))
     if isinstance(event, Progress | StepReport) and event.loss is not None:
-        step = event.step + 1 if isinstance(event, Progress) else event.step  # the loss is of the next step
+        step = event.step + 1 if isinstance(event, Progress) else event.step  # `Progress` has the next step's loss
         state = replace(state, curve=state.curve.with_point(step, event.loss))
     text = None if event == known else _worth_telling(event)
     return state if text is None else replace(state, told=_tell(state.told, Told(now, text)))
@@ -199,7 +199,7 @@ def _clock_time(at: float) -> str:
 
 
 class NotebookDisplay:
-    """A display that redraws the panel after each event, at most once a second for frequent ones."""
+    """A display that redraws the panel after events, at most once a second for frequent events."""
 
     def __init__(self, panel: PanelState, stream: TextIO, clock: Callable[[], float]) -> None:
         self._state, self._stream, self._clock = NotebookState(panel), stream, clock

@@ -34,7 +34,7 @@ class AgentOptions:
     limits: Limits = NO_LIMITS
     cloud: Cloud = field(default=Cloud())
     client_mode: bool = False
-    listen: tuple[str, ...] = ()  # libp2p addresses; empty for TCP on every IP version
+    listen: tuple[str, ...] = ()  # libp2p addresses to listen on; empty for TCP on every IP version
     allowed: Allowed = field(default=Allowed())
 
     @property

@@ -21,7 +21,7 @@ class OwnPresence:
 
     def __init__(self, role: Literal["trainer", "auxiliary"]) -> None:
         self.now = control_pb2.Presence(state="starting")
-        self.relays: tuple[str, ...] = ()  # addresses at which this peer relays for others
+        self.relays: tuple[str, ...] = ()  # addresses at which this peer relays other peers' connections
         self._device = ""  # compute device reported by the worker
         self._doing = "assisting" if role == "auxiliary" else "training"
 

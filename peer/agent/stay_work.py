@@ -1,4 +1,4 @@
-"""Sample counts from joining a run to leaving it: averaged, lost and confirmed."""
+"""Counts of the samples averaged, lost and confirmed between joining a run and leaving it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class StayWork(GuestEvent):
     """The samples that this machine has computed since joining, by outcome."""
 
     averaged: int = 0
-    lost: Mapping[str, int] = field(default_factory=dict)  # samples by cause (`LostCause`)
+    lost: Mapping[str, int] = field(default_factory=dict)  # lost samples by cause (`LostCause`)
     confirmed_before: int | None = None  # the member's confirmed samples at the start; None if unknown
     confirmed_now: int = 0
     at_end: bool = False
@@ -36,7 +36,7 @@ class StayWork(GuestEvent):
 
     @property
     def line(self) -> str | None:
-        """A summary to show at the end; None before the end, or without any samples."""
+        """A summary to show at the end; None before the end or if no samples were computed."""
         lost = sum(self.lost.values())
         if not self.at_end or not self.averaged + lost:
             return None
@@ -51,5 +51,5 @@ class StayWork(GuestEvent):
         )
 
     def on_panel(self) -> dict[str, Any]:
-        """Return the panel field to update: the number of lost samples."""
+        """Return the panel's field "lost" with the number of lost samples."""
         return {"lost": sum(self.lost.values())}

@@ -26,9 +26,9 @@ from peer.reporting.messages import Failed, Notice, PhaseEntered, Progress, Read
 from peer.runtime.repeats import MOST_WARNINGS, Repeats, counted
 
 REFRESHES_PER_SECOND = 4
-UNTOLD = ("receipt",)  # fields omitted from JSON events: long and of no use to readers
+UNTOLD = ("receipt",)  # fields omitted from JSON events because they are long and useless to readers
 PROGRESS_LINE_EVERY_S = 30.0
-MOST_CAUSE_CHARS = 200  # notices with the same first characters have the same cause
+MOST_CAUSE_CHARS = 200  # length of the prefix by which repeated notices are recognized
 _VARIABLE = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`|\b\w*\d\w*")  # parts that differ between notices of the same kind
 STANDS_BY = "waiting for a faster line"
 HELD = "paused by the operator"
@@ -60,7 +60,7 @@ class PanelState:
     last_group: int = 0
     last_averaging_s: float | None = None
     contributed: int = 0  # samples averaged into steps since joining
-    averaged_bytes: int = 0  # bytes averaged for groups since joining
+    averaged_bytes: int = 0  # bytes received from other peers for averaging, since joining
     lost: int = 0
     standing: Standing | None = None
     connected: bool = True

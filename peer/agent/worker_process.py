@@ -39,7 +39,7 @@ Plan = TypeVar("Plan")
 Message = TypeVar("Message")
 ChildMain = Callable[[Plan, Connection, int], None]
 WorkerMain = ChildMain[WorkerPlan]
-TRIAL_S = 180.0  # time to load PyTorch from a slow disk and initialize the drivers of many GPUs
+TRIAL_S = 180.0  # time limit of a device test, which may load PyTorch from a slow disk and start many GPUs
 END_GRACE_S = 5.0
 LOG_FILE = "device.log"  # name of the file in the device's data folder
 TrialMain = ChildMain[TrialPlan]
@@ -57,10 +57,10 @@ def default_worker_main(plan: WorkerPlan, pipe: Connection, parent_pid: int) -> 
 class Watchdog:
     """A watchdog that measures the time since a worker's last sign of life, to detect a hang.
 
-    Every message is a sign of life except `LineInDoubt`, which comes from the thread that counts
-    bytes, and traffic reports (`Transferred`), because averagers reply even if training hangs. New
-    traffic counts until the worker is ready and while it waits for another peer's state; while it
-    waits for the agent's checkpoint download, every traffic report counts, even without new bytes.
+    Every message is a sign of life except `LineInDoubt`, which comes from a separate thread, and
+    traffic reports (`Transferred`), because averagers reply even if training hangs. Before the
+    worker is ready, and while it waits for another peer's state, a report of new traffic counts.
+    While it waits for the agent to download a checkpoint, any traffic report counts.
     """
 
     def __init__(self, patience_s: float, clock: Callable[[], float]) -> None:
@@ -137,7 +137,7 @@ class ChildProcess(Generic[Plan, Message]):
         if self._process is None:
             return
         was_over = has_ended(self.pid)
-        end_group(self.pid)  # not yet joined, so its id cannot have been reused
+        end_group(self.pid)  # the process is not reaped yet, so its id cannot have been reused
         self._process.kill()
         self._process.join(KILLED_S)
         self.exit_code = self._process.exitcode if was_over else None
@@ -162,7 +162,7 @@ class ChildProcess(Generic[Plan, Message]):
                 while not pipe.poll(POLL_S) and not has_ended(pid):
                     pass
                 event = pipe.recv() if pipe.poll(0) else None
-            except (EOFError, OSError):  # the pipe was closed here or by the process
+            except (EOFError, OSError):  # the pipe was closed by this process or by the child
                 event = None
             try:
                 loop.call_soon_threadsafe(self._events.put_nowait, event)

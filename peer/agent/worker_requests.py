@@ -26,11 +26,11 @@ logger = logging.getLogger(__name__)
 MeasureLine = Callable[[], Awaitable[float | None]]  # returns bytes/s in the slower direction, or None on failure
 CHECKPOINT_FOLDER = "checkpoint"  # name of the folder in the device's data folder
 AskForOffer = Callable[[], Awaitable[control_pb2.CheckpointReply]]
-REST_S = 300.0  # after a failed download, no new one starts for this time
+REST_S = 300.0  # minimum time between a failed download and the next one
 
 
 class CheckpointWatch:
-    """A downloader of the newest checkpoint, at a worker's request."""
+    """A downloader that fetches the newest checkpoint when a worker requests it."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class CheckpointWatch:
         self._fetching: asyncio.Task[None] | None = None
 
     def fetch(self, wanted: CheckpointWanted) -> None:
-        """Start a download, unless one is already in progress: its answer then serves both requests."""
+        """Start a download; if one is already in progress, its answer serves both requests."""
         if self._fetching is None or self._fetching.done():
             self._fetching = asyncio.create_task(self._answer(wanted))
 
@@ -95,14 +95,14 @@ class CheckpointWatch:
 
 
 class LineWatch:
-    """A bandwidth meter that measures at a worker's request."""
+    """A bandwidth meter that runs when a worker requests a measurement."""
 
     def __init__(self, measure: MeasureLine, tell: Callable[[LineMeasured | Notice], None]) -> None:
         self._measure, self._tell = measure, tell
         self._measuring: asyncio.Task[None] | None = None
 
     def measure(self) -> None:
-        """Start a measurement, unless one is in progress: its answer then serves both requests."""
+        """Start a measurement; if one is already in progress, its answer serves both requests."""
         if self._measuring is None or self._measuring.done():
             self._measuring = asyncio.create_task(self._answer())
 
@@ -126,7 +126,7 @@ class KeeperSearch:
 
     def __init__(self, ask: Callable[[], Awaitable[Sequence[str]]], tell: Callable[[KeeperAt], None]) -> None:
         self._ask, self._tell = ask, tell
-        self.known = asyncio.Event()  # set when the coordinator has sent addresses
+        self.known = asyncio.Event()  # set once the coordinator has sent addresses
         self.addresses: tuple[str, ...] = ()  # the coordinator's latest addresses
         self._trying: asyncio.Task[None] | None = None
 

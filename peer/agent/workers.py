@@ -78,7 +78,7 @@ class StopRequest:
         self.reason = ""
 
     def ask(self, reason: str) -> None:
-        """Request to leave the run; keep the last non-empty reason."""
+        """Ask the workers to leave the run; an empty reason does not replace an earlier one."""
         self.reason = reason or self.reason
         self.asked.set()
 
@@ -101,7 +101,7 @@ class Workers:
         self._main, self._stop, self._events = main, stop, events
         self._explain, self._clock, self._rng = explain, clock, rng
         self._decision = Decision(Action.GO)
-        self._may_go, self._must_halt = asyncio.Event(), asyncio.Event()  # both unset until the first decision
+        self._may_go, self._must_halt = asyncio.Event(), asyncio.Event()  # neither is set before the first decision
         self._halted_by = Action.GO
         self._found: int | None = None  # microbatch size that the last worker chose
         self._worker: WorkerProcess | None = None  # the running worker, if any
@@ -109,14 +109,14 @@ class Workers:
         self._awaits_checkpoint = False  # the worker is waiting for a checkpoint download
         self._keeper_at = KeeperAt(())  # the keeper's latest addresses
         self._keeper_moved = asyncio.Event()
-        self._clock_offset_s = math.nan  # latest offset of the coordinator's clock
+        self._clock_offset_s = math.nan  # latest known offset of the coordinator's clock
         self._rate: float | None = None  # latest bandwidth; None if not measured since joining
         self._missed = 0  # consecutive failures to join the swarm
         self._ready_at = math.inf  # time when the last worker became ready; infinite if it has not
 
     @property
     def are_well(self) -> bool:
-        """True if the running worker has sent a message within `SILENT_S`.
+        """Whether the running worker has sent a message in the last `SILENT_S` seconds.
 
         Also true if no worker is running, for example during a pause.
         """
@@ -146,7 +146,7 @@ class Workers:
             self._worker.tell(message)
 
     async def run(self, plan: WorkerPlan) -> None:
-        """Run workers one after another until stopped; raise a failure if it is final.
+        """Run workers one after another until stopped; raise a failure that no restart can fix.
 
         A failure to join the swarm is never final; the next worker waits for the keeper.
         """
@@ -183,7 +183,7 @@ class Workers:
         self._events.put_nowait(event)
 
     async def _next_worker(self, plan: WorkerPlan) -> tuple[bool, Failed | None]:
-        """Run one worker once the limits allow it; return whether it was halted, and any failure.
+        """Run one worker once the limits allow it; return (whether halted, failure or None).
 
         Raises `SwarmError` if the worker could not join the swarm.
         """
@@ -199,7 +199,7 @@ class Workers:
         if failure.code == SwarmError.code:
             self._tell(KeeperSought())
             if self._clock() - self._ready_at >= FAILURE_WINDOW_S:
-                return False, failure  # it was in the swarm for a long time: reset the failure count
+                return False, failure  # the worker was in the swarm for long: reset the failure count
             raise await self._unreached(SwarmError(failure.text))
         return False, failure
 
@@ -209,14 +209,14 @@ class Workers:
         return replace(plan, initial_peers=self._keeper_at.addresses, place=place, clock_offset_s=self._clock_offset_s)
 
     async def _unreached(self, error: SwarmError) -> ManyhandsError:
-        """Return the error to show; only attempt `EXPLAINED_AT` includes the slow network diagnosis."""
+        """Return the error to show; only failure number `EXPLAINED_AT` gets a network diagnosis."""
         self._missed += 1
         if self._missed != EXPLAINED_AT:
             return error
         return await unless(self._stop.asked, self._explain(error)) or error
 
     async def _rest(self, seconds: float) -> None:
-        """Wait for `seconds`, or until a stop request or a change of the keeper's addresses."""
+        """Wait for `seconds`, a stop request or new keeper addresses, whichever comes first."""
         self._keeper_moved.clear()
         await unless(self._stop.asked, pause(self._keeper_moved, seconds))
 
@@ -293,7 +293,7 @@ def restart_allowed(failures: list[float], now: float) -> bool:
 def halved(plan: WorkerPlan, found: int | None) -> int | None:
     """Return half the plan's microbatch size, or None if it is already 1.
 
-    If the plan has no size, halve `found` (a worker's choice) or, without it, the run's size.
+    If the plan has no size, halve `found` (a worker's choice), or the run's size if that is None.
     """
     if found is None:
         found = RunConfig.from_json(plan.run_config_json).data.microbatch_size
@@ -319,7 +319,7 @@ class Underway:
                 self._ended = True
 
     def lost(self, was_told_to_stop: bool) -> Lost | None:
-        """Return the samples lost with the worker, or None if there are none or it reported them."""
+        """Return the samples lost with the worker; None if there are none or it reported them."""
         if self._ended or not self._samples:
             return None
         cause = LostCause.LEFT if was_told_to_stop else LostCause.DIED

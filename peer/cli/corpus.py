@@ -1,7 +1,7 @@
 """`manyhands corpus sample`: sample a large corpus by perplexity before creating a run.
 
 The figures (PNG and an HTML page) show the distribution of perplexities before and after sampling,
-like figures 2 to 6 of BERTIN. matplotlib is imported only for them.
+like figures 2 to 6 of the BERTIN paper. matplotlib is imported only to draw the figures.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 PARTS = ("up to Q1", "Q1 to Q2", "Q2 to Q3", "above Q3")
 COLUMNS = ("quartile", "documents", "kept", "kept of it", "share of the kept")
 app = typer.Typer(name="corpus", no_args_is_help=True, help="Prepare a corpus by sampling it.")
-app.callback()(lambda: None)  # otherwise typer would drop the name of the only command, `sample`
+app.callback()(lambda: None)  # otherwise, typer would drop the name of a single command (`sample`)
 GREY, BLUE, RED, INK = "#9aa3ad", "#2563a8", "#c0392b", "#222222"
 SMOOTHING = np.array([1, 2, 3, 2, 1]) / 9  # kernel that smooths the curves of small corpora
 STYLE = """
@@ -218,7 +218,7 @@ def _scorer(**content: str) -> ScorerConfig:
 
 
 def _as_named_later(described: ScorerConfig, folder: Path, out: Path) -> ScorerConfig:
-    """Return the scorer with its model's final path, after `folder` is renamed to `out`."""
+    """Return the scorer with its model's path as it will be once `folder` is renamed to `out`."""
     path = Path(described.model or "")
     return described.model_copy(update={"model": str(out.absolute() / path.name)} if path.parent == folder else {})
 
@@ -266,7 +266,7 @@ def _percent(part: int, whole: int) -> str:
 
 
 def _write_pictures(tally: PerplexityTally, title: str, folder: Path) -> str:
-    """Write `distributions.png` and return the figure as SVG. Raises `ConfigError` without matplotlib."""
+    """Write `distributions.png`; return its SVG. Raises `ConfigError` without matplotlib."""
     figure = _figure_of(tally, title)
     figure.savefig(folder / "distributions.png", dpi=130)
     vector = io.StringIO()

@@ -144,7 +144,7 @@ async def _findings(context: Context) -> list[dict[str, Any]]:
 
 
 def collect(state_dir: Path, findings: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the archive's texts by file name, before redaction; a note replaces an unreadable file."""
+    """Return the archive's unredacted texts by file name; a note replaces each unreadable file."""
     files = {
         "versions.json": json.dumps(versions(), indent=1),
         "machine.json": json.dumps(machine(), indent=1),

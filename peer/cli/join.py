@@ -115,7 +115,7 @@ def default_state_dir(link: JoinLink) -> Path:
 
 def find_invite(given: str, known_device: bool) -> str:
     """Return the invite code from the option, the environment or a prompt, or "" if there is none."""
-    invite = os.environ.pop(INVITE_VARIABLE, "")  # hidden from child processes
+    invite = os.environ.pop(INVITE_VARIABLE, "")  # remove it, so that child processes cannot see it
     invite = given or invite
     if not invite and not known_device and sys.stdin.isatty():
         return str(
@@ -243,7 +243,7 @@ def _limits(
     rates: tuple[float | None, float | None],
     sizes: dict[str, str | None],
 ) -> Limits:
-    """Parse the options that limit usage; `rates` are the upload and download rates."""
+    """Parse the options that limit usage; `rates` are the limits on upload and download rates."""
     allowed = {option: parse_size(option, text) for option, text in sizes.items()}
     return Limits(
         hours=parse_windows(hours or ()),

@@ -23,9 +23,9 @@ from peer.rehearsal.forecast.report import DrawnVolunteers, ModelValues, Rehears
 from peer.rehearsal.scenario import MOST_PEERS, Scenario, load_scenario
 from peer.runtime.console import say, say_json, say_table
 
-VOLUNTEERS, HOURS, SEEDS = 40, 2.0, 3  # defaults, which take less than half a minute to rehearse
+VOLUNTEERS, HOURS, SEEDS = 40, 2.0, 3  # defaults; a rehearsal with these takes less than half a minute
 MOST_SEEDS, MOST_HOURS = 1000, 31 * 24
-ScenarioOf = Callable[[RunConfig, int], Scenario]  # returns the swarm and its events for (config, seed)
+ScenarioOf = Callable[[RunConfig, int], Scenario]  # (config, seed) -> the swarm and its events
 app = typer.Typer(pretty_exceptions_enable=False)
 
 
@@ -123,7 +123,7 @@ def plan_event(
 def _chosen_swarm(
     config: RunConfig, volunteers: int | None, scenario: Path | None, hours: float | None, region: str | None
 ) -> tuple[ScenarioOf, str]:
-    """Return the swarms selected by the options, and their description. Raises `ConfigError`."""
+    """Return (function that makes the selected swarm, its description). Raises `ConfigError`."""
     if scenario is None:
         people, length = VOLUNTEERS if volunteers is None else volunteers, HOURS if hours is None else hours
         drawn = _volunteers(config, people, length, region or "world")
@@ -137,7 +137,7 @@ def _chosen_swarm(
 
 
 def _swarms_of_file(config: RunConfig, loaded: Scenario) -> ScenarioOf:
-    """Return a function that ignores the seed and adapts the file's scenario to the PowerSGD rank."""
+    """Return a function that adapts the scenario to a config's PowerSGD rank, for any seed."""
     own = config.averaging.powersgd_rank
 
     @cache

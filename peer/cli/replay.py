@@ -49,7 +49,7 @@ class NodeEvent:
 
 @dataclass(frozen=True)
 class ClockShift:
-    """The correction that aligns a node's clock with the other nodes' clocks."""
+    """The correction that aligns a node's clock with those of the other nodes."""
 
     node: str
     seconds: float  # added to the node's logged times
@@ -147,9 +147,9 @@ def _read_bundle(source: Path) -> dict[str, bytes]:
 
 
 def on_one_clock(events: Sequence[NodeEvent]) -> tuple[list[NodeEvent], list[ClockShift]]:
-    """Align all clocks with the clock of the node in most groups; return sorted events and clock shifts.
+    """Align clocks with that of the node in the most groups; return (sorted events, clock shifts).
 
-    A node that shares no group with aligned nodes keeps its own times.
+    A node that shares no group with an aligned node keeps its logged times.
     """
     met: dict[str, dict[str, float]] = {}  # group starts by node and group, on the node's clock
     for event in events:
@@ -173,7 +173,7 @@ def on_one_clock(events: Sequence[NodeEvent]) -> tuple[list[NodeEvent], list[Clo
 
 
 def around(events: Sequence[NodeEvent], step: int) -> list[NodeEvent]:
-    """Return the events from the first completion of `step` - 1 to the last completion of `step`."""
+    """Return the events between the first completion of `step - 1` and the last of `step`."""
     taken = [(_step_after(event.event), event.at) for event in events]
     begun = [at for after, at in taken if after == step - 1]
     ended = [at for after, at in taken if after == step]

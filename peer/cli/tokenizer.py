@@ -99,7 +99,7 @@ def inspect(
 
 
 class KeepSome:
-    """An iterable of training documents that holds some out, chosen by a hash of the text."""
+    """An iterable of training documents; a hash of the text selects documents to hold out."""
 
     def __init__(self, documents: Iterable[str], max_kept: int = MAX_KEPT) -> None:
         self._documents, self._max_kept = documents, max_kept
@@ -122,7 +122,7 @@ def _run_to_measure_by(corpus: Path | None, text_file: Path | None) -> RunConfig
 
 
 def _measure(path: Path, documents: Iterable[str], language: str) -> Fit:
-    """Measure a tokenizer's fit to documents, loading the tokenizer as for training."""
+    """Load a tokenizer in the same way as for training, and measure its fit to documents."""
     tokenizer = load_tokenizer(path)
     names = special_names(tokenizer, read_tokenizer_config(path))
     unknown = tokenizer.token_to_id(names["unk"]) if "unk" in names else None
@@ -134,7 +134,7 @@ def _fit_content(fit: Fit) -> dict[str, Any]:
 
 
 def _fit_facts(fit: Fit) -> dict[str, object]:
-    """Format the figures of a fit for printing; a figure is None without text."""
+    """Format a fit's figures for printing; a figure is None if there was no text to measure."""
     summary = fit.summary()
     shares = {name: summary[name] for name in ("unknown_rate", "split_words", "words_cut_at_marks")}
     percent = {name: None if share is None else f"{share:.3%}" for name, share in shares.items()}

@@ -119,7 +119,7 @@ def certificate_in(source: str) -> str | None:
 
 
 def authority_key(named: str, get: Get = fetch) -> str:
-    """Return the key (hex) in `named`, or the key on the run's page at `named`. Raises `ConfigError`."""
+    """Return `named` if it is a key (hex), else the key on that page. Raises `ConfigError`."""
     if _KEY.fullmatch(named.lower()):
         return named.lower()
     if urlsplit(named).scheme not in ("http", "https"):

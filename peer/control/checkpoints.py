@@ -3,8 +3,8 @@
 Files are downloaded with HTTP range requests, so that an interrupted download can be resumed. Their
 digests can be trusted because the control plane's certificate is pinned.
 
-To protect the volunteer's local network, the offer's host must be the join link's or have a public
-address, and redirects are not followed.
+To protect the volunteer's local network, the offer's host must be named in the join link or have a
+public address, and redirects are not followed.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ async def download_checkpoint(
     """Download the offered files to the directory `into`, resuming an earlier download.
 
     `link_hosts`, the join link's hosts, may have private addresses. Raises `StorageError` if the
-    disk is full or a file is damaged, else `UnreachableError`. Partial files are kept.
+    disk is full or a file is damaged, `UnreachableError` on other failures. Keeps partial files.
     """
     await asyncio.to_thread(_make_room, offer, into)
     own = offer.host in link_hosts

@@ -1,4 +1,4 @@
-"""The peer's authenticated connection to the coordinator, to join, renew tokens and download files.
+"""The peer's authenticated connection to the coordinator, for joining, tokens and downloads.
 
 The join link's fingerprint is the only trust anchor: a server certificate that matches it becomes
 the channel's only root. Certificate, version, run and clock are checked first, each with its own
@@ -51,7 +51,7 @@ from peer.runtime.version import software_version
 CONNECT_TIMEOUT_S = 10.0
 CALL_TIMEOUT_S = 20.0
 FETCH_TIMEOUT_S = 600.0
-LOGIN_TIMEOUT_S = 1000.0  # longer than the coordinator's own limit
+LOGIN_TIMEOUT_S = 1000.0  # longer than the coordinator waits for a login
 
 _CHANNEL_OPTIONS = (
     ("grpc.ssl_target_name_override", TLS_NAME),
@@ -102,7 +102,7 @@ class ControlClient:
             check_run(link, greeting)
             check_clock(greeting, now=clock())
             client.clock_offset_s = greeting.server_time - steady_time()
-        except BaseException:  # also on cancellation, because the caller cannot close the client
+        except BaseException:  # close the client on cancellation, too, because the caller cannot
             await client.close()
             raise
         return client
@@ -317,10 +317,10 @@ class ControlClient:
 
 
 async def find_coordinator(links: Sequence[JoinLink]) -> tuple[JoinLink, str]:
-    """Return the first link whose server has the right certificate, and that certificate (PEM).
+    """Return (link, certificate in PEM) for the first link whose server has the right certificate.
 
-    Each link has one address. If no server has the certificate, raises `FingerprintError` if any
-    has another one, else `UnreachableError`.
+    Each link has one address. If none succeeds, raises `FingerprintError` if any server presented
+    another certificate, else `UnreachableError`.
     """
     failures: list[UnreachableError | FingerprintError] = []
     for link in links:

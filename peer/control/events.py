@@ -9,7 +9,7 @@ from peer.reporting.messages import ClockRead, Notice
 
 @dataclass(frozen=True)
 class Welcomed:
-    """A session has begun; the coordinator sent its software version, and the address to get it from."""
+    """A session has begun; the coordinator sent its software version and that version's address."""
 
     version: str
     address: str

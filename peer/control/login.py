@@ -1,6 +1,6 @@
 """The login prompt: parsed from the coordinator's message, and shown as text, JSON or HTML.
 
-The message comes from the network: texts must be short and printable, links must be HTTP(S).
+The message comes from the network, so texts must be short and printable, and links HTTP(S).
 """
 
 from __future__ import annotations

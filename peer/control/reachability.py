@@ -39,7 +39,7 @@ class Patience:
     """The durations and timeouts of the tests, in seconds."""
 
     probe_s: float = 1.0  # duration of the bandwidth measurement in each direction
-    dial_back_s: float = 6.0  # longer than the coordinator's timeout of 5 s
+    dial_back_s: float = 6.0  # timeout for connecting back; longer than the coordinator's timeout of 5 s
     other_version_s: float = 4.0  # timeout of a connection over the other IP version
 
 
@@ -72,7 +72,7 @@ def _with_port(maddr: str, wanted: Endpoint | None, ears: Ears) -> str:
 
 
 async def _look(client: ControlClient, ears: Ears, patience: Patience) -> tuple[list[Seen], Version]:
-    """Return the coordinator's view of this machine by IP version, and the version common to all peers."""
+    """Return (the coordinator's findings per IP version, the IP version common to all peers)."""
     try:
         description = await client.describe()
         observed = ipaddress.ip_address(description.observed_address)
@@ -90,7 +90,7 @@ async def _look(client: ControlClient, ears: Ears, patience: Patience) -> tuple[
 
 
 async def _look_from(client: ControlClient, host: str, ears: Ears, patience: Patience) -> Seen:
-    """Return the coordinator's view of this machine, connected through its address `host`."""
+    """Return the coordinator's findings about this machine over a connection to `host`."""
     connecting = ControlClient.connect(replace(client.link, host=host), time.time)
     other = await asyncio.wait_for(connecting, patience.other_version_s)
     try:
@@ -113,9 +113,9 @@ async def _hosts_of_other_version(name: str, swarm: Sequence[str], version: int)
 
 
 async def _dialled(client: ControlClient, ears: Ears, version: Version, timeout_s: float) -> frozenset[Endpoint] | None:
-    """Return the endpoints that the coordinator reaches, or None if it could not try."""
+    """Return the endpoints that the coordinator can reach, or None if it could not try."""
     if not any(endpoint.version == version for endpoint in ears.endpoints):
-        return None  # no free port, which the p2p daemon will report
+        return None  # no endpoint could be bound; the p2p daemon will report the reason
     try:
         return await dialled_ways(client, ears, version, timeout_s)
     except ManyhandsError:
@@ -143,7 +143,7 @@ def own_addresses() -> frozenset[IPAddress]:
 class Ears:
     """The endpoints on which this machine listens, and the secrets received there."""
 
-    endpoints: tuple[Endpoint, ...]  # with their bound ports
+    endpoints: tuple[Endpoint, ...]  # endpoints with the ports to which they are bound
     words: asyncio.Queue[tuple[Endpoint, bytes]] = field(default_factory=lambda: asyncio.Queue(MAX_WORDS))
 
     def hear(self, endpoint: Endpoint, word: bytes) -> None:
@@ -159,7 +159,7 @@ class Ears:
 
 @asynccontextmanager
 async def listening(endpoints: Sequence[Endpoint]) -> AsyncIterator[Ears]:
-    """Listen on all endpoints that can be bound, during the block."""
+    """Listen on all endpoints that can be bound, until the `with` block ends."""
     bound = bind_alike(endpoints)
     ears = Ears(tuple(endpoint for endpoint, _ in bound))
     async with AsyncExitStack() as stack:
@@ -208,7 +208,7 @@ class _Knocks:
             word = await asyncio.wait_for(reader.readexactly(WORD_BYTES), READ_TIMEOUT_S)
             self.ears.hear(self.endpoint, word)
         except (asyncio.TimeoutError, asyncio.IncompleteReadError, OSError):
-            pass  # a connection from another client
+            pass  # the connection was from another client
         finally:
             writer.close()
 
@@ -246,7 +246,7 @@ async def measure_line(client: ControlClient, limit_s: float, stopwatch: Callabl
 
 
 async def _measure(call: Any, limit_s: float, stopwatch: Callable[[], float]) -> LineSpeed:
-    noise = secrets.token_bytes(PROBE_CHUNK_BYTES)  # cannot be compressed in transit
+    noise = secrets.token_bytes(PROBE_CHUNK_BYTES)  # random bytes cannot be compressed in transit
     await call.write(control_pb2.ProbeUp(download_bytes=MAX_PROBE_BYTES))
     await call.read()  # raises if the coordinator refuses
     began, sent = stopwatch(), 0

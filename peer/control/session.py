@@ -163,7 +163,7 @@ def retry_delay_s(failures: int, first_s: float, most_s: float, rng: random.Rand
 
 
 def failed_rounds(failures: int, addresses: int) -> int:
-    """Return the number of times that all addresses have failed, or 0 while untried ones remain."""
+    """Return how often all addresses have failed in turn; 0 if the current turn is incomplete."""
     return 0 if failures % addresses else failures // addresses
 
 
@@ -187,7 +187,7 @@ class SessionStream:
         self._outbox, self._tell = sides.outbox, sides.tell
         self._unacked: dict[int, int] = {}  # steps of unacknowledged reports, by sequence number
         self._sent_up_to = 0
-        self._ahead_until: float | None = None  # time to resend reports that the keeper was not ready for
+        self._ahead_until: float | None = None  # time at which to resend reports that were ahead of the keeper
         self._suspicions_are_heard = self._losses_are_heard = False
         self._presence_every_s = timing.presence_every_s
         self._clock, self._announced = ReadClock(), announced
@@ -282,7 +282,7 @@ class SessionStream:
         self._tell(Notice(notice.level, text))
 
     def _store(self, store: Callable[[str], None], jwt: str) -> None:
-        """Store a JWT; only warn about a full disk, because the coordinator will resend the JWT."""
+        """Store a JWT; if the disk is full, only warn: the coordinator will send the JWT again."""
         try:
             store(jwt)
         except StorageError as error:
@@ -310,7 +310,7 @@ class SessionStream:
         self._ahead_until = asyncio.get_running_loop().time() + self._timing.ahead_again_s
 
     async def _talk(self, stop: asyncio.Event) -> None:
-        """Send until `stop`, then say goodbye; return on a lost connection, because `_listen` raises."""
+        """Send messages until `stop` is set, then say goodbye; return if the connection is lost."""
         now = asyncio.get_running_loop().time
         presence_due = now()
         try:
@@ -327,7 +327,7 @@ class SessionStream:
 
     async def _send_reports(self) -> None:
         window = self._timing.window_reports
-        if self._ahead_until is not None:  # send a single report to see whether the keeper has caught up
+        if self._ahead_until is not None:  # send only one report, to see whether the keeper has caught up
             window = int(asyncio.get_running_loop().time() >= self._ahead_until)
         entries = self._outbox.pending(max(0, window - len(self._unacked)), after=self._sent_up_to)
         if entries:
@@ -419,7 +419,7 @@ async def unless(event: asyncio.Event, work: Coroutine[Any, Any, Result]) -> Res
 
 
 async def _first_to_end(*coroutines: Coroutine[None, None, None]) -> None:
-    """Run coroutines until the first one ends; cancel the others, and raise the first one's exception."""
+    """Run coroutines until one ends, and cancel the rest; raise the exception that ended it."""
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:
         ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

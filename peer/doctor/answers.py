@@ -10,7 +10,7 @@ class Daemon:
     """The result of a trial start of the p2p daemon."""
 
     addresses: tuple[str, ...] = ()  # listening addresses
-    error: str = ""  # reason for a failed start; "" on success
+    error: str = ""  # reason why the daemon failed to start; "" on success
     log: tuple[str, ...] = ()  # last lines of the daemon's log
 
 

@@ -87,7 +87,7 @@ WHY_NO_SWARM = (*CONTACT, REQUIREMENTS, DAEMON, KEEPER)
 
 
 def conclude(context: Context) -> Conclusion:
-    """Describe this machine's expected contribution after all stages have passed."""
+    """Describe this machine's expected contribution; call it after all stages have passed."""
     speed, description = context.speed, context.description
     if speed is None:
         return Conclusion(True, "This machine is ready to join.")
@@ -103,7 +103,7 @@ def conclude(context: Context) -> Conclusion:
 
 
 async def explain(error: UnreachableError | SwarmError, context: Context) -> ManyhandsError:
-    """Diagnose a failed join with the relevant stages; return an error of the same class with the cause."""
+    """Diagnose a failed join; return an error of the same class that states the cause."""
     stages = WHY_NO_SWARM if isinstance(error, SwarmError) else WHY_UNREACHABLE
     async with context.resources:
         findings = [finding async for finding in run_stages(stages, context)]
@@ -115,5 +115,5 @@ def reason(original: str, findings: Sequence[StageResult]) -> str:
     broken = [finding for finding in findings if finding.verdict is Verdict.FAILED]
     if not broken:
         return f"{original} `manyhands doctor` finds no problem now: try again."
-    odd = [finding for finding in findings if finding.verdict is Verdict.WARNING]  # such as a proxy
+    odd = [finding for finding in findings if finding.verdict is Verdict.WARNING]  # for example a proxy
     return " ".join(finding.sentence for finding in (broken[0], *odd))

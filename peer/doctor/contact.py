@@ -24,7 +24,7 @@ from peer.protocol import MAX_CLOCK_SKEW_S, PROTOCOL_VERSION
 
 NOTABLE_SKEW_S = MAX_CLOCK_SKEW_S / 4
 ASK_OPERATOR = "Ask the operator for the current link, and whether the coordinator is running."
-SLOW_BYTES_PER_SECOND = 250_000.0  # 2 Mbit/s: ALBERT-large's gradients take over two minutes
+SLOW_BYTES_PER_SECOND = 250_000.0  # 2 Mbit/s; below this, ALBERT-large's gradients take over two minutes
 MAX_ADDRESSES = 6  # maximum number of addresses to try per host
 PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
 TUNNELS = ("tun", "tap", "utun", "wg", "ppp", "ipsec", "tailscale", "zt", "nordlynx", "proton", "cscotun", "vpn")
@@ -58,7 +58,7 @@ async def _addresses_of(link: JoinLink, timeout_s: float) -> tuple[list[Address]
         found = await asyncio.wait_for(resolving, timeout_s)
     except asyncio.TimeoutError:
         return [], f"No name server answers for `{link.host}`."
-    except (OSError, UnicodeError) as error:  # the name is unknown or invalid
+    except (OSError, UnicodeError) as error:  # the host name is unknown or invalid
         return [], f"`{link.host}` has no address ({getattr(error, 'strerror', None) or error})."
     hosts = [*dict.fromkeys(str(entry[0]) for *_, entry in found)][:MAX_ADDRESSES]
     kinds = sorted({"IPv6" if ":" in host else "IPv4" for host in hosts})

@@ -46,8 +46,8 @@ class Timing:
     """The timeouts and durations of the stages, in seconds."""
 
     connect_s: float = 10.0
-    daemon_s: float = 20.0  # to start the p2p daemon, usually in less than a second
-    helper_s: float = 120.0  # for the helper to answer, including the import of torch
+    daemon_s: float = 20.0  # time limit for starting the p2p daemon, which usually takes less than a second
+    helper_s: float = 120.0  # time limit for an answer by the helper, including the import of torch
     dial_back_s: float = 8.0
     probe_s: float = 5.0  # duration of the bandwidth measurement in each direction
     speed_s: float = 5.0  # duration of the speed measurement
@@ -62,7 +62,7 @@ class Context:
     stopwatch: Callable[[], float] = time.monotonic
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     timing: Timing = Timing()
-    prepare_helper: Callable[[Path], None] = as_it_is  # runs first in the helper process
+    prepare_helper: Callable[[Path], None] = as_it_is  # function that the helper process calls first
     resources: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     # Findings used by later stages.
@@ -97,7 +97,7 @@ class Context:
 class RunDescription:
     """The public description of a run, as sent by its coordinator."""
 
-    config: RunConfig  # only the run's sizes are set, the rest are defaults
+    config: RunConfig  # only sizes come from the run; other fields have default values
     swarm_addresses: tuple[str, ...]  # multiaddresses of the keeper
     observed_address: IPAddress  # this machine's address as seen by the coordinator
     samples_per_second: float  # speed of the whole swarm

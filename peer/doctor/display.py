@@ -48,13 +48,13 @@ class CheckupLineDisplay:
             self._print(Text(f"{'':<{NAME_WIDTH}}{words}", style="dim"))
 
     def conclude(self, conclusion: Conclusion) -> None:
-        """Print the conclusion if positive; the command prints a negative one to stderr as its error."""
+        """Print a positive conclusion; the command prints a negative one to stderr as an error."""
         self._status.stop()
         if conclusion.fit:
             self._print(Text(conclusion.text, style="bold"))
 
     def _print(self, line: Text) -> None:
-        self._console.print(line, soft_wrap=not self._console.is_terminal)  # wrap lines only on a terminal
+        self._console.print(line, soft_wrap=not self._console.is_terminal)  # lines are wrapped only on a terminal
 
 
 class CheckupJsonDisplay:

@@ -1,7 +1,7 @@
 """The doctor's helper: a process for libraries that the doctor itself must not load.
 
 The helper loads hivemind and PyTorch, which must not share a process with the doctor's gRPC. Its
-output goes to a log. Even if the helper hangs or dies, its whole process group is ended.
+output goes to a log. The helper's process group is always killed, even if the helper hangs or dies.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from peer.runtime.processes import (
 )
 
 POLL_S = 0.1
-END_GRACE_S = 2.0  # time to exit and clean up before being killed
+END_GRACE_S = 2.0  # time for the helper to clean up and exit before it is killed
 MAX_LOG_BYTES = 1_000_000
 LAST_WORDS = 1  # number of log lines to quote if the helper died
 LOG = "helper.log"
@@ -75,7 +75,7 @@ class Helper:
         """
         running = self._running = self._running or self._start()
         log = Path(running.folder.name) / LOG
-        known_bytes = log.stat().st_size if log.exists() else 0  # output of earlier calls
+        known_bytes = log.stat().st_size if log.exists() else 0  # skip the output of earlier calls
         running.pipe.send((question, arguments))
         answered = await asyncio.to_thread(_wait, running, self._timeout_s)
         if answered:
@@ -90,7 +90,7 @@ class Helper:
         raise HelperError(f"The doctor's helper {ending} ({words}).", died)
 
     async def end(self) -> None:
-        """Let the helper exit, then kill the rest of its process group."""
+        """Give the helper time to exit, then kill its remaining process group."""
         running, self._running = self._running, None
         if running is not None:
             await asyncio.to_thread(_end, running)
@@ -113,7 +113,7 @@ def _answer_questions(pipe: Connection, parent_pid: int, folder: Path, prepare: 
     name_process("helper of the doctor")
     lead_own_group()
     die_with_parent(parent_pid)
-    write_output_to(folder / LOG, MAX_LOG_BYTES)  # before any import, because an import may hang or fail
+    write_output_to(folder / LOG, MAX_LOG_BYTES)  # start the log before any import, because an import may hang or fail
     prepare(folder)
     while True:
         try:
@@ -129,7 +129,7 @@ def _end(running: _Running) -> None:
         if has_ended(running.pid):
             break
         time.sleep(POLL_S)
-    end_group(running.pid)  # not yet joined, so its id cannot have been reused
+    end_group(running.pid)  # not yet reaped, so the id cannot have been reused
     running.process.kill()
     running.process.join()
     running.process.close()

@@ -28,10 +28,10 @@ from peer.reporting.advice import FASTER_ROUND, Conditions, why_late
 CGROUPS = Path("/sys/fs/cgroup")
 NO_LIMIT_BYTES = 1 << 60  # cgroups v1 represents "no limit" as about 2^63
 MIB, GIB = 1 << 20, 1 << 30
-LEAST_DISK_BYTES, GOOD_DISK_BYTES = 200 * MIB, GIB  # needed without and with a dataset cache
-LEAST_MEMORY_BYTES, GOOD_MEMORY_BYTES = GIB, 3 * GIB  # needed for the libraries alone, and with a small model
+LEAST_DISK_BYTES, GOOD_DISK_BYTES = 200 * MIB, GIB  # minimum without a dataset cache, and with one
+LEAST_MEMORY_BYTES, GOOD_MEMORY_BYTES = GIB, 3 * GIB  # minimum for the libraries alone, and with a small model
 BUSY_SHARE = 0.5  # training is slow above this fraction of busy cores
-MODEL_COPIES = 6  # a peer's averages in flight and buffers; not in the helper
+MODEL_COPIES = 6  # extra copies of the model in a peer, for averages in flight and buffers
 VALUE_BYTES = 4
 LOOK, COMPUTE = "peer.doctor.training_helper:look", "peer.doctor.training_helper:compute"
 
@@ -98,7 +98,7 @@ class Memory:
 class Processor:
     """The number of logical cores, and their load."""
 
-    cores: int  # available to this process
+    cores: int  # number of cores available to this process
     quota: float | None  # container's CPU limit in cores; None if unlimited
     load: float  # load average of the last minute
 
@@ -124,7 +124,7 @@ def read_memory(cgroups: Path = CGROUPS) -> Memory:
 
 
 def read_processor(cgroups: Path = CGROUPS) -> Processor:
-    """Return the number of cores available to this process, and the load."""
+    """Read the number of cores available to this process, and their load."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return Processor(cores, _read_quota(cgroups), psutil.getloadavg()[0])
 
@@ -210,7 +210,7 @@ def judge_speed(speed: Speed, microbatch_size: int, whose: str, memory_bytes: in
 
 
 def check_pace(context: Context) -> CheckResult:
-    """Check that this machine keeps pace with the swarm, from its measured speed and bandwidth."""
+    """Check that this machine's measured speed and bandwidth let it keep pace with the swarm."""
     description, line, speed = context.description, context.line, context.speed
     assert description is not None
     assert line is not None
@@ -219,11 +219,11 @@ def check_pace(context: Context) -> CheckResult:
 
 
 def judge_pace(speed: Speed, line: LineSpeed, description: RunDescription) -> CheckResult:
-    """Return the result for the pace: samples and gradients must be in time for a step."""
+    """Return the result for the pace: samples and gradients must arrive in time for a step."""
     target = description.config.averaging.target_batch_size
     longest_s = description.config.averaging.averaging_timeout_s
     averages_of_own = RoundBytes.of(description.config.averaging.wire_format).averages_of_own
-    slower = min(line.up, line.down / averages_of_own)  # adjusted for the bytes received
+    slower = min(line.up, line.down / averages_of_own)  # a peer may receive more bytes than it sends
     now = Conditions(
         step_s=target / (description.samples_per_second + speed.samples_per_second),
         sample_s=1 / speed.samples_per_second,

@@ -1,6 +1,6 @@
 """Stages that check the swarm: this machine's reachability, its p2p daemon, and the keeper.
 
-The coordinator connects back to this machine's observed address, at a listening port. A helper
+The coordinator connects back to a listening port at this machine's observed address. A helper
 process connects to the keeper, because hivemind must not share a process with gRPC.
 """
 
@@ -31,7 +31,7 @@ class NetworkPosition(str, Enum):
     FIREWALL = "firewall"  # public address with connections blocked
     FORWARDED = "forwarded port"  # behind a router that forwards this port
     NAT = "NAT"  # behind a router that does not forward the port
-    CARRIER_NAT = "carrier-grade NAT"  # behind the provider's router, without forwarding
+    CARRIER_NAT = "carrier-grade NAT"  # behind the internet provider's NAT, which forwards no ports
 
 
 _NAMING_IT = " and name it (`--listen /ip4/0.0.0.0/tcp/PORT`)."
@@ -76,7 +76,7 @@ def _not_bound(endpoint: Endpoint) -> CheckResult:
 def judge_position(
     dialled: bool, observed: IPAddress, own: Collection[IPAddress], port: int, ways: tuple[str, ...] = ()
 ) -> CheckResult:
-    """Return the result for a machine; `dialled` means that the coordinator's connection arrived."""
+    """Return the reachability result; `dialled` means that the coordinator's connection arrived."""
     position = position_of(dialled, observed, own)
     data = {
         "reachable": dialled,
@@ -143,7 +143,7 @@ async def _dial_keeper(
 ) -> CheckResult:
     """Connect to each of the keeper's addresses for a transport; at least one must answer.
 
-    `absent` is the result without such an address; `silent` creates the result if none answers.
+    `absent` is the result if there is no such address; `silent` creates the result if none answers.
     """
     assert context.description is not None
     reasons: dict[str, str] = {}  # error by address; "" if it answered

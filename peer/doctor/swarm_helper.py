@@ -95,7 +95,7 @@ async def _relays(p2p: P2P, peer_id: PeerID, timeout_s: float) -> bool:
 
 @asynccontextmanager
 async def _daemon(timeout_s: float, listen: Sequence[str] = ()) -> AsyncIterator[P2P]:
-    """Run a daemon during the block, as `hivemind.DHT` does but without joining a swarm."""
+    """Run a daemon for the `with` block, as `hivemind.DHT` does but without joining a swarm."""
     options: dict[str, Any] = {"host_maddrs": list(listen)} if listen else {"host_maddrs": None, "no_listen": True}
     patch_hivemind()
     creating = P2P.create(startup_timeout=timeout_s, dht_mode="off", nat_port_map=False, use_ipfs=False, **options)

@@ -27,7 +27,7 @@ from peer.models.optimizer_setup import state_size
 from peer.runtime.devices import JAX_DEVICES
 
 SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)  # placeholders, because the tokens are random
-WARM_UP = 1  # untimed microbatches, to allocate memory and compile kernels
+WARM_UP = 1  # microbatches that are not timed, because they allocate memory and compile kernels
 LEAST_MICROBATCHES = 2
 MAXRSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024
 

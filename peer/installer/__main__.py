@@ -20,14 +20,14 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 CPU_TORCH = "https://download.pytorch.org/whl/cpu"
-CONSTRAINTS = "peer/constraints.txt"  # path of the file in the wheel
+CONSTRAINTS = "peer/constraints.txt"  # path of the file with exact versions in the wheel
 CACHE = "cache"  # folder in the environment, removed after the installation
-TEMPORARY = "temporary"  # folder in the environment, as /tmp may be too small for PyTorch with CUDA
+TEMPORARY = "temporary"  # folder in the environment, because /tmp may be too small for PyTorch with CUDA
 LOOK_EVERY_S = 2
 INTERRUPTED = 130
 PROBE_S = 60
 FIRST_PIP_WITH_PYTHON = (22, 3)  # first pip version that can install into another environment
-# Variables that add packages from elsewhere (the first two), or install elsewhere (the others).
+# Variables that add packages from other places (the first two) or install to them (the others).
 OTHER_PLACES = ("PYTHONPATH", "PYTHONHOME", "PIP_USER", "PIP_TARGET", "PIP_PREFIX")
 
 
@@ -42,9 +42,9 @@ def main(wheel: Path, arguments: Sequence[str]) -> None:
     folder = Path(os.path.abspath(options.folder))  # noqa: PTH100  # `resolve` would follow symlinks
     python = folder / "bin" / "python"
     if not python.exists():
-        venv.create(folder, symlinks=True)  # without pip: adding pip fails on Colab and Debian
+        venv.create(folder, symlinks=True)  # without pip, because adding pip fails on Colab and Debian
     kept = folder / wheel.name
-    if not (kept.exists() and kept.samefile(wheel)):  # the same file if the wheel in the folder is run
+    if not (kept.exists() and kept.samefile(wheel)):  # the wheel may be running from this folder
         shutil.copy(wheel, kept)
     with zipfile.ZipFile(kept) as archive:
         (folder / "constraints.txt").write_bytes(archive.read(CONSTRAINTS))
@@ -78,7 +78,7 @@ def installer_for(python: Path, folder: Path) -> list[str]:
 def own_cache(program: Sequence[str], folder: Path) -> list[str]:
     """Return options for a package cache in the folder, or [] if the machine already has a cache.
 
-    The installation then leaves no files outside the folder, and can resume from the cache.
+    With this cache, the installation leaves no files outside the folder, and can be resumed.
     """
     asked = [*(program[:1] if program[0] == "uv" else (program[0], "-m", "pip")), "cache", "dir"]
     said = subprocess.run(asked, capture_output=True, text=True, check=False)  # noqa: S603
@@ -126,7 +126,7 @@ def run(command: Sequence[str], folder: Path) -> int:
 
 
 def wait_for(process: subprocess.Popen[bytes], folder: Path) -> int:
-    """Wait for a process and return its exit status; show the folder's size if in a terminal."""
+    """Wait for a process and return its exit status; in a terminal, show the folder's size."""
     shown = ""
     while True:
         try:
@@ -146,7 +146,7 @@ def size_of(folder: Path) -> int:
     sizes = {}
     for place, _, names in os.walk(folder):
         for name in names:
-            with suppress(OSError):  # the file no longer exists
+            with suppress(OSError):  # the file may have been deleted
                 found = os.lstat(os.path.join(place, name))  # noqa: PTH118  # faster than pathlib
                 sizes[found.st_ino] = found.st_size
     return sum(sizes.values())

@@ -65,7 +65,7 @@ def azure_takes_back(metadata: Metadata) -> bool:
     if not preempted:
         return False
     name = metadata.ask("/metadata/instance/compute/name?api-version=2021-02-01&format=text", headers)
-    return any(name in (event.get("Resources") or ()) for event in preempted)  # an event may concern other machines
+    return any(name in (event.get("Resources") or ()) for event in preempted)  # an event may be for other machines
 
 
 CLOUDS: dict[str, tuple[str, Callable[[Metadata], bool]]] = {
@@ -113,7 +113,7 @@ def name_of_cloud(dmi: Path = DMI) -> str:
         except OSError:
             return ""
 
-    if says("product_name") == "Google Compute Engine":  # the vendor "Google" also makes laptops
+    if says("product_name") == "Google Compute Engine":  # the vendor's name would match laptops, too
         return "google"
     if says("sys_vendor") == "Amazon EC2":
         return "amazon"

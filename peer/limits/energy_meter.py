@@ -16,13 +16,13 @@ from pathlib import Path
 POWERCAP = Path("/sys/class/powercap")
 TIMEOUT_S = 5.0
 SAMPLE_S = 10.0  # interval between readings of GPU power
-LONGEST_S = 120.0  # a longer gap (after a suspend) is left out: its energy is unknown
+LONGEST_S = 120.0  # longer gaps, such as after a suspend, are skipped because their energy is unknown
 JOULES_PER_WH = 3600.0
 
 
 @dataclass(frozen=True)
 class Energy:
-    """The energy used since the start, in watt-hours by component; None for one without a meter."""
+    """The energy used since the start, in watt-hours per component; None if it has no meter."""
 
     processor_wh: float | None = None
     gpu_wh: float | None = None
@@ -34,8 +34,8 @@ NOT_KNOWN = Energy()
 def read_packages(powercap: Path = POWERCAP) -> dict[str, tuple[float, float]]:
     """Return each processor package's energy counter and the counter's maximum, in joules."""
     found = {}
-    for zone in sorted(powercap.glob("intel-rapl:[0-9]*")):  # AMD packages have the same name
-        if zone.name.count(":") == 1:  # more colons denote a part of a package
+    for zone in sorted(powercap.glob("intel-rapl:[0-9]*")):  # AMD CPUs use this name, too
+        if zone.name.count(":") == 1:  # a second colon marks a subzone of a package
             try:
                 values = [float((zone / name).read_text()) / 1e6 for name in ("energy_uj", "max_energy_range_uj")]
             except (OSError, ValueError):  # recent kernels allow only root to read it

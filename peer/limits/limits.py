@@ -104,7 +104,7 @@ class TimeWindow:
 
 
 def next_start(windows: Sequence[TimeWindow], now: datetime) -> time:
-    """Return the earliest next start of the windows; `now` must be outside all of them."""
+    """Return the next time at which any window starts; `now` must be outside all windows."""
     later = [window.start for window in windows if window.start > now.time()]
     return min(later or [window.start for window in windows])
 

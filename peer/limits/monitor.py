@@ -1,4 +1,4 @@
-"""The machine monitor, which sends the agent readings every few seconds, and changed decisions.
+"""The machine monitor, which sends readings to the agent regularly, and decisions when they change.
 
 Besides energy use, only values needed for the limits are read. For `--polite`, these are battery
 power (from the kernel), metered networks (from NetworkManager), a person at the keyboard (from
@@ -31,7 +31,7 @@ POLL_S = 5.0
 TIMEOUT_S = 5.0  # timeout of a `busctl` call
 Property = Callable[[str, str, str, str], str | None]  # reads (service, object, interface, name)
 LOGIND = "org.freedesktop.login1"
-BUSY_SHARE = 0.25  # other programs are busy above this fraction of all cores in `WINDOW_S`
+BUSY_SHARE = 0.25  # other programs are busy if they use more than this fraction of all cores over `WINDOW_S`
 WINDOW_S = 30.0
 QUIET_S = 120.0  # other programs count as busy until idle for this time
 NETWORK_MANAGER = "org.freedesktop.NetworkManager"
@@ -47,7 +47,7 @@ async def watch(
     tell: Callable[[Readings | Decision], None],
     poll_s: float = POLL_S,
 ) -> None:
-    """Read the machine's state until cancelled; send each reading, and each changed decision."""
+    """Read the machine's state until cancelled; send all readings, and decisions that changed."""
     decision: Decision | None = None
     while True:
         readings = await asyncio.to_thread(read)
@@ -93,7 +93,7 @@ def is_metered(read: Property = read_property) -> bool | None:
 
 
 class Activity:
-    """A detector of a person at the keyboard or of busy other programs."""
+    """A detector of a person at the keyboard or of other programs that are busy."""
 
     def __init__(self, cpu_times: Callable[[], CpuTimes], read: Property = read_property) -> None:
         self._cpu_times, self._read = cpu_times, read
@@ -106,7 +106,7 @@ class Activity:
 
 
 def person_present(read: Property = read_property) -> bool | None:
-    """Return whether any login session is active, or None if systemd's login manager is unavailable.
+    """Return whether any login session is active; None if systemd's login manager is unavailable.
 
     A terminal is idle after five minutes without input, a desktop when it reports idle. Without a
     login, the result is False.
@@ -116,7 +116,7 @@ def person_present(read: Property = read_property) -> bool | None:
 
 
 class OtherPrograms:
-    """A detector of other programs that kept the processors busy in the last `QUIET_S` seconds."""
+    """A detector of other programs that kept the processors busy within the last `QUIET_S` s."""
 
     def __init__(self, cores: int) -> None:
         self._cores = cores

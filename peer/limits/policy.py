@@ -66,7 +66,7 @@ def _to_pause(now: datetime, limits: Limits, readings: Readings) -> Iterator[str
 
 @dataclass(frozen=True)
 class Readings:
-    """The machine's state at one moment, as needed for the volunteer's limits.
+    """The parts of the machine's state at one moment that the volunteer's limits depend on.
 
     A value is None if the system does not expose it; such a value never stops training.
     """

@@ -28,20 +28,20 @@ IN_USE_S = 600.0  # files used within this time are not deleted
 # Environment variables for the libraries' cache folders. Login files are unaffected.
 CACHES = {"HF_HUB_CACHE": "hub", "HF_XET_CACHE": "xet", "HF_DATASETS_CACHE": "datasets", "HF_ASSETS_CACHE": "assets"}
 LIBRARIES_BYTES = 500_000_000  # memory of PyTorch and hivemind without a model
-PARAMETER_COPIES = 3  # value, gradient, and the gradient's copy for averaging
+PARAMETER_COPIES = 3  # copies of each parameter: value, gradient, and a copy of the gradient for averaging
 VALUE_BYTES = 4
 NOTHING = Transferred(0, 0)
 
 
 class UsageMeter:
-    """A meter of the agent's downloads, of traffic and of the energy used while workers run."""
+    """A meter of all traffic, and of the energy used by the machine while workers run."""
 
     def __init__(self, limits: Limits) -> None:
         self.fetching = Throttle(limits.download_rate)  # for the agent's own downloads
         self._limits = limits
         self._group: int | None = None  # the running worker's process group, if any
         self._ended, self._running = NOTHING, NOTHING  # traffic of ended workers and of the running one
-        self._meter, self._energy = NOT_KNOWN, NOT_KNOWN  # last meter reading; energy used while workers ran
+        self._meter, self._energy = NOT_KNOWN, NOT_KNOWN  # last meter reading; energy used while workers were running
 
     def worker_started(self, group: int) -> None:
         """Start counting the machine's energy and measuring this process group's memory."""
@@ -58,7 +58,7 @@ class UsageMeter:
         self._running, self._group = NOTHING, None
 
     def on(self, readings: Readings) -> Readings:
-        """Return the readings with the usage so far; measure memory only if it is limited."""
+        """Return the readings with the usage added; measure memory only if it is limited."""
         self._count(readings.energy)
         watched = self._group if self._limits.memory_bytes is not None else None
         return replace(
@@ -79,7 +79,7 @@ class UsageMeter:
 
 
 def _added(counted: float | None, before: float | None, now: float | None, working: bool) -> float | None:
-    """Add the energy used between two meter values, if working; the total is None without a meter."""
+    """Return `counted` plus the energy between two meter values, if a worker is running."""
     if now is None:
         return counted
     used = now - before if working and before is not None else 0.0
@@ -87,7 +87,7 @@ def _added(counted: float | None, before: float | None, now: float | None, worki
 
 
 def used_of(readings: Readings, *, at_end: bool = False) -> Used:
-    """Return the event to show the traffic and energy in the readings."""
+    """Return the event that shows the traffic and energy in the readings."""
     energy = readings.energy
     return Used(readings.sent_bytes, readings.received_bytes, energy.processor_wh, energy.gpu_wh, at_end=at_end)
 

@@ -60,7 +60,7 @@ class IncomingFile:
         self._digest = hashlib.sha256()
 
     def write(self, chunk: bytes) -> None:
-        """Append a chunk. Raises `StorageError` if the file exceeds the announced size."""
+        """Append a chunk. Raises `StorageError` if the file becomes larger than announced."""
         self._left -= len(chunk)
         if self._left < 0:
             raise StorageError(f"The file {self._name} arrived damaged: it is longer than announced; try again.")
@@ -79,7 +79,7 @@ class IncomingFile:
 
 @contextmanager
 def incoming_file(into: Path, name: str, digest: bytes, size_bytes: int) -> Iterator[IncomingFile]:
-    """Receive a file during the block, and rename it to `into / name` if size and digest match."""
+    """Receive a file in the `with` block; rename it to `into / name` if size and digest match."""
     check_announced(name, size_bytes)
     aside = into / f".{name}.part"
     try:

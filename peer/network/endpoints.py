@@ -57,7 +57,7 @@ class Endpoint:
         try:
             if self.version == 6:
                 bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            if self.transport == "tcp":  # allows binding despite connections in TIME_WAIT
+            if self.transport == "tcp":  # bind even if old connections are in TIME_WAIT
                 bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             bound.bind((self.host, self.port))
             if self.transport == "tcp":
@@ -156,12 +156,12 @@ async def answering(maddrs: Sequence[str]) -> tuple[str, ...]:
 
 
 async def best_ways(maddrs: Sequence[str]) -> tuple[str, ...]:
-    """Return the addresses that accept TCP connections or, if none do, all: QUIC may work."""
+    """Return the addresses that accept TCP connections; if none does, all, as QUIC may work."""
     return await answering(maddrs) or tuple(maddrs)
 
 
 def are_keepers(maddrs: Sequence[str]) -> bool:
-    """Return whether all are well-formed keeper addresses, safe to pass to the p2p daemon."""
+    """Return whether all addresses are well-formed keeper addresses, safe for the p2p daemon."""
     return len(maddrs) <= MAX_DIALLED and all(_KEEPER.fullmatch(maddr) is not None for maddr in maddrs)
 
 

@@ -47,17 +47,17 @@ def beginning(response: Response, most_bytes: int) -> bytes:
 
 @contextmanager
 def reaching(url: str) -> Iterator[None]:
-    """Convert connection and protocol errors in the block to `UnreachableError`."""
+    """Convert connection and protocol errors in the `with` block to `UnreachableError`."""
     from httpx2 import HTTPError, InvalidURL
 
     try:
         yield
-    except (HTTPError, InvalidURL, OSError, ValueError, ImportError) as error:  # ImportError: no SOCKS support
+    except (HTTPError, InvalidURL, OSError, ValueError, ImportError) as error:  # ImportError: no SOCKS package
         raise UnreachableError(f"{url} does not answer ({str(error) or type(error).__name__}).") from error
 
 
 def download(url: str, most_bytes: int) -> Iterator[bytes]:
-    """Yield a response in chunks, following redirects. Raises `UnreachableError` on failure or excess size."""
+    """Yield a response in chunks; follow redirects. Too large a response is also unreachable."""
     received = 0
     with reaching(url), asking("GET", url, follow_redirects=True) as response:
         if not response.is_success:

@@ -1,4 +1,4 @@
-"""A minimum rate for downloads, in place of a time limit: large states take hours.
+"""A minimum rate for downloads, in place of a time limit, because large states take hours.
 
 The minimum applies to states from other peers and to checkpoints from web servers.
 """
@@ -12,7 +12,7 @@ from typing import TypeVar
 
 Part = TypeVar("Part")
 LEAST_BYTES_PER_S = 8192
-PATIENCE_S = 120.0  # maximum silence of a sender
+PATIENCE_S = 120.0  # maximum time to wait for a sender's next bytes
 
 
 async def at_least_rate(
@@ -20,9 +20,9 @@ async def at_least_rate(
 ) -> AsyncIterator[Part]:
     """Yield parts as they arrive; raise `asyncio.TimeoutError` below the minimum rate.
 
-    The remaining time decreases while waiting for the sender, and increases with each byte
-    received, up to `PATIENCE_S`. Pauses by the receiver, for its own rate limit, do not count. The
-    clock is checked only when a part arrives, so the transport needs its own timeout.
+    The time budget, at most `PATIENCE_S`, decreases while waiting for the sender and increases with
+    each byte received. Pauses for the receiver's own rate limit do not count. The clock is checked
+    only when a part arrives, so the transport needs its own timeout.
     """
     left_s, began_at = PATIENCE_S, clock()
     async for part in parts:

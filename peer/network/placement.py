@@ -22,7 +22,7 @@ class Placement:
     reach: Reach = "direct"
     host_maddrs: tuple[str, ...] = ANY_PORT  # addresses to listen on
     announce_maddrs: tuple[str, ...] | None = None  # addresses to announce; None lets libp2p find them
-    bandwidth: float | None = None  # bytes per second in the slower direction; None if assumed fast
+    bandwidth: float | None = None  # bytes per second in the slower direction; None: unknown, assumed fast
     reduces: bool = True  # whether all peers of the run can reach this peer directly
 
     @property
@@ -41,7 +41,7 @@ class Seen:
     """The coordinator's view of this machine over one IP version."""
 
     address: IPAddress
-    dialled: frozenset[Endpoint] | None = None  # endpoints that the coordinator reached; None if untried
+    dialled: frozenset[Endpoint] | None = None  # endpoints that the coordinator reached; None if it tried none
 
 
 def place_of(
@@ -84,7 +84,7 @@ def describe(place: Placement) -> str:
 
 
 def _by(place: Placement) -> str:
-    """Describe the announced transports and IP versions, or return "" if none is announced."""
+    """Describe the announced transports and IP versions; return "" if no address is announced."""
     ways = [read_endpoint(maddr) for maddr in place.announce_maddrs or ()]
     names = [f"{TRANSPORTS[way.transport]} over IPv{way.version}" for way in ways if way is not None]
     return f" by {' and '.join(names)}" if names else ""

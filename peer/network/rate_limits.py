@@ -10,7 +10,7 @@ from email.utils import parsedate_to_datetime
 import aiohttp
 
 TOO_MANY, UNAVAILABLE = 429, 503
-LONGEST_WAIT_S = 60.0  # for a longer delay, an error pauses the data source
+LONGEST_WAIT_S = 60.0  # a request fails instead if the server asks for a longer delay
 
 
 class RateLimitedError(aiohttp.ClientError):
@@ -18,7 +18,7 @@ class RateLimitedError(aiohttp.ClientError):
 
 
 async def wait_as_told(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-    """Resend a request after the delay that a busy server states; middleware for aiohttp.
+    """Wait and resend a request as a busy server's `Retry-After` asks; middleware for aiohttp.
 
     Raises `RateLimitedError` if a rate-limiting server states no delay, or too long a delay.
     """

@@ -78,7 +78,7 @@ def storage_options(source: Source) -> dict[str, Any]:
 
 
 def _without_login(source: Source) -> dict[str, Any]:
-    """Return options for anonymous access to object storage, except with credentials in the run file."""
+    """Return options for anonymous access to object storage unless the run file has credentials."""
     schemes = {path.partition("://")[0] for path in source.paths}
     if schemes & {"gs", "gcs"}:
         return {"token": "anon"}

@@ -16,15 +16,15 @@ from typing import Any, TypeVar
 
 from auth.errors import ConfigError
 
-HEADERS = 1.05  # measured bytes sent per byte of payload, with Ethernet, IP, TCP, Noise and yamux
-# Fitted to measured swarms by `benchmarks/swarm/rehearsal.py` at commit f9c99822:
+HEADERS = 1.05  # measured bytes sent per byte of payload, including Ethernet, IP, TCP, Noise and yamux headers
+# The next two values were fitted to real swarms by `benchmarks/swarm/rehearsal.py` at f9c99822.
 ON_THE_LINE = 1.06  # bytes sent per byte of a part or state: headers and retransmissions
-BOTH_WAYS = 0.25  # fraction of speed lost when acknowledgements queue behind data
+BOTH_WAYS = 0.25  # fraction of speed lost when both directions are busy, as acknowledgements queue behind data
 BURST_S = 0.25  # largest burst after a pause, in seconds at the rate limit
 Message = TypeVar("Message", bound=Any)  # a protobuf message, whose `ByteSize` is counted
 BYTES_PER_S_OF_MBIT = 125_000
 STATES_SHARE = 0.5  # maximum fraction of bandwidth for sending states
-PASSED_WITHIN = 0.75  # fraction of a round's timeout to use, because measurements are rough
+PASSED_WITHIN = 0.75  # gradients must fit in this fraction of a round's timeout, because measurements are rough
 LONGEST_PAUSE_S = 5.0  # maximum pause between parts of a state
 
 
@@ -33,7 +33,7 @@ class Throttle:
 
     def __init__(self, bytes_per_s: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._bytes_per_s, self._clock = bytes_per_s, clock
-        self._paid_at = multiprocessing.Value("d", 0.0)  # time from which the bytes so far are within the rate
+        self._paid_at = multiprocessing.Value("d", 0.0)  # time from which the bytes so far comply with the limit
         self._total_bytes = multiprocessing.Value("q", 0)
 
     @property
@@ -67,7 +67,7 @@ class Traffic:
 
     @classmethod
     def of_donor(cls, line: float | None, clock: Callable[[], float] = time.monotonic) -> Traffic:
-        """Return throttles for a peer that sends states, with a bandwidth of `line` bytes/s if known."""
+        """Return the throttles of a peer that sends states; `line`: its bandwidth in bytes/s."""
         return cls(states=Throttle(None if line is None else STATES_SHARE * line, clock))
 
     def passed(self) -> tuple[float, float]:
@@ -102,8 +102,8 @@ class Traffic:
 def passes_in_time(gradient_bytes: int, rate: float | None, longest_s: float) -> bool:
     """Return whether a connection can transfer the gradients in a round of `longest_s` seconds.
 
-    The slowest connection determines a round's duration, so a slower peer would make every round
-    fail. `rate` is in bytes per second; for an unknown rate (None or 0), the result is True.
+    The slowest connection determines a round's duration, so a peer too slow for it would make every
+    round fail. `rate` is in bytes per second; for an unknown rate (None or 0), the result is True.
     """
     return not rate or gradient_bytes <= PASSED_WITHIN * longest_s * rate
 

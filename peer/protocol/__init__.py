@@ -1,4 +1,4 @@
-"""Three `.proto` files, their generated stubs, and limits enforced by both sides.
+"""Three `.proto` files, their generated stubs, and limits that peers and coordinators enforce.
 
 `make protocol` regenerates the stubs. Nothing here imports torch or hivemind. Workers must not
 import the control plane's stubs or `errors`, because gRPC does not survive a fork.
@@ -14,10 +14,10 @@ NONCE_BYTES: Final = 32
 NONCE_LIFETIME_S: Final = 60.0
 MAX_CLOCK_SKEW_S: Final = 60.0  # maximum difference between the peer's and the coordinator's clock
 MAX_PEER_MESSAGE_BYTES: Final = 64 * 1024  # limit on messages from peers
-MAX_COORDINATOR_MESSAGE_BYTES: Final = 8 * 1024 * 1024  # enough for long revocation lists
-CHUNK_BYTES: Final = 256 * 1024  # bytes of a file per message
+MAX_COORDINATOR_MESSAGE_BYTES: Final = 8 * 1024 * 1024  # limit from the coordinator; fits long revocation lists
+CHUNK_BYTES: Final = 256 * 1024  # bytes of a file sent in one message
 STATE_FILES: Final = ("model.safetensors", "optimizer.safetensors")  # files with a checkpoint's complete state
-HELD_AVERAGES: Final = 6  # steps whose averages the keeper holds; in 16 bits, 1.5 times the size of a state
+HELD_AVERAGES: Final = 6  # number of steps whose averages the keeper holds: in 16 bits, 1.5 times a state's size
 MAX_FILE_BYTES: Final = 256 * 1024 * 1024
 MAX_RUN_FILES: Final = 32
 MAX_PROBE_BYTES: Final = 4 * 1024 * 1024  # bytes to send in each direction to measure bandwidth

@@ -110,8 +110,8 @@ class ControlServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Login(self, request, context):
-        """Join by a login at an identity provider. Send the code to show to the user, and the run after
-        the login, which may take minutes.
+        """Join by a login at an identity provider. First send the code to show to the user; after the
+        login, which may take minutes, send the run.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -147,8 +147,8 @@ class ControlServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Session(self, request_iterator, context):
-        """Open a session: the peer sends reports and presence, the coordinator tokens, revocations and
-        notices.
+        """Open a session: the peer sends reports and presence; the coordinator sends tokens, revocations
+        and notices.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

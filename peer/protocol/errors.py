@@ -62,7 +62,7 @@ def metadata_of(error: ManyhandsError) -> tuple[tuple[str, str], ...]:
 
 
 def error_from_rpc(error: grpc.aio.AioRpcError) -> ManyhandsError:
-    """Return the coordinator's error, or an error for the gRPC status if there is none."""
+    """Return the coordinator's error; if it sent none, return an error for the gRPC status."""
     details = told(error.details() or "")
     known = {family.code: family for family in _families(ManyhandsError)}
     named = known.get(_named_code(error.trailing_metadata() or ()))
@@ -83,5 +83,5 @@ def _families(root: type[ManyhandsError]) -> Iterator[type[ManyhandsError]]:
 
 
 def told(text: str) -> str:
-    """Replace control characters in text from the network by spaces, for safe display in terminals."""
+    """Replace control characters in network text with spaces, for safe display in terminals."""
     return "".join(" " if unicodedata.category(char) == "Cc" else char for char in text)

@@ -6,9 +6,9 @@ to all senders. It contains each sender's digests, declared weight and counted w
 digests of the averages. A sender accepts the averages only if the attestation matches its inputs
 and the averages. Consequently:
 
-- two peers with the same attestation have both confirmed their entries: the inputs that one shows
-  the other after the round must have these digests;
-- a reducer's average must be the result of inputs with these digests;
+- if two peers hold the same attestation, each has confirmed its own entry in it, so the inputs that
+  either of them shows after the round must match the digests in that entry;
+- a reducer's average must be the result of inputs with the attested digests;
 - two different attestations of one round, signed by one reducer, prove that the reducer lied.
 
 Between two steps, a peer takes part in only one round with a given group ID
@@ -37,7 +37,7 @@ from auth.statements import Statement
 DIGEST_BYTES = 32
 MAX_SENDERS = 512
 MAX_ATTESTATION_BYTES = 512 * 1024
-SAME_WEIGHT = 1e-6  # relative rounding error of sums of doubles in a different order
+SAME_WEIGHT = 1e-6  # tolerated relative difference between equal sums added in different orders
 
 _Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 _Parts = Annotated[int, Field(ge=1, le=2**31 - 1)]
@@ -53,7 +53,7 @@ class AttestedRound:
     era: int
     step: int  # last step before the average
     group_id: bytes
-    layout: bytes  # digest of the group's order and shares, which a leader could falsify
+    layout: bytes  # digest of the group's order and shares, because a leader could falsify them
 
 
 class AttestedSender(BaseModel):
@@ -61,8 +61,8 @@ class AttestedSender(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
     weight: _Weight  # declared by the sender, in samples
-    inputs: _Digest | Literal[""]  # digest of the digests of the sender's parts; empty without a weight
-    counted: tuple[tuple[_Parts, _Weight], ...]  # runs of equal weights: (number of parts, counted weight)
+    inputs: _Digest | Literal[""]  # digest of the digests of the sender's parts; empty if the weight is 0
+    counted: tuple[tuple[_Parts, _Weight], ...]  # counted weights, run-length encoded: (number of parts, weight)
 
     @classmethod
     def of_parts(cls, weight: float, inputs: Sequence[bytes], counted: Iterable[float]) -> AttestedSender:

@@ -1,9 +1,9 @@
 """Audit of a completed round, in which a peer checks that the reducers' averages are correct.
 
-A peer that accepts connections recomputes the average of one random part, for which all senders of
-the part send the same bytes again. All peers also compare digests of their attestations
-(`peer.reduction.attestation`). No claim needs to be trusted: senders have confirmed the digests of
-their inputs, the reducer has signed the weights, and a peer must show an attestation that differs.
+A peer that accepts connections recomputes the average of one random part; the part's senders send
+it their inputs again. All peers also compare digests of their attestations
+(`peer.reduction.attestation`). No claim is taken on trust: senders have confirmed the digests of
+their inputs, the reducer has signed the weights, and a peer must show any attestation that differs.
 This module is pure; `peer.reduction.audit_rpc` communicates.
 
 An honest reducer computes the mean with the weights that it attests. It may scale down inputs that
@@ -38,8 +38,8 @@ from peer.reduction.findings import Finding, FindingKind
 from peer.reduction.screening import LEAST_SENDERS, MARGIN as LARGE
 from peer.reduction.top_k import TOP_K
 
-TOLERANCE = 1e-3  # fraction of a part's norm; processors round sums differently
-ON_EDGE = 1e-3  # fraction of half a rounding step; a sum this close to the edge may be rounded either way
+TOLERANCE = 1e-3  # tolerated error as a fraction of a part's norm, because processors round sums differently
+ON_EDGE = 1e-3  # tolerance as a fraction of half a rounding step, because near-ties may be rounded either way
 MOST_DIFFERING = 4  # maximum number of attestations requested from one peer
 
 
@@ -61,7 +61,7 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A request for a peer's input of a part and for its attestations of some reducers (by index)."""
+    """A request to a peer for its input to one part, and for the attestations of some reducers."""
 
     drawn: Drawn | None
     attestations: tuple[int, ...] = ()
@@ -189,7 +189,7 @@ class Audit:
             self._inputs[self.peers.index(own)] = decode(mine[0], TOP_K)
 
     def hear(self, peer: PeerID, digests: Sequence[bytes]) -> Wanted | None:
-        """Process a peer's first digests; return the evidence to request, or None if invalid."""
+        """Process a peer's digests; return the evidence to request, or None for invalid digests."""
         index = self._index_of(peer)
         if index is None or index in self._asked or len(digests) != len(self.peers):
             return None
@@ -280,7 +280,7 @@ class Audit:
 
 
 def falsified(returned: ReturnedAverage, given: Sequence[WeightedPart], reducer: int) -> str | None:
-    """Return the error in an average of these inputs and weights; None if it is correct.
+    """Describe the error in an average of these inputs; return None if the average is correct.
 
     `reducer` is the reducer's own index as a sender.
     """
@@ -300,7 +300,7 @@ def falsified(returned: ReturnedAverage, given: Sequence[WeightedPart], reducer:
 
 
 def _may_be_limited(returned: ReturnedAverage, given: Sequence[WeightedPart], reducer: int) -> bool:
-    """Return whether the average can result from scaling down far too large inputs."""
+    """Return whether scaling down far too large inputs can explain the average."""
     large = _are_large(given, reducer)
     if not any(large):
         return False
@@ -318,8 +318,8 @@ def _may_be_limited(returned: ReturnedAverage, given: Sequence[WeightedPart], re
 def _are_large(given: Sequence[WeightedPart], reducer: int) -> list[bool]:
     """Return which of these inputs a reducer may have scaled down.
 
-    A reducer's reference norm is at least the senders' median. With two senders, it is the other
-    sender's norm or that of the reducer's gradient, which is unknown if the reducer sent nothing.
+    A reducer's reference norm is at least the senders' median. With two senders, it is the norm of
+    the other sender or of the reducer's own gradient, but the latter is unknown if it sent none.
     """
     total = sum(one.weight for one in given)
     norms = [float(one.part.norm()) for one in given]

@@ -130,7 +130,7 @@ class Auditing:
                 self._on_finding(finding)
 
     async def _talk(self, group_id: bytes, audit: Audit, stub: Stub) -> None:
-        """Send this peer's statement to one other peer, then the evidence that it requests."""
+        """Send this peer's statement to another peer, then the evidence requested by that peer."""
         evidence = audit.evidence
         statement = Statement(group_id=group_id, digests=evidence.digests)
         await self._sent(statement.ByteSize())
@@ -152,7 +152,7 @@ class Auditing:
 
 
 class AuditedRounds:
-    """Mixin with the RPCs of an audit, between `AuthorizedAverager` and hivemind's averager."""
+    """Mixin with an audit's RPCs; list it after `AuthorizedAverager`, before hivemind's class."""
 
     auditing: Auditing
 

@@ -7,9 +7,9 @@ sender still in the round has sent the same part. Banned senders are excluded. A
 
 The average is either the mean or centred clipping, which limits each sender's influence
 (Karimireddy, He, Jaggi 2021, arXiv 2012.10333; applied by each reducer to its own parts as in
-Gorbunov et al. 2021, arXiv 2106.11257). It starts at a centre, the accepted average of the previous
-round. Each sender's difference from the centre is clipped to a radius, and the mean of the clipped
-differences moves the centre, for a few iterations. In the paper all senders have equal batches.
+Gorbunov et al. 2021, arXiv 2106.11257). The first centre is the accepted average of the previous
+round. In each of a few iterations, each sender's difference from the centre is clipped to a radius,
+and the mean of these differences moves the centre. In the paper, all senders have equal batches.
 Here a sender with a small share of the samples has a noisier gradient. A sender's radius is
 therefore `radius` times the usual norm of the average, divided by the square root of its share.
 """
@@ -76,7 +76,7 @@ def counted_of(contributions: Sequence[WeightedPart]) -> dict[int, float]:
 
 
 class PartReducer(TensorPartReducer):
-    """hivemind's reducer with a `Combine` function for complete parts; see the module's docstring."""
+    """hivemind's reducer, changed to apply a `Combine` function to each complete part."""
 
     if TYPE_CHECKING:
         current_part_future: asyncio.Future[ReducedPart]
@@ -186,8 +186,8 @@ def centered_clipping(
     """Average one part by centred clipping.
 
     `centre` is the part's last accepted average, and `usual` the usual norm of its averages. If
-    either is unknown, the centre is the elementwise weighted median of the senders' parts. The
-    usual norm is then the median of the parts' distances from it, each times the root of the share.
+    either is unknown, the centre is the elementwise weighted median of the senders' parts, and the
+    usual norm is the median of (distance from the centre * square root of the sender's share).
     """
     weighing = [given for given in contributions if given.weight > 0]
     if not weighing:

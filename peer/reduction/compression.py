@@ -168,7 +168,7 @@ def encode(tensor: torch.Tensor, compression_type: int) -> runtime_pb2.Tensor:
 
 
 def half_steps(values: torch.Tensor, compression_type: int) -> torch.Tensor:
-    """Return the largest rounding error of each decoded value, (values,) float64."""
+    """Return the largest possible rounding error of each decoded value, (values,) float64."""
     sizes, code = values.flatten().double().abs(), _CODES.get(compression_type)
     if isinstance(code, BlockwiseCompression):
         blocks = torch.nn.functional.pad(sizes, (0, -len(sizes) % BLOCK)).view(-1, BLOCK)

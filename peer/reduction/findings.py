@@ -22,7 +22,7 @@ ACCUSED_S = 3600.0  # duration of an accusation in seconds
 MAX_ID_CHARS = 100
 MOST_WAITING = 32  # maximum number of findings in the pipe, far below its capacity
 MOST_DETAIL_CHARS = 200
-FindingKind = Literal["reduction", "shown", "average", "parts", "gradient"]  # also in `reporting.suspicions`
+FindingKind = Literal["reduction", "shown", "average", "parts", "gradient"]  # also used in `reporting.suspicions`
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Findings:
         self._pipe: mp.SimpleQueue[Finding] = mp.SimpleQueue()
 
     def tell(self, finding: Finding) -> None:
-        """Send a finding without waiting; drop it if too many are pending."""
+        """Send a finding without blocking; drop it if too many are pending."""
         with self._waiting.get_lock():
             if self._waiting.value >= MOST_WAITING:
                 return

@@ -9,9 +9,9 @@ PowerSGD, each half) has a `RoundGuard`. `peer.reduction.screening` makes the de
 
 A reducer could return values so large that they dominate the step. All peers of the last rounds
 have the same averages, and therefore compute the same limits (`AverageScreen`). The limits are
-wide, because honest gradients can jump, and they grow with the round's gradients, as in a diverging
-run (`too_large`). The limits cannot block a run: excessive averages make one round fail, and the
-reducer is then accused (`peer.reduction.findings`) and excluded.
+wide, because honest gradients can jump, and rise with the round's own gradients, which grow in a
+diverging run (`too_large`). They cannot block a run: excessive averages make one round fail, and
+the reducer is then accused (`peer.reduction.findings`) and excluded.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class RoundGuard:
         return self._counted.get(sender, 0.0)
 
     def credited(self, sender: int) -> float:
-        """Return the weight to credit to a sender; 0 if most of its values are far too large or all are 0."""
+        """Return a sender's credited weight; 0 if all its values are zero or most far too large."""
         return 0.0 if self._is_gross(sender) or self._brought_nothing(sender) else self.counted(sender)
 
     def refuse(self, sender: int, reason: str) -> None:
@@ -186,7 +186,7 @@ class RoundGuard:
         return given if scale == 1 else replace(given, part=given.part * scale)
 
     def _weigh(self, weighing: Sequence[WeightedPart]) -> None:
-        """Determine the accepted weights of this round, once all senders have declared theirs."""
+        """Determine this round's accepted weights, once all senders have declared their weights."""
         senders, standings = [given.sender for given in weighing], self._past.standings
         self._believed = {given.sender: given.weight for given in weighing}
         members = [self._members[sender] for sender in senders]
@@ -211,10 +211,10 @@ class RoundGuard:
     ) -> None:
         """Count each sender's excessive values, even if the sender is ignored in this round.
 
-        A sender is reported once most of its values in this reducer's parts are gross. Reports
-        require earlier rounds, because the first gradients of honest peers differ by as much.
-        Single tensors of an honest gradient may be gross: once most samples are learnt, one mistake
-        makes the gradients of pooler and sentence-order head a hundred times larger.
+        A sender is reported once most of its values in this reducer's parts are far too large, but
+        not before the history has enough rounds: honest peers' first gradients differ by as much.
+        Single tensors of an honest gradient may be far too large: once most samples are learnt, one
+        mistake makes the gradients of pooler and sentence-order head a hundred times larger.
         """
         total = sum(given.weight for given in weighing)
         for given in weighing:
@@ -243,9 +243,9 @@ class RoundGuard:
 
         An honest gradient may be zero in the rows of rare tokens or in an untrained tensor, and
         this peer may reduce only such values. Other senders, especially those with few samples,
-        then have many zeros too. Therefore this peer must reduce many values, most senders must
-        have nonzero values, and most values of each of these senders must be nonzero. The fewer
-        samples this sender declares relative to the smallest other sender, the more rows are
+        then have many zeros, too. The result is therefore True only if this peer reduces many
+        values, most senders have nonzero values, and most values of each of these are nonzero. The
+        fewer samples this sender declares relative to the smallest other sender, the more rows are
         required. Sparse gradients and progress over local steps are not judged: before the first
         local step, there is no progress.
         """
@@ -321,7 +321,7 @@ def norm_of(tensor: torch.Tensor) -> float:
 
 
 def too_large(sizes: Mapping[str, float], own_size: float, trusted: str) -> dict[str, float]:
-    """Return the reducers whose averages are too large for their round, with the excess factor.
+    """Return the reducers whose averages are too large for their round, each with its excess.
 
     `sizes`: each reducer's largest average in multiples of the limit from earlier rounds;
     `own_size`: the same for this peer's gradient, 0 without samples; `trusted`: this peer's own ID.
@@ -352,8 +352,8 @@ class AverageScreen:
     def forget_tensors(self) -> None:
         """Forget the norms per tensor when the averaged tensors change, but keep the largest norm.
 
-        The projections and coordinates of a matrix in orthonormal directions have at most the norm
-        of the matrix, and a gradient is seldom a thousand times as large as its coordinates.
+        The largest norm still serves as a bound: projecting a matrix onto orthonormal directions
+        never increases its norm, and rarely reduces it a thousandfold.
         """
         known = [max(norms) for rounds in self._norms.values() if len(rounds) >= LEAST_ROUNDS for norms in rounds]
         self._largest = max(known, default=self._largest)

@@ -3,15 +3,15 @@
 Parts that no honest peer sends are refused, such as non-finite values or negative weights. Parts
 that are far too large are scaled down, so that no sender dominates.
 
-An honest sender contributes (its weight / total weight) * its part to the average. Relative to the
-norm of the average, the norm of this contribution is the sender's share if gradients agree, and the
-square root of that share if they are pure noise. The norm is therefore at most about that of the
-average, and at most about that of any single gradient. Both references are known: the former from
+An honest sender contributes (its weight / total weight) * its part to the average. The norm of this
+contribution, divided by the norm of the average, is the sender's share if gradients agree, and the
+square root of that share if they are pure noise. It therefore hardly exceeds the norm of the
+average, or the norm of any single gradient. Both norms are known: the former from
 recent rounds (`NormHistory`; every peer receives all averages), the latter from this peer's own
 gradient and from the median of three or more senders. With fewer senders and no gradient of its
-own, a peer uses the smaller norm, because norms may have grown.
+own, a peer uses the smaller of the senders' norms, because norms may have grown.
 
-All of a tensor's gradient may be in one of its many parts (the rows of frequent words). Limits are
+A tensor's entire gradient may lie in one of its many parts (the rows of frequent words). Limits are
 therefore norms of whole tensors: no part of an honest gradient is larger than the whole.
 """
 
@@ -27,14 +27,14 @@ from statistics import median
 from peer.reduction.combine import RefusedPart
 
 REMEMBERED_ROUNDS = 16
-LEAST_ROUNDS = 4  # rounds before a norm is considered usual
+LEAST_ROUNDS = 4  # minimum number of rounds for a usual norm
 SPREADS = 6.0  # tolerated number of standard deviations above the median
-SPREAD_OF_DEVIATION = 1.4826  # standard deviation over median deviation of a normal distribution
+SPREAD_OF_DEVIATION = 1.4826  # ratio of standard to median absolute deviation for a normal distribution
 LEAST_FACTOR, MOST_FACTOR = 4.0, 32.0  # bounds of the usual limit in multiples of the median
 MARGIN = 4.0  # multiple of this round's reference norm up to which a contribution is always allowed
 MOST_MARGIN = 1000.0  # multiple of the reference norm above which a contribution is never allowed
 GROSS = 10.0  # multiple of the limit above which a part is ignored
-LEAST_SENDERS = 3  # senders required for a median
+LEAST_SENDERS = 3  # minimum number of senders for a median
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,9 @@ class Yardsticks:
     def gross(self, place: PartPlace, limit: float) -> float:
         """Return the norm above which a contribution to this part cannot be accidental.
 
-        `limit` is the largest allowed norm. A norm within the usual range is never gross, even if
-        this round's reference is small: a peer that has learnt its own samples has almost no
-        gradient. Without a history, the usual norm is estimated from the largest norm per value
+        `limit` is the largest allowed norm. A norm within the usual range never exceeds the result,
+        even if this round's reference is small: a peer that has learnt its own samples has almost
+        no gradient. Without a history, the usual norm is estimated from the largest norm per value
         among this peer's own tensors, because the reference of a single tensor may be zero. For
         example, the reference of the sentence-order head is zero if two of three senders have as
         many swapped pairs as ordered ones.
@@ -126,7 +126,7 @@ class NormHistory:
 
 
 def usual_limit(norms: Sequence[float]) -> float:
-    """Return the upper limit of usual norms: the median plus several spreads on a log scale.
+    """Return the upper limit of usual norms: on a log scale, the median plus several deviations.
 
     The limit is 0 if most of the norms are zero.
     """

@@ -28,25 +28,25 @@ VALUE_BYTES: dict[Compression, float] = {  # bytes per value from a sender to it
     "8bit-blockwise": 1 + SCALE_BYTES / BLOCK,
     "topk-2bit": CHUNK_BYTES / CHUNK,
 }
-AVERAGE_BYTES: dict[Compression, float] = VALUE_BYTES | {"topk-2bit": 4 / 8 + SCALE_BYTES / BLOCK}  # from a reducer
+AVERAGE_BYTES: dict[Compression, float] = VALUE_BYTES | {"topk-2bit": 4 / 8 + SCALE_BYTES / BLOCK}  # per average
 DOWN_TIMES_UP = 10  # download rate of a home connection relative to its upload rate
 
 
 @dataclass(frozen=True)
 class RoundBytes:
-    """The bytes of a round's averaged values in each direction."""
+    """The number of bytes that a round transfers for some values, in each direction."""
 
     sent: float  # bytes sent by a sender
     averages: float  # bytes returned to a peer
 
     @classmethod
     def of(cls, compression: Compression, values: int = 1) -> RoundBytes:
-        """Return the bytes of a round that averages this number of values."""
+        """Return the number of bytes for a round that averages this number of values."""
         return cls(VALUE_BYTES[compression] * values, AVERAGE_BYTES[compression] * values)
 
     @property
     def own(self) -> float:
-        """The bytes of a peer's own gradient, in the slower direction of its connection.
+        """The number of bytes, in the slower direction of a connection, for a peer's own gradient.
 
         If averages are larger than gradients, a home connection with a faster download is assumed.
         """
@@ -54,7 +54,7 @@ class RoundBytes:
 
     @property
     def averages_of_own(self) -> float:
-        """The bytes of averages per byte of a peer's own gradient."""
+        """The ratio of the averages' bytes to the bytes of a peer's own gradient."""
         return self.averages / self.own
 
 
@@ -74,7 +74,7 @@ def values_sent(shapes: Iterable[Sequence[int]], rank: int) -> int:
 
 
 def gradient_bytes(averaging: Averaging, model: torch.nn.Module) -> int:
-    """Return the bytes of a peer's gradient in a round, in the slower direction of its connection."""
+    """Return the number of bytes for a peer's gradient in a round, in its slower direction."""
     shapes = [parameter.shape for parameter in model.parameters() if parameter.requires_grad]
     return round(RoundBytes.of(averaging.wire_format, values_sent(shapes, averaging.powersgd_rank)).own)
 
@@ -89,8 +89,8 @@ class StateSize:
     """The numbers of values in a run's state, which depend on its optimizer."""
 
     parameters: int  # number of trained parameters
-    rounded: int  # optimizer statistics that a joiner receives in 16 bits
-    exact: int  # optimizer statistics that a joiner receives exactly
+    rounded: int  # optimizer statistics sent to a joiner in 16 bits each
+    exact: int  # optimizer statistics sent to a joiner without loss
 
     @property
     def moments(self) -> int:

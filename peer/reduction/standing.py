@@ -3,8 +3,8 @@
 A mean over n samples differs from the true gradient by noise of energy sigma^2 / n (McCandlish et
 al. 2018, arXiv 1812.06162). A reducer with the parts of three or more members can measure this
 energy without trusting anybody, because two gradients share the signal but not the noise. A member
-that declares twenty times its samples shows twenty times too much noise. Large claims must
-therefore be supported by gradients. Noise with few dimensions varies widely by chance: in the
+that declares twenty times its samples shows twenty times too much noise. A claim of many samples
+thus needs a gradient with little noise. Noise with few dimensions varies widely by chance: in the
 sentence-order head, whose samples are alike at first, the noise has little more than one dimension.
 `noise_spread` accounts for this.
 
@@ -28,7 +28,7 @@ import torch
 
 from peer.reduction.combine import WeightedPart
 
-LEAST_MEMBERS = 3  # members required to attribute the noise
+LEAST_MEMBERS = 3  # members required to attribute noise to one of them
 LEAST_VALUES = 1024  # values of the gradient required for a conclusion
 MOST_VALUES = 1024  # maximum number of values examined per part
 MOST_NEIGHBOURS = 16  # members compared with each member, because all pairs of 300 would take seconds
@@ -44,11 +44,11 @@ LEAST_ROUNDS_AGAINST = 3
 SIGNIFICANT = 5.0  # standard errors by which a mean cosine must be below zero
 LEAST_DEVIATION = 0.02  # smallest assumed standard deviation of cosines
 SCARCE = 8.0  # extra tolerance for few observations, divided by the degrees of freedom
-AGREEING = 1 / 16  # least median cosine of all members, relative to the judged cosine's magnitude
+AGREEING = 1 / 16  # judge only if the members' median cosine is at least this fraction of the negative mean
 GROWTH = 2.0  # ratio of claimed to recently shown samples above which a member's share is limited
 SHOWING = 4  # rounds in the median of shown samples; a single round may have little noise by chance
 LARGEST_SHARE = 1 / 4  # largest share of the total weight for a member with too few shown samples
-Term = tuple[torch.Tensor, torch.Tensor]  # members' rows and their factors
+Term = tuple[torch.Tensor, torch.Tensor]  # (row of each member, its factor in a weighted sum)
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def _pairs(others: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def _excess(weights: Sequence[float], energies: Sequence[float]) -> list[float]:
-    """Return each member's log(declared weight / weight shown by noise), within one round's bounds."""
+    """Return log(declared weight / weight shown by noise) per member, clamped to its bounds."""
     by_sample = [weight * energy for weight, energy in zip(weights, energies, strict=True)]
     usual = median(by_sample)
     if usual <= 0:  # most members have the same gradient, so there is no noise
@@ -234,7 +234,7 @@ def shown_excess(seen: Sequence[tuple[float, float]]) -> float:
 def pointing_away(cosines: Mapping[str, Sequence[float]], deviation: float) -> set[str]:
     """Return the members whose gradients point significantly away from the others'.
 
-    `cosines`: each member's cosines in round order; the last few rounds or all of them are tested.
+    `cosines`: each member's cosines in round order, tested over the last three or more rounds.
     `deviation`: standard deviation of one round's cosine. The result is empty if the others
     disagree (as after learning their own samples), or if it would include half of the members.
     """
@@ -297,14 +297,14 @@ class Standings:
         return 1.0 / shown_excess([(seen.excess, seen.spread) for seen in self._seen.get(member, ())])
 
     def _judge_directions(self, observed: Mapping[str, Observation]) -> list[str]:
-        """Update the members that point away; return new ones. A positive mean cosine readmits."""
+        """Return the members that newly point away; readmit those with a positive mean cosine."""
         cosines = {member: [seen.cosine for seen in self._seen[member]] for member in observed}
         before = self._away
         staying = {
             member for member in before & self._seen.keys() if fmean(seen.cosine for seen in self._seen[member]) <= 0
         }
         self._away = staying | pointing_away(cosines, cosine_deviation(list(cosines.values())))
-        for member in self._away - before:  # only recent rounds decide on readmission
+        for member in self._away - before:  # so that only recent rounds decide on readmission
             self._seen[member] = deque(list(self._seen[member])[-SPAN:], maxlen=REMEMBERED)
         return sorted(self._away - before)
 

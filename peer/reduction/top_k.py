@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from peer.reduction.sizes import CHUNK, CHUNK_BYTES, CHUNK_SENT, SCALE_BYTES
 
-MOST_DECODED = 2**20  # maximum number of values per part, which takes 137 times more memory than bytes on the wire
+MOST_DECODED = 2**20  # maximum number of values per part, which take 137 times their wire size in memory
 REFINEMENTS = 3  # iterations for a chunk's two magnitudes
 _SCALE = np.dtype("<f4")
 
@@ -125,7 +125,7 @@ def _padded(values: NDArray[Any], multiple: int) -> NDArray[Any]:
 
 
 class TopKCompression(CompressionBase):
-    """The sparse compression behind hivemind's interface, for parts of whole chunks."""
+    """Sparse compression with hivemind's interface, for parts that consist of whole chunks."""
 
     compression_type: int = 17  # unused by hivemind, whose codes are all lower
 

@@ -6,13 +6,12 @@ could count nothing, and no round would ever reach the size of a batch. No singl
 this. But all peers of a complete round hold the same attestations, and other reducers' attestations
 show how much could have been counted:
 
-- An honest reducer compares with the senders' median, so it rarely undercounts most of the other
-  members relative to most reducers.
-- A reducer falls short alone if its averages are below the batch size only because of its own cuts.
+- A reducer is suspect if it counts less than most other reducers do, for most of the other members.
+- A reducer is suspect if its averages are below the batch size only because of its own cuts.
 
-Either case can occur with an honest reducer, but seldom in two successive rounds. Reducers are
-therefore not reported, and lose their share only after two such rounds (`peer.averaging.averager`).
-This module is pure.
+Both can happen to an honest reducer, which compares senders with their median, but seldom in two
+consecutive rounds. Reducers are therefore not reported, and lose their share only after two such
+rounds (`peer.averaging.averager`). This module is pure.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from statistics import median_high
 
 from peer.reduction.attestation import Attestation
 
-FULL = 0.999  # fraction of a weight that is treated as the whole weight
-LEAST_CUT = 2  # minimum number of undercounted members; of two senders, either could be right
+FULL = 0.999  # a count of at least this fraction of a weight is treated as complete
+LEAST_CUT = 2  # minimum number of undercounted members; with only one, either side could be right
 
 
 @dataclass(frozen=True)
@@ -70,15 +69,15 @@ class Accounts:
         return found - self.trusted
 
     def _cuts(self, reducer: str, usual: Sequence[float]) -> Iterator[tuple[str, float, float]]:
-        """Yield each sender, the weight that this reducer counted, and the expected weight."""
+        """Yield (sender, weight counted by this reducer, expected weight) for every sender."""
         for sender, line, others in zip(self.senders, self.attestations[reducer].senders, usual, strict=True):
             yield sender, line.least_counted, min(line.weight, others)
 
     def _usual(self, *, beside_named: bool = False) -> list[float]:
-        """Return each sender's weight as counted by most other members' reducers, or 0 if there are none.
+        """Return each sender's weight as most other members count it; 0 if no other member reduces.
 
-        A member has one vote, its highest count. With `beside_named` and a single reducing member,
-        the weight that the sender declared is a second vote.
+        Each member has one vote, its highest count. If only one member reduces and `beside_named`
+        is set, the weight declared by the sender is a second vote.
         """
         voices: dict[str, list[Attestation]] = {}
         for reducer, attestation in self.attestations.items():

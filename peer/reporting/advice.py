@@ -1,4 +1,4 @@
-"""Rate-limited advice for volunteers about lost samples, and rate-limited data warnings.
+"""Rate-limited advice for volunteers about lost samples, and rate-limited warnings about data.
 
 The doctor gives the same advice before joining (`why_late`). Every warning is also logged.
 """
@@ -49,7 +49,7 @@ class Adviser:
 
     def settled(self, samples: int, lost_samples: int, cause: str) -> None:
         """Record the outcome of a step; `cause` is a `LostCause` value, or "" if no samples were lost."""
-        if cause == LostCause.SLOW_LINE.value:  # a device on standby computes nothing
+        if cause == LostCause.SLOW_LINE.value:  # on standby, the device computes no samples to count
             self._advise(cause)
             return
         if not samples and not lost_samples:
@@ -104,7 +104,7 @@ def why_late(now: Conditions) -> tuple[str, str] | None:
 
 
 class SparingReports:
-    """A filter that forwards one warning a minute, the same text once an hour, and counts the rest."""
+    """A filter that forwards a warning a minute, a repeated one each hour, and counts the rest."""
 
     def __init__(self, tell: Callable[[str], None], clock: Callable[[], float]) -> None:
         self._tell, self._clock = tell, clock
@@ -114,7 +114,7 @@ class SparingReports:
         self._last, self._last_until = "", clock()
 
     def __call__(self, text: str) -> None:
-        logger.warning(text, stacklevel=2)  # log repeats are detected by the caller's line number
+        logger.warning(text, stacklevel=2)  # the log detects repeats by the caller's line number
         with self._lock:
             now = self._clock()
             if now < self._silent_until or (text == self._last and now < self._last_until):

@@ -1,6 +1,6 @@
 """A node's event log on its own disk, used to diagnose failed rounds.
 
-Each process of a node (agent, worker, averager; supervisor, keeper) appends JSON lines to its own
+Each process of a node (such as an agent, worker or keeper) appends JSON lines to its own
 file. Each line is a single write, so a killed process leaves complete lines; lines truncated by a
 power failure are skipped. A full file is rotated and one old file kept, so a log takes at most
 twice `most_bytes`. On a full disk, events are dropped and counted; logging never fails. Events
@@ -34,11 +34,11 @@ MOST_PEERS = 256  # maximum number of group members in one event
 MOST_CHARS = 300
 MOST_ID_CHARS = 128
 MOST_NUMBER = 2**62
-TAKEN = "taken"  # outcome of a successful download
+TAKEN = "taken"  # outcome of a download that was used
 
 
 def _shown(text: object, most_chars: int = MOST_CHARS) -> object:
-    """Sanitize a text: one short line without addresses or control characters; pass other values on."""
+    """Reduce text to one short line without addresses or control characters; keep other types."""
     if not isinstance(text, str):
         return text
     return _ADDRESS.sub("<address>", "".join(char if char.isprintable() else " " for char in text[:most_chars]))
@@ -152,7 +152,7 @@ class RoundBegun(AnyEvent):
     kind: Literal["round begun"] = "round begun"
     era: _Count
     step: _Count  # step that the round is for
-    attempt: _Count  # starts at 1
+    attempt: _Count  # number of the attempt, starting at 1
     samples: _Count  # number of this peer's samples
     required: _Count  # minimum number of peers in the group
     expected: _Count  # number of peers that the group waits for; 0 if unknown
@@ -163,7 +163,7 @@ class RoundBegun(AnyEvent):
 
 
 class GroupMet(AnyEvent):
-    """A group has begun to average; `shares` are the fractions that the peers reduce."""
+    """A group has begun to average; `shares` are the fractions of values that each peer reduces."""
 
     kind: Literal["group"] = "group"
     group: _Id
@@ -185,12 +185,12 @@ class PartsOfPeer(BaseModel):
     returned: _Count  # number of averages returned by the other peer as a reducer
     due: _Count  # number of averages expected from the other peer
     weight: _Number | None = None  # weight claimed by the other peer as a sender
-    counted: _Number | None = None  # part of that weight included in the average
+    counted: _Number | None = None  # the portion of that weight included in the average
     is_banned: bool = False  # whether the other peer was banned as a sender
 
 
 class PartsPassed(AnyEvent):
-    """The parts received by the end of a group's round."""
+    """The parts that this peer has received by the end of a group's round."""
 
     kind: Literal["parts"] = "parts"
     group: _Id
@@ -286,7 +286,7 @@ class Downloaded(AnyEvent):
 
 
 class Suspected(AnyEvent):
-    """This peer suspects another peer of behavior that no honest peer shows."""
+    """This peer suspects another peer of behavior that is impossible for an honest peer."""
 
     kind: Literal["suspicion"] = "suspicion"
     peer: _Id
@@ -393,7 +393,7 @@ class EventLog:
             size = file.seek(0, os.SEEK_END)
             if size and os.pread(file.fileno(), 1, size - 1) != b"\n":  # the last line is incomplete
                 line = b"\n" + line
-            if file.write(line) < len(line):  # the line was written only in part
+            if file.write(line) < len(line):  # the disk had room for only a part of the line
                 raise OSError("the disk is full")
 
 

@@ -24,7 +24,7 @@ MAX_SAMPLES_PER_SECOND = 1e7
 
 
 class LostCause(str, Enum):
-    """The reasons why computed samples are in no global step; a closed list.
+    """The reasons why computed samples count in no global step; the list is complete.
 
     Values must never be renamed, because they are sent over the network and stored.
     """
@@ -36,7 +36,7 @@ class LostCause(str, Enum):
     SLOW_LINE = "slow line"  # the connection is too slow for a round's gradients
     UNDONE = "undone"  # the run was rewound before the step was completed
     LEFT = "left"  # the peer stopped or paused before the step was completed
-    DIED = "died"  # the process with the samples died or hung
+    DIED = "died"  # the process that held the samples died or hung
     REFUSED = "refused"  # set by the coordinator: the report is implausible
     QUARANTINE = "quarantine"  # set by the coordinator: the device was quarantined
     OTHER = "other"  # a cause that this version does not know
@@ -44,7 +44,7 @@ class LostCause(str, Enum):
 
 @dataclass(frozen=True)
 class Lost:
-    """A report of lost samples that no step report includes; the agent stores it until acknowledged."""
+    """A report of lost samples that are in no step report; stored until it is acknowledged."""
 
     step: int  # step for which the samples were computed, at least 1
     by_cause: Mapping[str, int]
@@ -57,7 +57,7 @@ class Ready:
     peer_id: str
     step: int
     device: str  # such as "cpu" or "cuda:0 (Tesla T4)"; "" for an auxiliary peer
-    microbatch_size: int | None = None  # in samples; 0 for an auxiliary peer
+    microbatch_size: int | None = None  # number of samples; 0 for an auxiliary peer
 
 
 @dataclass(frozen=True)
@@ -69,23 +69,23 @@ class PhaseEntered:
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of this peer and, as far as known, of the swarm; sent every second, never stored."""
+    """This peer's progress, and the swarm's if known; sent every second, never stored."""
 
     step: int  # number of completed global steps
     own_samples: int  # samples accumulated by this peer for the next step
     swarm_samples: int  # samples accumulated by all peers for the next step
     target_batch_size: int
     peers: int
-    samples_per_second: float  # this peer's moving average
-    loss: float | None  # mean over the microbatches since the last step
+    samples_per_second: float  # moving average of this peer's speed
+    loss: float | None  # mean loss of the microbatches since the last step
     apart: bool = False  # whether the keeper's DHT record is gone
-    stands_by: bool = False  # whether this peer's connection is too slow for averaging
+    stands_by: bool = False  # whether this peer is on standby because its connection is too slow
     paused: bool = False  # whether the operator has paused the run
 
 
 @dataclass(frozen=True)
 class Bound:
-    """The upper bound of a claim: the maximum of a number (at least 0), or of a text's length."""
+    """The upper bound of a claim: of a number, which must be at least 0, or of a text's length."""
 
     most: float
     of_batch: bool = False  # whether `most` is a multiple of the target batch size
@@ -110,7 +110,7 @@ class StepReport:
     step: Annotated[int, _NUMBER]  # the completed global step, at least 1
     # Samples in the step's average; the peer may have computed more while waiting for others.
     samples: Annotated[int, Bound(10, of_batch=True)]
-    loss: Annotated[float | None, _LOSS]  # mean total loss of these samples; None without samples
+    loss: Annotated[float | None, _LOSS]  # mean total loss of these samples; None if there are none
     mlm_loss: Annotated[float | None, _LOSS]
     sop_loss: Annotated[float | None, _LOSS]
     group_size: Annotated[int, Bound(10_000)]  # peers that averaged together, including the keeper
@@ -125,7 +125,7 @@ class StepReport:
     averaged_bytes: Annotated[int, Bound(2**45)] = 0  # bytes received from other peers for averaging
     # Signed list of the sample counts in parts received from other peers (`auth.receipts`).
     receipt: Annotated[str, Bound(MAX_RECEIPT_CHARS)] = ""
-    era: Annotated[int, _NUMBER] = 0  # number of rewinds of the run so far
+    era: Annotated[int, _NUMBER] = 0  # number of times the run has been rewound
     lost: Mapping[str, int] = field(default_factory=dict)  # lost samples by cause (`LostCause`)
 
 
@@ -167,7 +167,7 @@ class Transferred:
 
     sent_bytes: int
     received_bytes: int
-    awaits_state: bool = False  # whether the worker awaits another peer's state (bytes included)
+    awaits_state: bool = False  # whether the worker is downloading another peer's state, which the bytes include
 
 
 @dataclass(frozen=True)
@@ -226,15 +226,15 @@ class TrialPlan:
 
 @dataclass(frozen=True)
 class DeviceTried:
-    """The device to train on and the faults of better ones or, if `device` is "", of the chosen one."""
+    """The result of the device test."""
 
-    device: str
-    fault: str
+    device: str  # device to train on; "" if the chosen device cannot be used
+    fault: str  # reason why the chosen device, or a better one, is not used; "" if there is none
 
 
 @dataclass(frozen=True)
 class ClockRead:
-    """An estimate of the coordinator's clock, from the fastest messages."""
+    """An estimate of the coordinator's clock, from the messages that arrived fastest."""
 
     offset_s: float  # add to `auth.clock.steady_time()`
 
@@ -250,15 +250,15 @@ class WorkerPlan:
     initial_peers: tuple[str, ...]  # multiaddresses of the keeper
     relays: tuple[str, ...] = ()  # relays to use if not directly reachable
     clock_offset_s: float = math.nan  # offset of the coordinator's clock (`ClockRead`)
-    device_number: int = 0  # number in order of joining; selects the device's samples
+    device_number: int = 0  # position in the order of joining; determines the device's samples
     device: str = "auto"
     precision: Wanted = "auto"
     threads: int | None = None
     microbatch_size: int | None = None
     compile: CompileMode = "auto"
     max_hours: float | None = None
-    max_memory_bytes: int | None = None  # the volunteer's limit
-    upload_rate: float | None = None  # bytes per second
+    max_memory_bytes: int | None = None  # the volunteer's limit on memory
+    upload_rate: float | None = None  # the volunteer's limit in bytes per second
     download_rate: float | None = None
     place: Placement = field(default=Placement())
 

@@ -1,4 +1,4 @@
-"""An on-disk queue of unacknowledged reports, of steps and of lost samples.
+"""An on-disk queue of reports (of steps, or of lost samples) that are not yet acknowledged.
 
 The session sends from this queue, so reports survive coordinator outages and agent crashes. The
 coordinator counts each sequence number (`seq`) once, even if resent. The newest acknowledged
@@ -21,12 +21,12 @@ from typing import Any
 from auth.errors import StorageError
 from peer.reporting.messages import Lost, LostCause, StepReport
 
-CAPACITY = 100_000  # number of reports, enough for two months at one step a minute
-MOST_WAIT_S = 7 * 86_400.0  # maximum wait of a report for the keeper to reach its step; also used by the coordinator
-LOST = "lost beside reports"  # the only key in the body of a report of lost samples
+CAPACITY = 100_000  # maximum number of reports, enough for two months at one step a minute
+MOST_WAIT_S = 7 * 86_400.0  # maximum time for the keeper to reach a report's step; also used by the coordinator
+LOST = "lost beside reports"  # JSON key that marks the body of a report of lost samples
 MOST_WAITING = 1000  # maximum number of changes in memory on a full disk
-ACKNOWLEDGED_KEPT = 2_000  # number of reports: more than a day's, because backups are daily
-RECEIPTS_KEPT = 5_000  # number of receipts, which are much larger than reports in large groups
+ACKNOWLEDGED_KEPT = 2_000  # number of acknowledged reports to keep: more than a day's, because backups are daily
+RECEIPTS_KEPT = 5_000  # number of receipts to keep; in large groups, receipts are much larger than reports
 
 # AUTOINCREMENT never reuses the number of a deleted report.
 _SCHEMA = """
@@ -43,7 +43,7 @@ CREATE TABLE IF NOT EXISTS losses (dropped INTEGER NOT NULL);
 
 @dataclass(frozen=True)
 class Pending:
-    """An unacknowledged report, of a step or of lost samples."""
+    """An unacknowledged report of a step or of lost samples."""
 
     seq: int
     completed_at: float  # Unix time in seconds
@@ -82,8 +82,8 @@ class Outbox:
     def put(self, report: StepReport, completed_at: float) -> int | None:
         """Add a report and return its number, or None while the disk is full.
 
-        Above the capacity, the oldest report is dropped. Pending reports of this or later steps in
-        the era become losses: the device repeats these steps from an earlier state.
+        Above the capacity, the oldest report is dropped. Pending reports of the same or later steps
+        in this era become losses, because the device repeats these steps from an earlier state.
         """
         return self._write(partial(self._put, report, completed_at))
 
@@ -102,7 +102,7 @@ class Outbox:
         return self._write(partial(self._add, 0, at, {LOST: asdict(lost)}))
 
     def keep(self, seq: int) -> bool:
-        """Return whether a report may still wait for its step; if not, report its samples as lost."""
+        """Return whether a report is recent enough to keep; if not, report its samples as lost."""
         with self._reporting():
             too_old = "SELECT seq FROM reports WHERE seq = ? AND completed_at < ?"
             given_up = self._database.execute(too_old, (seq, self._clock() - MOST_WAIT_S)).fetchall()
@@ -175,14 +175,14 @@ class Outbox:
             return int(self._database.execute("SELECT dropped FROM losses").fetchone()[0])
 
     def close(self) -> None:
-        """Close the file, which keeps pending reports."""
+        """Close the file; pending reports remain in it."""
         try:
             self._catch_up()
         finally:
             self._database.close()
 
     def _write(self, writing: Writing) -> int | None:
-        """Apply a change after all waiting ones, and return its result.
+        """Apply the waiting changes, then this change; return the result of this change.
 
         Returns None if the change has to wait. Raises `StorageError` if too many changes wait.
         """
@@ -205,7 +205,7 @@ class Outbox:
         return written
 
     def _number_from(self, first: int) -> None:
-        """Start a new file's numbers at `first`, which is above the numbers of any lost file."""
+        """Start a new file's numbers at `first`, which is above all numbers in any deleted file."""
         with self._reporting(), self._transaction() as database:
             if database.execute("SELECT COUNT(*) FROM losses").fetchone()[0] == 0:
                 database.execute("INSERT INTO losses VALUES (0)")

@@ -1,4 +1,4 @@
-"""Suspicions against peers that behave as no honest peer would.
+"""Suspicions against peers whose behavior is impossible for an honest peer.
 
 A suspicion is logged and sent to the coordinator, which decides whether to act and shows the
 operator the member's name.
@@ -22,11 +22,11 @@ MAX_DETAIL_CHARS = 200
 
 SuspicionKind = Literal[
     "step",  # claims a step far ahead of the swarm
-    "samples",  # claims more samples than possible or contributed
+    "samples",  # claims more samples than are possible, or than it has contributed
     "state",  # sent a state that differs from other members' states
-    "reduction",  # returned an average that does not fit the attested inputs, or attested two versions
-    "shown",  # after a round, showed bytes other than the ones it had sent
-    "average",  # returned an average that is not finite, far too large, or falsely attested
+    "reduction",  # returned an average that contradicts the attested inputs, or signed two attestations
+    "shown",  # after a round, presented bytes other than those it had sent
+    "average",  # returned a non-finite or far too large average, or attested its averages falsely
     "weight",  # claims a weight that no peer can accumulate
     "gradient",  # sent a gradient that is far too large
     "parts",  # sent malformed parts of a gradient and was banned from the round
@@ -42,7 +42,7 @@ class Suspicion:
     member: str
     device_id: str
     kind: SuspicionKind
-    step: int  # the swarm's step when raised
+    step: int  # the swarm's step when the suspicion arose
     detail: str
 
     def __str__(self) -> str:

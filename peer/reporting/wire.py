@@ -1,6 +1,6 @@
 """Conversion of reports from dataclasses to protobuf messages and back.
 
-The coordinator parses untrusted messages with it: numbers and texts must fit into database columns.
+The coordinator uses this module to parse untrusted messages and enforce the bounds of its columns.
 The ledger decides whether claims are plausible.
 """
 
@@ -56,7 +56,7 @@ def lost_from_wire(message: control_pb2.Lost) -> Lost:
 
 
 def _lost_by_cause(message: control_pb2.StepReport) -> dict[str, int]:
-    """Return the lost samples by cause; older peers send a single cause for all lost samples."""
+    """Return the lost samples by cause; older peers send one cause for all lost samples."""
     by_cause = message.lost or {message.lost_reason: message.lost_samples}
     found = _by_known_cause(by_cause)
     if sum(found.values()) != message.lost_samples:

@@ -1,4 +1,4 @@
-"""Tools for all processes: child processes, console output, log limits, redaction, versions, devices.
+"""Shared tools: child processes, console output, log limits, redaction, versions, device options.
 
 Every program imports from this package, which does not import torch.
 """

@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 class LazyCommand:
     """The help entry of a command or command group."""
 
-    module: str  # module whose `app` is or contains the command
+    module: str  # module with a typer `app` that is the command, or contains it
     summary: str
     panel: str | None = None  # help panel; None for the panel "Commands"
 

@@ -26,7 +26,7 @@ def say_json(content: Any) -> None:
 
 def say_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print a table with headings; right-align numeric columns."""
-    from rich.console import Console  # imported here: long-lived processes print no tables
+    from rich.console import Console  # imported here because long-lived processes print no tables
     from rich.table import Table
     from rich.text import Text
 
@@ -48,7 +48,7 @@ def say_facts(facts: Mapping[str, object]) -> None:
 
 
 def format_value(value: object) -> str:
-    """Format a value for reading: grouped thousands, two decimals for a float, and "-" for None."""
+    """Format a value for people: grouped thousands, two decimals for floats, and "-" for None."""
     if value is None:
         return "-"
     if isinstance(value, int):

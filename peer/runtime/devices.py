@@ -1,7 +1,7 @@
 """Decisions about `--device`, `--compile` and `--precision` that need no access to a device.
 
-Commands validate these options before starting. `peer.backends.hardware` detects devices, and
-`peer.backends.devices` measures compiled layers if `worth_trying` recommends it.
+Commands validate these options first. `peer.backends.hardware` detects devices, and
+`peer.backends.devices` measures the speed of compiled layers if `worth_trying` recommends it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Literal
 from auth.errors import ConfigError
 
 CompileMode = Literal["auto", "on", "off"]
-LEAST_STEPS = 200  # minimum remaining steps for compiling layers
-LEAST_HOURS = 1.0  # minimum training time for compiling layers, which takes a minute or two
-LEAST_GAIN = 0.05  # minimum fraction of a microbatch's time to save by compiling
+LEAST_STEPS = 200  # compile layers only if at least this many steps remain
+LEAST_HOURS = 1.0  # compile only for at least this training time, because compiling takes a minute or two
+LEAST_GAIN = 0.05  # use compiled layers if they save at least this fraction of a microbatch's time
 Precision = Literal["fp32", "bf16", "fp16"]
 Wanted = Literal["auto", "fp32", "bf16", "fp16"]
 FIRST_SCALE = 2.0**16
@@ -40,7 +40,7 @@ def check_device_name(name: str) -> str:
 
 
 def may_have_accelerator(devices: Path = Path("/dev"), platform: str = sys.platform) -> bool:
-    """Return whether there may be an accelerator; if not, detection need not load PyTorch."""
+    """Return whether there may be an accelerator; if not, PyTorch need not be loaded to check."""
     return platform == "darwin" or any(any(devices.glob(pattern)) for pattern in GPUS + TPU_CORES)
 
 
@@ -79,7 +79,7 @@ class Stay:
     """The expected training time of this device."""
 
     steps_left: int  # remaining global steps of the run
-    hours: float | None  # None if unlimited
+    hours: float | None  # expected hours of training; None if unlimited
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Trial:
 
 
 def worth_trying(mode: CompileMode, on_gpus: bool, stay: Stay) -> tuple[bool, str]:
-    """Return whether to try compiled layers, and the reason for the decision.
+    """Return (whether to try compiled layers, the reason for the decision).
 
     On CPUs, compilation is opt-in: it needs a C++ compiler and at least a minute of one core.
     """
@@ -125,12 +125,12 @@ class LossScale:
         self._successes = 0
 
     def lower(self) -> None:
-        """Halve the scale, to no less than 1; call once per microbatch, even after several overflows."""
+        """Halve the scale, but not below 1; call only once for a microbatch that overflows."""
         self._successes = 0
         self.value = max(1.0, self.value / 2)
 
     def succeeded(self) -> None:
-        """Record a microbatch without overflow; double the scale after `GROW_AFTER` consecutive ones."""
+        """Record a microbatch without overflow; double the scale after `GROW_AFTER` in a row."""
         self._successes += 1
         if self._grows and self._successes == GROW_AFTER:
             self._successes = 0

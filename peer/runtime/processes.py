@@ -1,8 +1,8 @@
-"""Child processes that end with their parent, and are killed with their whole process group.
+"""Child processes that end when their parent ends, and are killed with their whole process group.
 
 hivemind forks processes and starts the p2p daemon; both outlive a killed parent and keep its
 identity and port. Each child that uses hivemind therefore leads a process group, which is killed as
-a whole. A child's output goes to a file, and `ps` shows each process by its task.
+a whole. A child's output goes to a file, and `ps` shows the task of each process.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def name_fork(what: str) -> None:
 def stop_at_sigterm() -> threading.Event:
     """Return an event that is set on SIGTERM; call in the main thread, after forking.
 
-    A thread sets the event: a handler interrupts the main thread, which may hold the event's lock.
+    A thread sets it, because a handler interrupts the main thread, which may hold the event's lock.
     """
     stop, asked = threading.Event(), queue.SimpleQueue[None]()  # `put` is safe in a signal handler
 
@@ -84,7 +84,7 @@ def die_with_parent(parent_pid: int) -> None:
 def kill_forks_at_end() -> None:
     """Kill all later forks of this process when this process ends, even by SIGKILL.
 
-    The forking thread must live as long as the process, because the kernel treats it as the parent.
+    The thread that forks must live as long as the process: the kernel treats it as the parent.
     """
     parent_pid = os.getpid()
 
@@ -94,7 +94,7 @@ def kill_forks_at_end() -> None:
 
     def die_with_it() -> None:
         _signal_at_parents_end(signal.SIGKILL, parent_pid)
-        if os.getppid() != parent_pid:  # the parent ended before this call
+        if os.getppid() != parent_pid:  # the parent ended before the line above
             os.kill(os.getpid(), signal.SIGKILL)
 
     os.register_at_fork(before=remember_parent, after_in_child=die_with_it)
@@ -144,7 +144,7 @@ def _watch(number: signal.Signals, parent_pid: int) -> None:
 
 
 def write_output_to(path: Path, max_bytes: int) -> None:
-    """Append the output of this process and its children to a private file, truncated first if too large."""
+    """Append output of this process and its children to a private file; empty it first if large."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.exists() and path.stat().st_size > max_bytes
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if fresh else os.O_APPEND), 0o600)
@@ -172,7 +172,7 @@ def prepare_children(environ: MutableMapping[str, str], platform: str = sys.plat
 
 
 def beat(state_dir: Path) -> None:
-    """Touch a file in the device's directory to signal that the agent and the worker are healthy.
+    """Touch a file in the device's directory, as a sign that the agent and the worker are healthy.
 
     The peer image's health check reads the file's age, so a full disk fails the check, too.
     """

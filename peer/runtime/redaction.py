@@ -11,10 +11,10 @@ FORMS = {
     "token": re.compile(r"\beyJ[\w-]+\.[\w-]+\.[\w-]*"),  # a JWT
     "invite code": re.compile(r"\b(?:[0-9A-Z]{5}-){3}[0-9A-Z]{5}\b"),
     "password": re.compile(r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"),  # user:password@ in a URL
-    "secret": re.compile(r"\b(?:hf|ghp|gho|glpat|sk)[_-][\w-]{16,}"),  # tokens of model hubs and code forges
+    "secret": re.compile(r"\b(?:hf|ghp|gho|glpat|sk)[_-][\w-]{16,}"),  # tokens of model hubs and code hosting sites
     "e-mail": re.compile(r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+"),  # the look-behind speeds up the search
 }
-SHORTEST_NAME = 3  # shorter user and host names may be ordinary words
+SHORTEST_NAME = 3  # shorter user and host names are kept, because they may be ordinary words
 
 
 def make_redactor(home: str, user: str, host: str) -> Callable[[str], str]:

@@ -14,8 +14,8 @@ from traceback import format_exception, format_exception_only
 
 WINDOW_S = 60.0
 TRACE_S = 3600.0  # minimum interval between stack traces of one cause
-MOST_WARNINGS = 5  # number of warnings to pass per cause and window
-MOST_NEWS = 30  # number of INFO messages to pass, such as steps of a fast run
+MOST_WARNINGS = 5  # number of warnings to let through per cause and window
+MOST_NEWS = 30  # number of INFO messages to let through, such as steps of a fast run
 MOST_CAUSES = 10_000  # maximum number of causes to remember
 MAX_MESSAGE_CHARS = 4000
 MAX_TRACE_CHARS = 8000
@@ -29,7 +29,7 @@ class _Window:
 
 
 class Repeats:
-    """A rate limiter of events: `most` per cause pass in a first window, then one in each later window.
+    """A rate limiter: `most` events per cause pass in a first window, then one per window.
 
     Any thread may call `take`. There is no lock, because a forked process could inherit a held
     lock; at worst, two simultaneous calls let one event too many pass.
@@ -40,12 +40,12 @@ class Repeats:
         self._windows: dict[Hashable, _Window] = {}
 
     def take(self, cause: Hashable) -> int | None:
-        """Return the number of suppressed events of this cause, or None to suppress this one, too."""
+        """Return the number of suppressed events of this cause; None means to suppress this one."""
         now, window = self._clock(), self._windows.get(cause)
         if window is None or now >= window.until:
             if len(self._windows) >= MOST_CAUSES:
                 self._windows.clear()
-            left_out = window.left_out if window and now < window.until + self._window_s else 0  # only if recent
+            left_out = window.left_out if window and now < window.until + self._window_s else 0  # forget old counts
             self._windows[cause] = _Window(now + self._window_s, 0 if left_out else self._most - 1)
             return left_out
         if window.room:
@@ -56,7 +56,7 @@ class Repeats:
 
 
 def counted(text: str, left_out: int) -> str:
-    """Return the text, with the number of suppressed events if any."""
+    """Return the text, with the number of suppressed events appended if there are any."""
     return f"{text} (the last of {left_out + 1} more like it)" if left_out else text
 
 

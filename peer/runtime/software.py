@@ -15,8 +15,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-DISTRIBUTION = "manyhands-swarm"  # name of the distribution; the command and the packages have others
-CONSTRAINTS = Path(__file__).parents[1] / "constraints.txt"  # file with exact versions
+DISTRIBUTION = "manyhands-swarm"  # name of the distribution; the command and the packages have other names
+CONSTRAINTS = Path(__file__).parents[1] / "constraints.txt"  # file that pins exact versions of dependencies
 INSTALLER = "peer/installer"  # path of the installer in the wheel
 _ADDRESS = re.compile(
     r"https?://[A-Za-z0-9._~:/\[\]%-]{1,400}/software/manyhands_swarm-[0-9A-Za-z._+]{1,64}-py3-none-any\.whl#sha256=[0-9a-f]{64}"
@@ -26,7 +26,7 @@ FOLDER = "manyhands"  # default folder of the environment
 
 
 def install_commands(address: str, folder: str = FOLDER) -> tuple[str, str]:
-    """Return two commands: to download a wheel, and to check its digest and run its installer.
+    """Return two commands: one downloads a wheel, one checks its digest and runs its installer.
 
     The wheel is stored in the environment's folder, so that no files remain elsewhere.
     """
@@ -70,7 +70,7 @@ def how_to_add(extra: str) -> str:
 
 
 def command_to_add(extra: str, direct_url_json: str | None) -> str:
-    """Return a clause with the command that adds an optional part; PEP 610 defines the origin's format."""
+    """Return a clause with the command that adds an optional part; the JSON follows PEP 610."""
     origin = json.loads(direct_url_json or "{}")
     address = str(origin.get("url", ""))
     place = Path(url2pathname(urlsplit(address).path))

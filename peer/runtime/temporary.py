@@ -1,4 +1,4 @@
-"""Folders for temporary files: with paths short enough for sockets, and removed after use.
+"""Folders for temporary files, removed after use, with paths short enough for Unix sockets.
 
 hivemind, PyTorch and `multiprocessing` leave files behind if their processes are killed.
 """
@@ -14,11 +14,11 @@ from pathlib import Path
 
 from auth.errors import StorageError
 
-LONGEST_FOLDER = 48  # bytes; macOS limits a socket's path to 104, and hivemind's names take 36
+LONGEST_FOLDER = 48  # bytes; macOS limits a socket's path to 104 bytes, of which hivemind's names take 36
 
 
 def make_short_folder() -> Path:
-    """Create a private folder with a path short enough for sockets. Raises `StorageError`."""
+    """Create a private folder with a path short enough for Unix sockets. Raises `StorageError`."""
     too_long = len(os.fsencode(tempfile.gettempdir())) > LONGEST_FOLDER
     try:
         return Path(tempfile.mkdtemp(prefix="manyhands-", dir="/tmp" if too_long else None))  # noqa: S108
@@ -28,7 +28,7 @@ def make_short_folder() -> Path:
 
 @contextmanager
 def own_temporary_files() -> Iterator[None]:
-    """Keep temporary files in a folder removed after the block; all children must have ended by then."""
+    """Put temporary files in a folder that is removed after the block; end all children before."""
     folder, before = make_short_folder(), os.environ.get("TMPDIR")
     os.environ["TMPDIR"] = str(folder)
     tempfile.tempdir = None  # makes Python read TMPDIR again
