@@ -17,13 +17,13 @@ from dataclasses import dataclass
 MOST_REMEMBERED = 512  # maximum number of remembered peers
 REMEMBERED_ROUNDS = 16  # smallest number of rounds after which a peer's absences are forgotten
 MOST_DOUBLINGS = 20
-LINE_LOST = 0.5  # share of absent peers above which this peer's own connection was down
+LINE_LOST = 0.5  # share of absent peers above which this peer's own connection is assumed down
 
 
 @dataclass
 class _Record:
-    times: int = 0  # number of this peer's absences
-    out_until: int = 0  # number of the last round of the exclusion
+    times: int = 0  # number of the peer's absences
+    out_until: int = 0  # index of the last round of the exclusion
     term: int = 0  # length of the exclusion in rounds
 
 
@@ -31,13 +31,13 @@ class Absences:
     """The recently absent peers, as recorded by one peer."""
 
     def __init__(self, *, free: int, first_rounds: int) -> None:
-        """Set up; `free`: tolerated absences; `first_rounds`: length of the first exclusion."""
+        """Set up the record; `free`: tolerated absences; `first_rounds`: rounds of the first exclusion."""
         self._free, self._first_rounds = free, first_rounds
         self._rounds = 0
         self._records: dict[str, _Record] = {}
 
     def round_ended(self, absent: Iterable[str] = ()) -> None:
-        """Record a round and its absent peers; excluded peers are not awaited and thus ignored."""
+        """Record a round's absent peers; ignore excluded peers, because nobody waited for them."""
         awaited = set(absent) - self.current()
         self._rounds += 1
         self._records = {
@@ -74,6 +74,6 @@ def absent_of(absent: Collection[str], awaited: Collection[str]) -> set[str]:
 
 
 def unawaited(out: Collection[str], others: Collection[str]) -> set[str]:
-    """Return the excluded peers among the others, or an empty set if these are a majority."""
+    """Return the excluded peers among the others; empty if most of the others are excluded."""
     left_out = set(out) & set(others)
     return set() if len(left_out) > LINE_LOST * len(others) else left_out

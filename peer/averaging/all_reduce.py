@@ -115,7 +115,7 @@ class ExactAllReduce(AllReduceRunner):
             for _, info in self.tensor_part_container._input_parts_by_peer[self.ordered_peer_ids.index(self.peer_id)]
         ]
         loop = asyncio.get_running_loop()
-        self._answers: list[asyncio.Future[Answer]] = [loop.create_future() for _ in self._own_infos]  # own averages
+        self._answers: list[asyncio.Future[Answer]] = [loop.create_future() for _ in self._own_infos]  # by own part
         self._inputs: dict[int, list[bytes]] = {}  # sender index -> digests of its parts
         self._attestation: asyncio.Future[SignedAttestation] = loop.create_future()
         self._may_contribute = may_contribute
@@ -193,14 +193,14 @@ class ExactAllReduce(AllReduceRunner):
 
     @property
     def attested_by_peer(self) -> dict[str, AttestedWeight]:
-        """Each sender's attested weight by peer ID, without the reducers that cut most members."""
+        """Each sender's weight (by peer ID), as attested by the reducers that do not cut most members."""
         accounts = self.accounts
         left_out = accounts.cutting_most()
         heard = [attestation for reducer, attestation in accounts.attestations.items() if reducer not in left_out]
         return attested_weights(heard, accounts.senders)
 
     def passed(self, is_whole: bool) -> PartsPassed:
-        """Return an event with the parts exchanged with each peer."""
+        """Return an event that reports the parts exchanged with each peer."""
         named, counted = self.weights_by_peer, self.counted_by_peer
         due = self.tensor_part_container.num_parts_by_peer
         parts = tuple(
@@ -233,7 +233,7 @@ class ExactAllReduce(AllReduceRunner):
                 if part_index == len(self.parts_for_local_averaging) - 1:
                     self._attestation.set_result(await asyncio.to_thread(self._attest, peer_index))
                 self.tensor_part_container.register_processed_part(peer_index, part_index, rounded)
-                await asyncio.sleep(0)  # yields to the streams; a sole sender never awaits anything else
+                await asyncio.sleep(0)  # lets the streams run; with a single sender, nothing else here awaits
         except BaseException:
             self._cancel_pending()
             raise
@@ -260,7 +260,7 @@ class ExactAllReduce(AllReduceRunner):
         return answer.result()
 
     def _attest(self, peer_index: int) -> SignedAttestation:
-        """Sign the attestation of this peer's reduction, and store it like the others."""
+        """Sign the attestation of this peer's reduction, and store it with those of the other reducers."""
         lines = []
         for index, sender in enumerate(self.sender_peer_ids):
             inputs = self.evidence.inputs(peer_index) if sender == self.peer_id else self._inputs.get(index, [])
@@ -272,7 +272,7 @@ class ExactAllReduce(AllReduceRunner):
         return signed
 
     async def _committed_parts(self, peer_index: int) -> AsyncIterator[averaging_pb2.AveragingData]:
-        """Yield the digests of all parts for one reducer, then the parts; none without samples."""
+        """Yield the digests of all parts for one reducer, then the parts; without samples, neither."""
         weight, digests, held = self.weight, list[bytes](), list[averaging_pb2.AveragingData]()
         if weight:
             held = [message async for message in self._generate_input_for_peer(peer_index)]
@@ -323,7 +323,7 @@ class ExactAllReduce(AllReduceRunner):
                 part_index += 1
             if not is_attested:
                 raise AllreduceException(f"{peer_id} returned {part_index} of {expected} parts, and no attestation")
-        except BaseException as error:  # also on cancellation, because no caller may wait for this reducer
+        except BaseException as error:  # also on cancellation: callers must not keep waiting for this reducer
             if not isinstance(error, FalseAverage):
                 self.missed.add(peer_id.to_base58())  # before hivemind's container raises at the round's end
             container.register_failed_reducer(peer_index)
@@ -332,7 +332,7 @@ class ExactAllReduce(AllReduceRunner):
     def _take_attestation(self, reducer: PeerID, content: bytes) -> None:
         """Store a reducer's attestation; report the reducer and raise `FalseAverage` if false.
 
-        Raises `AllreduceException`, without a report, if the leader mixed steps or orders.
+        Raises `AllreduceException`, without a report, if the leader mixed steps or orders of peers.
         """
         key = self._attesting.key_of(reducer)
         if key is None:
@@ -421,7 +421,7 @@ class ExactAllReduce(AllReduceRunner):
                 returned += 1
                 yield averaging_pb2.AveragingData(code=averaging_pb2.AVERAGED_PART, tensor_part=wire, weight=weight)
                 if returned == self.tensor_part_reducer.num_parts:
-                    signed = await asyncio.shield(self._attestation)  # other senders await it too
+                    signed = await asyncio.shield(self._attestation)  # shielded: other senders await it too
                     yield averaging_pb2.AveragingData(
                         code=ATTESTED, tensor_part=runtime_pb2.Tensor(buffer=signed.content)
                     )

@@ -73,7 +73,7 @@ GROUP_POLL_S = 0.2
 UNAWAITED_ROUNDS = 4  # rounds without waiting for a sender that was silent twice
 MISSED_ROUNDS = 16  # rounds without a share for a reducer that did not return all averages
 UNDERCOUNTED_ROUNDS = 2  # successive rounds after which an undercounting reducer is treated as missed
-SENDERS_SHARE, REDUCERS_SHARE = 1 / 3, 2 / 3  # fractions of a round's time limit to wait for the next part
+SENDERS_SHARE, REDUCERS_SHARE = 1 / 3, 2 / 3  # fractions of a round's time limit to wait for their next part
 LATE_SHARE = 0.9  # fraction of a round's time limit after which an awaited sender is late
 SETTLE_S = 0.5  # delay after a round, until its tasks have ended and hivemind has released its errors
 
@@ -83,7 +83,7 @@ class AveragedGroup:
     """The group and the samples of one successful averaging round."""
 
     size: int  # peers in the group
-    samples: int  # the senders' total weight; the smallest of all parts if a sender was lost
+    samples: int  # the senders' total weight; if a sender was lost, the smallest total of any part
     averaged_bytes: int  # bytes received from others for reduction
     weights: Mapping[str, float] = field(default_factory=dict)  # peer ID -> samples in this peer's reduction
     counted: Mapping[str, float] = field(default_factory=dict)  # peer ID -> samples after cuts of weights
@@ -203,7 +203,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         return ErrorFeedback() if averaging.sends_sparse else GradientCode()
 
     def size_in(self, averaging: Averaging) -> RoundBytes:
-        """Return the bytes of a peer's gradients, and of their averages, with these settings."""
+        """Return the sizes in bytes of a peer's gradients and of their averages with these settings."""
         return RoundBytes.of(averaging.wire_format, self._values_sent(averaging.powersgd_rank))
 
     @property
@@ -254,7 +254,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
 
     @torch.no_grad()
     def hold(self) -> None:
-        """Move the accumulated gradients to a buffer; `.grad` then belongs to the next step."""
+        """Move the accumulated gradients to a buffer; `.grad` then accumulates for the next step."""
         self._held = [gradient.clone() for gradient in self._grad_accumulators()]
         self._held_samples = int(self.local_samples_accumulated)
         self.reset_accumulated_grads_()
@@ -305,7 +305,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
             sums = self._held or list(self._grad_accumulators())
             self._code.settle(averaged, sums, averaged=bool(self._averaged.value))
         newer = [parameter.grad for parameter in self.parameters]
-        for parameter, spare in zip(self.parameters, self._held, strict=False):  # empty if none are held
+        for parameter, spare in zip(self.parameters, self._held, strict=False):  # nothing to replace if none are held
             parameter.grad = spare
         yield
         if not self.holds:
@@ -335,7 +335,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         return super().schedule_step(scheduled_time or swarm_time() + self.gathering.window_s, **kwargs)
 
     async def _step(self, *, step: StepControl, **kwargs: Any) -> None:
-        rate, mode, _ = MSGPackSerializer.loads(step.data_for_gather)  # hivemind's own declaration
+        rate, mode, _ = MSGPackSerializer.loads(step.data_for_gather)  # as declared by hivemind
         self._control, self._rate, self._takes_connections = step, rate, mode == AveragingMode.NODE.value
         self._position = self.gathering.position
         self._beginnings.sought_after(self._position[1])
@@ -343,7 +343,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         self._declare()
         step.wait_for_cancel = partial(given_up, step)
         position = b"".join(number.to_bytes(8, "big") for number in self._position)
-        code = repr((PROTOCOL_VERSION, self.averaging.code)).encode()  # other encodings split parts differently
+        code = repr((PROTOCOL_VERSION, self.averaging.code)).encode()  # keeps peers with other encodings apart
         self._matchmaking.schema_hash = self.schema_hash + position + code
         if self._leaders is None:
             self._leaders = Leaders(self.directory, time.monotonic)
@@ -409,7 +409,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         self._control._data_for_gather = self._declared
 
     def _refused(self, gathered: bytes, peer: PeerID) -> str:
-        """Return the reason why peers reject a declaration; "" if it is valid."""
+        """Return the reason why peers would reject a declaration; "" if it is valid."""
         token = self.directory.token_of(peer)
         try:
             if token is not None:
@@ -449,7 +449,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         self._declare()
 
     def _undercounting_again(self, runner: ExactAllReduce, half: bytes) -> set[str]:
-        """Return the reducers that undercounted repeatedly; an honest one may do so once."""
+        """Return the reducers that undercounted repeatedly; an honest reducer may do so once."""
         accounts, before = runner.accounts, self._undercounted.get(half, {})
         rounds = {peer: before.get(peer, 0) + 1 for peer in accounts.undercounting(self.gathering.target)}
         again = {peer for peer, count in rounds.items() if count >= UNDERCOUNTED_ROUNDS}
@@ -459,7 +459,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         return again
 
     def _note_absent(self, group_info: GroupInfo, runner: ExactAllReduce, half: bytes) -> None:
-        """Record failed peers; if most failed, this peer's connection or the leader is to blame."""
+        """Record the peers that failed in a round; none if most failed, as this peer may be at fault."""
         assert self._control is not None
         assert self._leaders is not None
         if self._control.done():  # cancelled before the others' parts arrived
@@ -488,7 +488,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
     async def rpc_aggregate_part(
         self, stream: AsyncIterator[averaging_pb2.AveragingData], context: P2PContext
     ) -> AsyncIterator[averaging_pb2.AveragingData]:
-        """Return averages within this peer's upload limit."""
+        """Return averages to a sender within this peer's upload limit."""
         heard = self._beginnings.heard(context.remote_id, stream)
         try:
             async for message in self._traffic.sending(super().rpc_aggregate_part(heard, context)):
@@ -498,7 +498,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
 
     @contextmanager
     def _register_allreduce_group(self, group_info: GroupInfo) -> Iterator[None]:
-        """Accept parts for every half of a round; release the senders of an omitted half."""
+        """Accept parts for every half of a round; at the end, release senders to a half that never ran."""
         halves = [group_info.group_id + half for half in self._code.halves]
         for half in halves:  # the last half has the group's own ID and is registered below
             self._running_groups[half] = asyncio.Future()

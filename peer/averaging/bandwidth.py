@@ -41,7 +41,7 @@ class RoundTraffic:
 
     @property
     def is_slow(self) -> bool:
-        """Whether the round took longer than is possible at the declared rates."""
+        """Whether the round took much longer than expected from the declared rates."""
         return self.promised_s > 0 and self.seconds > SLOW_TIMES * self.promised_s + SLOW_S
 
 

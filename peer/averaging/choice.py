@@ -1,7 +1,7 @@
 """Selection of the averaging mode for `averaging.compression: auto`, from connections, model and batch.
 
-Among the modes that admit as many volunteers as the most productive mode, the first one (in the
-order of `peer.averaging.ways`) that leaves 90% of the time for training is selected.
+Only modes that admit as many volunteers as the most productive mode are considered. The first of
+them (in the order of `peer.averaging.ways`) that leaves 90% of the time for training is selected.
 `relative_time` estimates the duration of a round. These pure decisions are used by the keeper in a
 live run (`coordinator.keeper.way_chooser`) and by the rehearsal.
 """
@@ -23,8 +23,8 @@ from peer.reduction.sizes import RoundBytes
 SUFFICIENT = 0.9  # sufficient fraction of time for training
 TOO_LITTLE = 0.8  # fraction of time for training below which a live run changes its mode
 AMPLE = 0.95  # fraction of time for training above which a live run returns to a mode with a lower loss
-WORTH_SHUTTING_OUT = 1.5  # increase of training speed that justifies the exclusion of slow connections
-LEAST_GAIN = 1.1  # smallest improvement that alone justifies a change of mode in a live run
+WORTH_SHUTTING_OUT = 1.5  # factor by which training must speed up to justify the exclusion of slow connections
+LEAST_GAIN = 1.1  # factor of improvement that alone justifies a change of mode in a live run
 SLOWER = ON_THE_LINE * (1 + BOTH_WAYS)  # real duration of a round relative to the estimate
 
 

@@ -62,7 +62,7 @@ class ErrorFeedback(GradientCode):
 
     @torch.no_grad()
     def settle(self, tensors: Sequence[torch.Tensor], sums: Sequence[torch.Tensor], *, averaged: bool) -> None:
-        """Update the remainders after a step; the values last loaded are mean gradients of `sums`.
+        """Update the remainders after a step; `sums` are the gradient sums whose means were loaded.
 
         A peer without a round (`averaged` is False) uses its whole gradient and has no remainders.
         """

@@ -2,8 +2,8 @@
 
 The class here averages all values unchanged. `peer.averaging.power_sgd` averages factors of
 matrices, and `peer.averaging.error_feedback` a few values of each tensor; both keep remainders. The
-operator can change an averager's encoding from a given step (`peer.config.steering`). Two processes
-have an encoding: the trainer's calls `load`, `settle` and `forget`; the averager's, `average`.
+operator can change an averager's encoding from a given step (`peer.config.steering`). The trainer's
+process calls `load`, `settle` and `forget`; the averager's process calls `average`.
 """
 
 from __future__ import annotations

@@ -35,15 +35,15 @@ from peer.averaging.shares import TRUSTED_ROLES
 from peer.config.training import Compression
 
 logger = logging.getLogger(__name__)
-AVOIDED_S = 60.0  # time for which a leader is avoided; short, because it may not know of a revocation yet
+AVOIDED_S = 60.0  # how long a leader is avoided; short, because an honest leader may miss a recent revocation
 MOST_AVOIDED = 1000
 FRUITLESS_GROUPS = 2  # failed groups after which a leader is skipped for a time
 MOST_PASSED_OVER_S = 600.0
 LOOK_S = 0.3  # interval between lookups of leaders
 BEGIN_POLL_S = 0.05
-MOST_REQUEST_S = 3.0  # timeout of a peer's answer, which ends mutual waits within the matchmaking time
+MOST_REQUEST_S = 3.0  # timeout for a peer's answer; ends mutual waits within the matchmaking time
 NEVER = 2**30  # a group size that is never reached
-FULL_GROUP_ATTEMPTS = 3  # rounds that wait for all peers before a majority suffices
+FULL_GROUP_ATTEMPTS = 3  # number of failed rounds after which a majority of the peers suffices
 COMPRESSIONS: tuple[Compression, ...] = get_args(Compression)
 LEAST_WINDOW_S = 3.0  # shortest matchmaking: a DHT record and a distant peer's answer take up to a second each
 
@@ -118,7 +118,7 @@ class Gathering:
 
     @property
     def begun_after(self) -> int:
-        """The global step after which this peer's group averages (see `Beginnings`); -1: none.
+        """The global step after which this peer's group has begun to average; -1: none (`Beginnings`).
 
         Reset to -1 when this peer's round runs, when the group gives up, and when a search begins.
         """
@@ -157,16 +157,16 @@ class Beginnings:
     """A detector of group members that have begun to average, based on their streams.
 
     A peer begins when the claims that it trusts fill the batch. A peer that trusts fewer samples
-    would make its group wait in vain, so it also begins once the keeper, or more than half of the
-    group's members, have begun, if the group may average at all. A peer that reduces nothing
-    receives no parts and cannot detect this. Used in the averager's process only.
+    than the others would keep its group waiting, so it also begins once the keeper, or more than
+    half of the group's members, have begun, if the group may average at all. A peer that reduces
+    nothing receives no parts and cannot detect this. Used in the averager's process only.
     """
 
     def __init__(self, gathering: Gathering, token_of: Callable[[PeerID], AccessToken | None]) -> None:
         self._gathering, self._token_of = gathering, token_of
         self._step, self._searches = -1, 0
         self._found: GroupInfo | None = None
-        self._sent: dict[PeerID, bytes] = {}  # sender -> group of its stream
+        self._sent: dict[PeerID, bytes] = {}  # sender -> ID of its stream's group
 
     def sought_after(self, step: int) -> None:
         """Set the global step of the groups to search for."""
@@ -186,11 +186,11 @@ class Beginnings:
             self._judge()
 
     async def heard(self, peer: PeerID, stream: AsyncIterator[AveragingData]) -> AsyncIterator[AveragingData]:
-        """Forward a peer's stream, and record the group of the stream."""
+        """Forward a peer's stream, and record which group the stream belongs to."""
         try:
             async for message in stream:
                 if message.group_id:  # set in the first message only
-                    self._sent[peer] = message.group_id[:GROUP_ID_BYTES]  # without the suffix of a half
+                    self._sent[peer] = message.group_id[:GROUP_ID_BYTES]  # without the suffix for half a round
                     self._judge()
                 yield message
         finally:
@@ -234,7 +234,7 @@ class Leaders:
         """Restrict a search to trusted leaders, looked up at intervals. Call this once per search.
 
         hivemind repeats a lookup immediately if no leader was found. It never asks a leader whose
-        search ends later than its own, but looks up no other leader while it knows such a leader.
+        search ends after this peer's, but looks up no other leader while it knows such a leader.
         """
         keys, request = matchmaking.group_key_manager, matchmaking._request_join_group
         declared = keys.get_averagers
@@ -259,20 +259,20 @@ class Leaders:
             if group is not None:
                 self._followed = leader, group.gathered
                 await self._look_at(leader, group)
-            elif self._clock() - asked_at >= matchmaking.request_timeout:  # a refusal is immediate
+            elif self._clock() - asked_at >= matchmaking.request_timeout:  # a refusal would have come at once
                 self._came_to_nothing(leader)
             return group
 
         keys.get_averagers, matchmaking._request_join_group = trusted, request_trusted
 
     async def among(self, peers: Collection[PeerID]) -> set[PeerID]:
-        """Return the peers that may lead a group of this averager."""
+        """Return those of `peers` that this averager may follow as leaders."""
         now = self._clock()
         admitted = await self._directory.admitted(peers, TRAINING_ROLES)
         return {peer for peer in admitted if self._avoided.get(peer, now) <= now}
 
     def _fruitful(self, leaders: set[PeerID]) -> set[PeerID]:
-        """Return the leaders without failing groups, or all of `leaders` if there are none."""
+        """Return the leaders that are not currently skipped, or all `leaders` if every one is."""
         now = self._clock()
         self._passed_over = {peer: until for peer, until in self._passed_over.items() if until > now}
         return leaders - self._passed_over.keys() or leaders
@@ -287,7 +287,7 @@ class Leaders:
             self._fruitless.clear()
 
     def group_ended(self, group: GroupInfo, came_about: bool) -> None:
-        """Record whether a group succeeded, for which its leader is responsible."""
+        """Record, for the leader of a group, whether the group succeeded."""
         leader = self._leader_of(group)
         if leader is None:
             return
@@ -338,7 +338,7 @@ def keeperless_group_size(live: int, has_keeper: bool, is_taken: bool) -> int:
 
 
 def require_declarations(matchmaking: Matchmaking, refused: Callable[[bytes, PeerID], str]) -> None:
-    """Make this leader reject a follower if `refused` returns a reason for its declaration."""
+    """Make this leader reject each follower for whose declaration `refused` returns a reason."""
     check = matchmaking._check_reasons_to_reject
 
     def reasons(request: JoinRequest, context: P2PContext) -> MessageFromLeader | None:

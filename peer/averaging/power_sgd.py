@@ -80,13 +80,13 @@ class LowRank(GradientCode):
     halves = (FIRST, b"")
 
     def __init__(self, shapes: Sequence[torch.Size], rank: int) -> None:
-        self._rights = {  # index -> right factor (rank, columns) of the last round, and start of the next
+        self._rights = {  # index -> right factor (rank, columns): result of the last round, start of the next
             index: first_directions(index, torch.Size((rank, math.prod(shape[1:]))))
             for index, shape in enumerate(shapes)
             if shrinks(shape, rank)
         }
         self._factors: dict[int, Factors] = {}
-        self._lost: dict[int, torch.Tensor] = {}  # index -> sum over samples; empty without samples
+        self._lost: dict[int, torch.Tensor] = {}  # index -> remainder (sum over samples); empty without samples
         self._samples = 0  # number of samples of the last `load`
 
     @property
@@ -121,7 +121,7 @@ class LowRank(GradientCode):
     async def average(self, tensors: Sequence[torch.Tensor], reduce: Reduce) -> None:
         """Average the images of the matrices, then their coordinates and all other tensors.
 
-        The number of samples is that of the second half, which contains the actual averages.
+        The round counts the samples of its second half, which contains the actual averages.
         """
         images = await asyncio.to_thread(self.images, tensors)
         if images:
@@ -166,9 +166,9 @@ class LowRank(GradientCode):
     def settle(self, tensors: Sequence[torch.Tensor], sums: Sequence[torch.Tensor], *, averaged: bool) -> None:
         """Replace the factors by the averaged matrices, and update this peer's remainders.
 
-        A remainder is the part of the peer's own values outside the common directions. A difference
-        from the average would never be sent if another peer had left. A peer without a round
-        (`averaged` is False) uses its whole gradient and has no remainder.
+        A remainder is the part of the peer's own values outside the common directions. If it were
+        the difference from the average, some of it would never be sent after a peer has left. A
+        peer without a round (`averaged` is False) uses its whole gradient and has no remainder.
         """
         self._factors = {}
         if not averaged:

@@ -51,7 +51,7 @@ class RemainderFile:
             self._aside.parent.mkdir(exist_ok=True)
             tensors = {str(index): tensor.contiguous() for index, tensor in remainders.items()}
             save_file(tensors, self._aside, metadata=about)
-            os.utime(self._aside, (0, 0))  # oldest time, so that a full cache deletes the file first
+            os.utime(self._aside, (0, 0))  # earliest timestamp, so that a full cache deletes this file first
             self._aside.replace(self._path)
         except (OSError, SafetensorError) as error:
             logger.warning("the remainders of gradients are lost, because they cannot be written: %s", error)
@@ -80,7 +80,7 @@ class RemainderFile:
             logger.info("the remainders of an earlier session are of another state, and dropped")
             return {}
         logger.info("goes on with the remainders of step %d", origin.step - missed)
-        return {index: tensor * DECAY**missed for index, tensor in found.items()}  # copies: the file is deleted
+        return {index: tensor * DECAY**missed for index, tensor in found.items()}  # copied, because the file is deleted
 
     @staticmethod
     def _delete(path: Path) -> None:

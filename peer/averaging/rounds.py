@@ -3,7 +3,7 @@
 The averagers release memory in their forked processes. A failed round ends in exceptions, whose
 tracebacks form reference cycles with the round, its copy of the gradients and its streams. Python
 collects old cycles only after the number of objects has grown by a quarter, which takes a thousand
-rounds with PyTorch imported. glibc does not return memory freed so late: it is fragmented.
+rounds with PyTorch imported. Memory freed so late is fragmented, so glibc does not return it.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from functools import cache
 from typing import Any
 
 REMEMBERED = 20  # number of remembered rounds
-LEAST_KNOWN = 5  # number of rounds until which the run's own limit applies
+LEAST_KNOWN = 5  # number of recorded rounds below which the run's own limit applies
 SPREADS = 8  # tolerated number of standard deviations above the median
 TIMES_MEDIAN = 3  # smallest deadline in multiples of the median, because equal rounds have no spread
 LEAST_S = 15.0  # shortest deadline; a sender has a third of this time, and a busy processor may take seconds
-SPREAD_OF_DEVIATION = 1.4826  # standard deviation over median deviation of a normal distribution
+SPREAD_OF_DEVIATION = 1.4826  # ratio of standard deviation to median absolute deviation (normal distribution)
 
 
 class RoundDeadline:
-    """A deadline from the durations of past rounds, within the run's limit; doubled by failures.
+    """A deadline from the durations of past rounds, within the run's limit; each failure doubles it.
 
     The averager has a deadline for rounds, and `peer.swarm.step_rounds` one for matchmaking. Median
     and median absolute deviation limit the effect of a single delayed round.

@@ -132,7 +132,7 @@ def round_limit(agreed_s: float, promised_s: float) -> float:
 def missing_auxiliaries(lines: GroupLines, round_s: float, step_s: float) -> int:
     """Return the number of further auxiliary peers that would shorten rounds to a fifth of a step.
 
-    `round_s`: the present duration. A peer is added only if it shortens the round by a tenth,
+    `round_s`: a round's present duration. A peer is added only if it shortens the round by a tenth,
     because a home connection that carries only its own gradients remains the bottleneck.
     """
     missing, before = 0, relative_time(lines)
@@ -251,7 +251,7 @@ def reducing_peers(
 
 
 def agreed_patience(members: Sequence[str], patience_s: Sequence[float]) -> float:
-    """Return a round's time limit: the median over members, each with its longest patience.
+    """Return a round's time limit: the median of the members' limits (the longest of each member's).
 
     With different limits, some peers would give up a reducer that still waits for a silent sender,
     and treat the reducer as missing.

@@ -20,12 +20,12 @@ class AveragingWay:
     """A compression format with a PowerSGD rank, and its measured cost."""
 
     compression: Compression
-    powersgd_rank: int = 0  # 0: tensors are averaged as a whole
+    powersgd_rank: int = 0  # 0: tensors are averaged whole, not as factors
     loss: float = field(default=1.0, compare=False)  # held-out loss relative to exact averages
 
     @property
     def keys(self) -> dict[str, str | int]:
-        """The corresponding keys of `averaging` in a run file."""
+        """The mode's keys and values in the section `averaging` of a run file."""
         return {"compression": self.compression, "powersgd_rank": self.powersgd_rank}
 
     def __str__(self) -> str:

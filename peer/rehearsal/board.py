@@ -10,7 +10,7 @@ import simpy
 from peer.rehearsal.troubles import Troubles
 from peer.swarm.records import KnownPeer
 
-# Bytes in each direction per read, and per other peer in a read, including reports and keep-alives.
+# Bytes in each direction for each read, and for each other peer in it, with reports and keep-alives.
 # Measured in real swarms of 2 to 8 peers that only compute (`benchmarks/swarm/rehearsal.py` at
 # commit f9c99822).
 LOOK_BYTES, PEER_BYTES = 9_000, 1_500
@@ -21,7 +21,7 @@ DHT_S = 0.4  # time to store a record at several nodes and read it there: a few 
 class _Stored:
     seen_at: float
     peer: KnownPeer
-    hidden: frozenset[str]  # devices on the other side of a partition at publication
+    hidden: frozenset[str]  # devices that a partition separated from the peer at publication
 
 
 class Board:
@@ -30,7 +30,7 @@ class Board:
     def __init__(self, env: simpy.Environment, expiration_s: float, troubles: Troubles) -> None:
         """Set up the board; a record is valid for `expiration_s` seconds."""
         self._env, self._expiration_s, self._troubles = env, expiration_s, troubles
-        self._records: dict[str, deque[_Stored]] = {}  # the visible record, then newer records
+        self._records: dict[str, deque[_Stored]] = {}  # each peer's visible record, then newer ones
 
     def publish(self, peer: KnownPeer) -> None:
         """Publish a peer's record; other devices see it after a delay."""
@@ -39,7 +39,7 @@ class Board:
         records.append(_Stored(seen_at, peer, self._troubles.beyond(peer.peer_id)))
 
     def seen(self, by: str = "") -> list[KnownPeer]:
-        """Return the records visible to the device `by`; if empty, partitions hide no records."""
+        """Return the records visible to the device `by`; if `by` is empty, ignore partitions."""
         return [peer for peer_id in list(self._records) if (peer := self.seen_of(peer_id, by)) is not None]
 
     def seen_of(self, peer_id: str, by: str = "") -> KnownPeer | None:

@@ -40,14 +40,14 @@ JOIN_S = 0.6  # time to find a group's leader: a DHT read and a request
 FORM_S = 0.3  # time from a complete group to the first part: the leader's answer, shares, digests
 FINISH_S = 1.0  # time from the last part to the step: attestations, the last averages, the optimizer
 ROUND_BYTES = 170_000  # bytes per peer and direction besides the parts
-JOIN_EXCHANGES, FORM_EXCHANGES = 3, 3  # number of round trips in `JOIN_S` and in `FORM_S`
-LAST_PARTS = 0.1  # rest of a round in which a lost reducer may already have returned averages to some peers
+JOIN_EXCHANGES, FORM_EXCHANGES = 3, 3  # round trips that `JOIN_S` and `FORM_S` include
+LAST_PARTS = 0.1  # final fraction of a round, in which a lost reducer may already have answered some peers
 Position = tuple[int, int]  # era and step
 
 
 @dataclass(frozen=True)
 class MetGroup:
-    """A complete round from one peer's perspective."""
+    """A completed round from one peer's perspective."""
 
     number: int  # unique number of the average
     peers: frozenset[str]
@@ -98,11 +98,11 @@ class Seeker:
     leads: bool  # other peers can connect to this peer
     words: Declaration
     demands: Demands
-    course: SwarmCourse  # source of the weight caps in this peer's reduction
+    course: SwarmCourse  # provides the weight caps for this peer's reduction
     window_s: float  # maximum wait for absent peers
     done: simpy.Event  # succeeds with a `MetGroup` or a `FailedRound`
     runs: simpy.Event  # succeeds when the group is complete
-    weight: float | None = None  # number of samples; None before this peer begins to average
+    weight: float | None = None  # number of the peer's samples; None before it begins to average
     position: Position = (0, 0)
     is_gone: bool = False
     scheduled_at: float = 0.0  # end of the wait for others
@@ -119,7 +119,7 @@ class Seeker:
 class _Round:
     """A running averaging round."""
 
-    present: list[Seeker]  # participants that are not known to be lost
+    present: list[Seeker]  # participants not known to be lost
     share_of: Mapping[str, float]
     patience_s: float
     moved_at: float  # time of the last progress
@@ -322,8 +322,8 @@ class Groups:
     def _pass(self, round_: _Round, traffic: Mapping[Direction, float]) -> Process:
         """Transfer all parts until they have arrived or a time limit is reached.
 
-        A disconnected sender is excluded after its time limit. After a disconnected reducer's time
-        limit, its averages are missing for all peers without them.
+        A disconnected sender is excluded after the senders' time limit. After the reducers' limit,
+        the averages of a disconnected reducer are lost to all peers that have not received them.
         """
         env, left = self._env, 1.0
         while env.now < round_.ends_at:

@@ -30,12 +30,12 @@ from peer.swarm.swarm import LOOK_AGAIN_S, MOST_SILENT_LOOKS
 from peer.swarm.view import MEETING_S, MOST_BATCHES
 from peer.training.bootstrap import ASK_EVERY, RETRY_S
 
-STATE_BYTES, CHECKPOINT_BYTES = 8, 12  # bytes per value
+STATE_BYTES, CHECKPOINT_BYTES = 8, 12  # bytes per parameter value
 LOOK_S = 10.0  # interval of checks during a download, below a donor's timeout for a slot
 MOMENT_S = 0.05  # polling interval of a real peer
 SURVIVORS_WAIT_S, SURVIVORS_TOLD_S, SURVIVORS_STATE_S = 10.0, 60.0, 60.0  # same as in `coordinator.keeper.recovery`
 SLOW_POLL_S = 10.0  # polling interval of a peer on standby
-POLL_S = 0.5  # replaces shorter intervals of real peers, in which nothing changes
+POLL_S = 0.5  # replaces real peers' shorter polling intervals while nothing changes
 
 
 @dataclass
@@ -111,7 +111,7 @@ class RehearsedPeer:
             self.stop()
 
     def stop(self) -> None:
-        """Add the time for which this peer had the run's state to its device's total."""
+        """Add the seconds since this peer first had the run's state to its device's total."""
         if self.began_at is not None:
             self.work.present_s += self._env.now - self.began_at
             self.began_at = None
@@ -355,7 +355,7 @@ class RehearsedPeer:
     # other peers' states
 
     def _follow(self) -> Process:
-        """Take the first missed step from the keeper's average; late samples may be lost."""
+        """Take the first missed step with the keeper's average; samples that are too late are lost."""
         keeps = (
             self.tracker.progress.step == self.step + 1
             and self._averaging.delay
@@ -449,7 +449,7 @@ class RehearsedPeer:
             self.tracker.look_if_due()
 
     def _doubts(self, donor: RehearsedPeer, step: int, sketch: Sketch) -> Process:
-        """Return whether a donor's state is rejected; the keeper waits for members' sketches."""
+        """Return whether a donor's state is rejected; the keeper first waits for members' sketches."""
         course, is_keeper = self.tracker.course, self.role == "keeper"
         deadline = self._env.now + CONFIRMATION_WAIT_S
         while is_keeper and sketch and not course.sketch_at(step) and self._env.now < deadline:

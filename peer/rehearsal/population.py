@@ -241,7 +241,7 @@ class _Draw:
         )
 
     def _quantile(self, row: tuple[float, ...], score: float) -> float:
-        """Draw from log-interpolated quantiles, with correlation to a normal `score`."""
+        """Draw a value, log-interpolated between quantiles and correlated with a normal `score`."""
         levels, correlation = self.tables.lines.levels, self.tables.lines.correlation.value
         own = correlation * score + math.sqrt(1 - correlation**2) * self.rng.gauss(0, 1)
         level = min(max(NormalDist().cdf(own), levels[0]), levels[-1])
@@ -272,7 +272,7 @@ class _Draw:
         sessions = self.tables.sessions
         swing, pause_s = sessions.daily_swing.value, DAY_S / sessions.per_day.value - sessions.mean_hours.value * HOUR_S
         begin_s = after_s
-        while True:  # thinning: candidates at the highest rate, accepted with the rate of their hour
+        while True:  # thinning: draw candidates at the highest rate, keep each with its hour's relative rate
             begin_s += self.rng.expovariate((1 + swing) / pause_s)
             if self.rng.random() * (1 + swing) < 1 + swing * math.cos(2 * math.pi * begin_s / DAY_S):
                 return begin_s

@@ -31,7 +31,7 @@ class VirtualRounds:
     def __init__(
         self, world: World, peer: Taking, device: Rehearsed, tracker: VirtualTracker, left: simpy.Event
     ) -> None:
-        """Set up the rounds; `left`: event that succeeds when the peer is asked to leave."""
+        """Set up the rounds; the event `left` succeeds when the peer is asked to leave."""
         averaging = world.config.averaging
         self._world, self._env, self._peer, self._device = world, world.env, peer, device
         self._tracker, self._left = tracker, left
@@ -67,7 +67,7 @@ class VirtualRounds:
 
     @property
     def line_is_too_slow(self) -> bool:
-        """Whether this trainer sends too slowly, which would make the whole round fail."""
+        """Whether this trainer's connection is so slow that the whole round would fail."""
         is_slow = not passes_in_time(self._world.gradient_bytes, self._line.rate, self._timeout_s)
         return self._peer.role == "trainer" and is_slow
 

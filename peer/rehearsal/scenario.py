@@ -41,7 +41,7 @@ class HomeLine(Section):
         return self.at().slower_rate
 
     def at(self, factor: float = 1.0) -> Line:
-        """Return the connection at a fraction of its speed."""
+        """Return the connection slowed down to a fraction of its speed."""
         per_mbit = factor * BYTES_PER_S_OF_MBIT
         return Line(self.up_mbit_per_second * per_mbit, self.down_mbit_per_second * per_mbit, self.latency_s)
 
@@ -64,7 +64,7 @@ class Visit(Section):
 
 
 class Rehearsed(Section):
-    """A device that takes part."""
+    """A device that takes part in the rehearsal."""
 
     name: _Name
     """Name of the device."""

@@ -44,7 +44,7 @@ class RehearsedRun:
     steps: tuple[RehearsedStep, ...]
     devices: tuple[RehearsedDevice, ...]
     keeper: RehearsedDevice
-    suspected: Mapping[tuple[str, str], int]  # (device, suspicion) -> number of times
+    suspected: Mapping[tuple[str, str], int]  # (device, suspicion) -> number of suspicions
     trace: tuple[Happening, ...]
 
     @property
@@ -98,7 +98,7 @@ def rehearse(
     env.run(until=scenario.duration_s)
     world.end()
     outcomes = {
-        # copied, because remaining peers lose their samples when Python closes their generators
+        # copied, because peers still present lose samples when Python closes their generators
         name: RehearsedDevice(
             device, deepcopy(works[name]), world.lines.moved(name, "up"), world.lines.moved(name, "down")
         )

@@ -36,7 +36,7 @@ class KnownProgress:
 
 
 class Eyes:
-    """The evaluation of the records, for one peer or shared by all trainers.
+    """An evaluation of the records, for one peer or shared by all trainers.
 
     All peers that read at the same time find the same records, so a large swarm evaluates them
     once. Only a peer's own record differs, which the peer knows earlier (`VirtualTracker.look`).
@@ -136,7 +136,7 @@ class VirtualTracker:
         return max(0, self._world.target - self.progress.samples)
 
     def remaining_s(self, matters_below_s: float = math.inf) -> float:
-        """Return the seconds until the batch is full, or `matters_below_s` if that is sooner."""
+        """Return the seconds until the batch is full, or `matters_below_s` if the wait is longer."""
         view = self.view
         if view.step != self._peer.step:
             return math.inf
@@ -173,7 +173,7 @@ class VirtualTracker:
         return max(0, int(self.course.allowances.samples(own) - known))
 
     def begin_step(self) -> None:
-        """Begin the step after the peer's state."""
+        """Begin the step that follows the peer's state."""
         if self._peer.step > self.progress.step or self._peer.era > self._era:
             self.progress = KnownProgress(self._peer.step)
         self._era = self._peer.era

@@ -22,7 +22,7 @@ class Troubles:
         devices = {device.name: device.line for device in scenario.devices} | {KEEPER: scenario.keeper}
         self._home_lines = devices
         self._running: list[Mishap] = []
-        self._thaws: dict[str, simpy.Event] = {}  # stopped device -> event of its resumption
+        self._thaws: dict[str, simpy.Event] = {}  # stopped device -> event that succeeds when it resumes
         self._may_stop = {mishap.who for mishap in scenario.mishaps if mishap.kind == "stop"}
         self.changed = env.event()  # succeeds when a fault begins or ends
 

@@ -48,8 +48,8 @@ class RehearsedStep:
     samples: int  # number of averaged samples
     round_s: float
     waited_s: float  # time spent waiting for the group
-    missing_auxiliaries: int | None  # as computed by the first peer; None: unknown
-    batches: dict[tuple[str, ...], int]  # group -> number of peers that took the step from its average
+    missing_auxiliaries: int | None  # as computed by the first peer to take the step; None: unknown
+    batches: dict[tuple[str, ...], int]  # group -> number of peers that took the step with its average
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class UndoneSteps:
     """A return of the run to a checkpoint."""
 
     after_step: int
-    era: int  # era that the return begins
+    era: int  # the era that begins with the return
 
 
 class Taking(Protocol):
@@ -110,7 +110,7 @@ class World:
         seed: int,
         watch: Callable[[TakenStep | UndoneSteps], None] = lambda _: None,
     ) -> None:
-        """Set up; `watch` is called for each peer's step and each return to a checkpoint."""
+        """Set up the world; `watch` is called for each peer's step and each return to a checkpoint."""
         self.env, self.config, self.scenario = env, config, scenario
         self.rng = random.Random(seed)
         self.target = config.averaging.target_batch_size
@@ -131,7 +131,7 @@ class World:
         self._states: dict[tuple[int, int], int] = {}
         self.recorded = 0  # newest step known to the coordinator
         self.steps: dict[int, RehearsedStep] = {}
-        self.suspicions: Counter[tuple[str, str]] = Counter()  # (peer, suspicion) -> number of times
+        self.suspicions: Counter[tuple[str, str]] = Counter()  # (peer, suspicion) -> number of suspicions
         self.trace: list[Happening] = []
         self._here: dict[str, RehearsedPeer] = {}
         self.checkpoint: tuple[int, int, int] | None = None  # era, step and state of the newest checkpoint
@@ -164,7 +164,7 @@ class World:
 
     @property
     def usable_checkpoint(self) -> tuple[int, int, int] | None:
-        """The newest checkpoint (era, step, state), or None if the keeper lacks later averages."""
+        """The newest checkpoint (era, step, state); None if the keeper lacks averages of later steps."""
         keeper, newest = self.keeper, self.checkpoint
         if keeper is None or newest is None or not self.scenario.has_checkpoints:
             return None
@@ -196,7 +196,7 @@ class World:
         return self._states.setdefault((state, average), len(self._states) + 1)
 
     def end(self) -> None:
-        """Add the time of the remaining peers; their last samples are neither counted nor lost."""
+        """Record the time of the peers still present; their last samples are neither counted nor lost."""
         for peer in self._here.values():
             peer.stop()
 

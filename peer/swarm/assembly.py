@@ -68,7 +68,7 @@ class Assembly:
         )
 
     def state_averager(self, model: torch.nn.Module, interrupted: threading.Event) -> SwarmStateAverager:
-        """Create the state's averager, which transfers states between peers but averages none."""
+        """Create the state averager, which transfers states between peers but averages nothing."""
         return SwarmStateAverager(
             prefix=f"{self.config.run.name}_state_averager",
             optimizer=partial(build_optimizer, self.config),

@@ -63,7 +63,7 @@ class AverageHistory:
         self._averages: deque[Average] = deque(maxlen=HELD_AVERAGES)
 
     def keep(self, era: int, step: int, average: Average) -> None:
-        """Add the average that led to `step`; drop earlier averages if they are not consecutive."""
+        """Add the average that led to `step`; drop the earlier averages if there is a gap."""
         if self._position != (era, step - 1):
             self._averages.clear()
         self._position = (era, step)
@@ -107,7 +107,7 @@ def encode_average(
 
 
 def whole_average(parts: Iterable[torch.Tensor], shapes: Iterable[torch.Size]) -> list[torch.Tensor] | None:
-    """Assemble tensors of these shapes from received, finite parts; return None on a mismatch."""
+    """Rebuild tensors of these shapes from received parts (all finite); return None on a mismatch."""
     found, rest = list[torch.Tensor](), iter(parts)
     for shape in shapes:
         part = next(rest, None)
@@ -131,7 +131,7 @@ def _matrix_of(left: torch.Tensor, right: torch.Tensor, shape: torch.Size) -> to
 
 
 def _exact(tensor: torch.Tensor, key: int, code: CompressionBase) -> runtime_pb2.Tensor:
-    """Encode float32 values with `code` if lossless (as for received averages), else in 32 bits."""
+    """Encode float32 values with `code` if that loses nothing (as for received averages), else in 32 bits."""
     info = CompressionInfo.from_tensor(tensor, key=key)
     encoded = code.compress(tensor, info)
     return encoded if torch.equal(decode(encoded, code), tensor) else NoCompression().compress(tensor, info)

@@ -3,14 +3,14 @@
 A global step begins when the claimed samples fill its batch. Each claim is capped at twice the
 samples that the device, or all devices of its member, recently contributed to a step, as measured
 by the keeper. A device without history may claim a share of the batch. Both caps grow while a step
-takes longer than usual, so every step ends. Samples above the cap are averaged too.
+takes longer than usual, so every step ends. Samples above the cap are still averaged.
 
 A round with fewer samples than claimed fails and would be retried forever. After a device's first
 false claim, its missing samples are deducted from its claim. After false claims in two rounds, only
 its contributions are counted. All peers use the reducers' attestations: a peer that used only its
 own parts could consider a batch full while other peers wait. A device with rejected parts is not
-counted until some are accepted; after the second rejection, never again. A device without a
-contribution to several successive rounds is not counted until it contributes. If a device's weight
+counted until some are accepted; after the second rejection, never again. A device that contributes
+nothing to several rounds in a row is not counted until it contributes again. If a device's weight
 was cut in the last round because its gradients do not support the weight
 (`peer.reduction.standing`), only the reduced weight is credited.
 """
@@ -27,18 +27,18 @@ from peer.reduction.attestation import NOTHING_ATTESTED, AttestedWeight
 from peer.swarm.records import MAX_CREDITS, KnownPeer
 
 GROWTH = 2.0  # multiple of a device's recent contributions up to which a claim is credited
-HEADROOM = 2.0  # multiple of a claim's cap that reducers allow, because their records may be older
+HEADROOM = 2.0  # multiple of a claim's cap that reducers accept, because their copy of the record may be old
 REMEMBERED_STEPS = 8
-DOUBTED_SHARE = 0.01  # share of a batch credited beyond the contributions even after false claims
-HONEST_SHARE = 0.9  # required share of a claim; a peer may have dropped a microbatch since its record
+DOUBTED_SHARE = 0.01  # share of a batch still credited beyond a device's contributions after false claims
+HONEST_SHARE = 0.9  # share of a claim that must arrive; a peer may drop a microbatch after its report
 FALSE_ROUNDS = 2
-LOST_ROUNDS = 2  # rounds of a step without a contribution after which a claim is ignored in the step
-LOST_IN_ALL = 2 * LOST_ROUNDS  # successive rounds without a contribution after which all claims are ignored
-WEIGHT_MARGIN = 4.0  # multiple of a peer's usual maximum, because its microbatch may be large
+LOST_ROUNDS = 2  # missed rounds of one step after which a device's claim is ignored in that step
+LOST_IN_ALL = 2 * LOST_ROUNDS  # missed rounds in a row after which all of a device's claims are ignored
+WEIGHT_MARGIN = 4.0  # tolerated multiple of the usual maximum, because one microbatch may be large
 
 
 def newcomer_share(members: int, least: float) -> float:
-    """Return the share of a batch that a new member may fill: two fair shares, but at least `least`."""
+    """Return the share of a batch that a new member may fill: two equal shares, or `least` if higher."""
     return min(1.0, max(2.0 / max(1, members), least))
 
 
@@ -71,15 +71,15 @@ class Allowances:
         return min(claimed, most)
 
     def rate(self, peer: KnownPeer) -> float:
-        """Return a peer's credited rate (samples/s); its full claim while a step's duration is unknown."""
+        """Return a peer's credited rate (samples/s): its full claim until a step's duration is known."""
         most = self.of([peer.peer_id]) / self.usual_s if self.usual_s else math.inf
         return min(peer.record.rate, most)
 
     def weight_caps(self, peers: Iterable[KnownPeer]) -> dict[str, float]:
         """Return each trainer's weight limit in a round (peer ID -> samples): twice its credited samples.
 
-        A member's allowance is divided among its devices by their claims, but each gets at least an
-        equal share, because records may be old. Samples counted towards the batch are never cut.
+        A member's allowance is divided among its devices in proportion to their claims, but each
+        gets at least an equal share, because records may be old. Credited samples are never cut.
         """
         caps = {}
         for devices in _by_member(peers).values():
@@ -119,7 +119,7 @@ class CreditBook:
         self._lasted: deque[float] = deque(maxlen=REMEMBERED_STEPS)
 
     def take(self, weights: Mapping[str, float], seconds: float, allowed: Callable[[Sequence[str]], float]) -> None:
-        """Record a step's samples per peer ID and its duration; credit grows at most by `GROWTH`."""
+        """Record a step's duration and each peer's samples, up to `GROWTH` times the peer's allowance."""
         self._lasted.append(seconds)
         for peer_id in self._brought.keys() | weights.keys():
             weight = weights.get(peer_id, 0.0)
@@ -154,7 +154,7 @@ class FalseClaims:
         self._refusals: Counter[str] = Counter()  # peer ID -> rounds in which its parts were rejected
 
     def are_false(self, peer_id: str) -> bool:
-        """Return whether this peer has made enough false claims to be accused."""
+        """Return whether a peer has made enough false claims to be accused."""
         return len(self._seen_false.get(peer_id, ())) >= FALSE_ROUNDS
 
     @property
@@ -169,7 +169,7 @@ class FalseClaims:
         self._lost.clear()
 
     def parts_refused(self, peer_ids: Iterable[str]) -> None:
-        """Stop counting these peers, which were banned from a round for invalid parts."""
+        """Stop counting the samples of these peers, which were banned from a round for invalid parts."""
         peer_ids = set(peer_ids)
         self._refusals.update(peer_ids)
         self.refused |= peer_ids
@@ -185,8 +185,8 @@ class FalseClaims:
         """Compare the trainers' claims with their samples in the round.
 
         The claim of a trainer missing from `attested` is ignored after a second missed round. A cut
-        weight is no false claim, but the batch must still fill. Credit is based on all
-        attestations. An accusation requires `weights`, the samples in the parts that this peer
+        weight is not a false claim, but only the remaining weight is credited. Credit is based on
+        all attestations. An accusation requires `weights`, the samples in the parts that this peer
         reduced itself, because a dishonest reducer could attest less than it received.
         """
         for peer_id, weight in attested.items():
@@ -210,7 +210,7 @@ class FalseClaims:
         if not weight.taken:
             self._lost[peer_id] += 1
             self._lost_in_all[peer_id] += not weight.by_most
-            if self._lost[peer_id] >= LOST_ROUNDS:  # the peer may be stalling: the others fill the batch
+            if self._lost[peer_id] >= LOST_ROUNDS:  # the peer may be stalling, so the others fill the batch
                 self.missing[peer_id] = peer.record.samples
             if self._lost_in_all[peer_id] >= LOST_IN_ALL:  # not counted in later batches either
                 self.refused |= {peer_id}
@@ -227,7 +227,7 @@ class FalseClaims:
 def is_inflated(named: float, cap: float, most: int) -> bool:
     """Return whether a declared weight exceeds its cap and several times the usual maximum.
 
-    `most`: the samples at which a peer stops computing. The record is not used: a device continues
-    to compute while its network or daemon is stalled, and then its record is old.
+    `most`: the samples at which a peer stops computing. The peer's record is not used: the peer
+    continues to compute while its network or daemon is stalled, so the record may be old.
     """
     return named > max(cap, WEIGHT_MARGIN * most)

@@ -20,7 +20,7 @@ HELD_SHARE = 0.1  # longest wait for the last samples of a batch, as a share of 
 PARTED_SHARE = 0.25  # longest computation between checks of the swarm, as a share of a usual step
 HELD_LOOKS = 3
 WAITED_SHARE = 0.25  # shortest wait for absent peers with a full batch, as a share of a usual step
-REFUSED_PAUSE_S = 2.0  # pause after no donor could provide a state
+REFUSED_PAUSE_S = 2.0  # pause if no donor could provide a state
 MOST_PAUSE_S = 300.0  # longest pause, well below the timeout for an unresponsive worker
 
 
@@ -44,7 +44,7 @@ class Situation:
     step: int  # global steps completed by this peer's state
     swarm_step: int  # global steps completed by the swarm, as far as this peer knows
     is_too_slow: bool = False  # the connection cannot send this peer's gradients within a round
-    is_undone: bool = False  # the run has returned to a checkpoint since this peer's state
+    is_undone: bool = False  # the run has returned to a checkpoint since this peer took its state
     has_drifted: bool = False  # the keeper has a different state after the same step
     can_follow: bool = True  # the average for the step after `step` may still be available
     may_download: bool = True  # the pause after the last download is over
@@ -59,7 +59,7 @@ class Situation:
 
 
 def decide(now: Situation) -> tuple[Move, str]:
-    """Return this peer's next move and the reason; the swarm's state has priority over the batch."""
+    """Return this peer's next move and the reason; adopting the swarm's state comes first."""
     if now.is_too_slow:
         return Move.STAND_BY, "the line does not pass the gradients within a round"
     return _towards_the_state(now) or _towards_the_batch(now)
@@ -156,15 +156,15 @@ def demands_on_group(
 def may_average_alone(view: SwarmView, samples: int, target: int, keeper_may_be_late: bool) -> bool:
     """Return whether a peer that sees no other peer at its step may use its own mean gradient.
 
-    The peer needs a whole batch: otherwise the others have just taken the step, or this peer is the
-    keeper. It must wait while the keeper may only be late, so as not to leave the keeper behind,
-    and while others are at another step, because one peer is no majority.
+    The peer needs a whole batch: without one, the others have just taken the step, or this peer is
+    the keeper. It must wait while the keeper may merely be late, so as not to leave the keeper
+    behind, and while others are at another step, because one peer is no majority.
     """
     return samples >= target and not keeper_may_be_late and view.live <= 1
 
 
 def patience_s(timeout_s: float, usual_s: float) -> float:
-    """Return the seconds that a full batch waits for peers, which may compute for minutes."""
+    """Return the seconds to wait for absent peers once a batch is full; they may be computing."""
     return max(timeout_s / 2, WAITED_SHARE * usual_s)
 
 
@@ -172,7 +172,7 @@ class DownloadPause:
     """An exponential backoff between downloads of the state that do not lead to a step.
 
     A download uses the donor's bandwidth, so the pause starts at the download's duration and
-    doubles.
+    doubles each time.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:

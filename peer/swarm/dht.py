@@ -60,8 +60,8 @@ RELAY_TIMEOUT_S, RELAY_POLL_S = 8.0, 0.2
 NODE_LOOK_S = 1.0
 ADDRESSES_S, ADDRESSES_RENEWED_S = 600.0, 200.0  # lifetime and renewal interval of published addresses
 ADDRESSES_RETRIED_S = 30.0  # delay before the next attempt after a logged error
-SILENT_LOOKS = 60  # checks, one per second, without a response from the daemon, usually within milliseconds
-REPLICAS = 4  # nodes that store an entry
+SILENT_LOOKS = 60  # failed checks in a row, one per second, after which the daemon counts as hung
+REPLICAS = 4  # number of nodes that store each entry
 THRIFT = {  # options of hivemind's DHT node to reduce traffic
     "bucket_size": 8,
     "num_replicas": REPLICAS,
@@ -80,7 +80,7 @@ class Node(DHT):
     _held: ClassVar[set[asyncio.Task[Any] | None]] = set()  # used in the DHT's process only
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        patch_hivemind()  # before forking the processes of the node and the averagers
+        patch_hivemind()  # must precede the forks of the node's and the averagers' processes
         super().__init__(*arguments, **(THRIFT | options))
 
     async def replicate_p2p(self) -> P2P:
@@ -190,7 +190,7 @@ def start_dht(
             client_mode=place.reach != "direct",  # only directly reachable nodes store the DHT's records
             use_auto_relay=place.reach == "relayed",
             trusted_relays=list(one_for_each_peer([*initial_peers, *relays])) if place.reach == "relayed" else None,
-            force_reachability=REACHABILITY[place.reach],  # otherwise libp2p takes minutes to detect it
+            force_reachability=REACHABILITY[place.reach],  # otherwise libp2p takes minutes to detect its reachability
             startup_timeout=DAEMON_START_TIMEOUT_S,
             use_ipfs=False,
             dht_mode="client" if place.reach == "relayed" else "off",  # libp2p finds relays only through its own DHT

@@ -42,7 +42,7 @@ class Course(BaseModel):
     credits: Annotated[
         dict[Annotated[str, Field(max_length=128)], Annotated[int, Field(ge=0, le=2**31)]],
         Field(max_length=MAX_CREDITS),
-    ]  # peer ID -> largest recent contribution to a step in samples; only devices with many
+    ]  # peer ID -> largest recent contribution to a step, in samples; only above a newcomer's limit
     steering: Steering = Steering()
 
 
@@ -66,7 +66,7 @@ class BeaconWatch:
         self.newest: Beacon | None = None
 
     def look(self, beacon: Beacon | None, now: float) -> Beacon | None:
-        """Process a beacon just read, if any; return the newest one, or None if it is stale."""
+        """Process a beacon just read, if any; return the newest beacon, or None if that is stale."""
         newest = self.newest
         if beacon is not None and (newest is None or _order(beacon) >= _order(newest)):
             if newest is None or beacon.time != newest.time:
@@ -80,7 +80,7 @@ def _order(beacon: Beacon) -> tuple[int, int, float]:
 
 
 def nearest_step(agreed: int, seen: Beacon | None, held: Beacon | None) -> int:
-    """Return the swarm's step: the majority's, bounded by the beacon's step and the step after it.
+    """Return the swarm's step: the majority's step, clamped to the beacon's step or the next one.
 
     `seen` is the beacon now in the DHT, possibly from a keeper that has left. Only `held`, a beacon
     that the keeper still renews, is an upper bound.
@@ -160,7 +160,7 @@ class NewestRecords:
         self._newest: dict[str, KnownPeer] = {}
 
     def take(self, peers: list[KnownPeer], now: float) -> list[KnownPeer]:
-        """Add records, and return the newest one of each of their peers; `now`: the DHT's clock."""
+        """Add records; return the newest record of each peer among them; `now`: the DHT's clock."""
         newest: dict[str, KnownPeer] = {}
         for peer in peers:
             known = max(filter(None, (newest.get(peer.peer_id), self._newest.get(peer.peer_id), peer)), key=_time_of)

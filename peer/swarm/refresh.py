@@ -7,8 +7,8 @@ from __future__ import annotations
 
 LOOKS_AHEAD = 4  # minimum number of reads before a batch is full at the reported rates
 UNKNOWN_S = 1.0  # interval between reads before any rate is known
-REPORTS_PER_S = 16.0  # maximum for all peers together, because every peer reads all reports
-LOOKS_PER_S = 60.0  # maximum for all peers together, because every read lists all records
+REPORTS_PER_S = 16.0  # maximum of all peers together, because every peer reads all reports
+LOOKS_PER_S = 60.0  # maximum number of reads by all peers together, because every read lists all records
 SLOWEST = 20  # ratio of the longest interval to the shortest; a missing keeper must be noticed soon
 
 
@@ -18,7 +18,7 @@ def longest_refresh_s(shortest_s: float, expiration_s: float) -> float:
 
 
 def look_interval_s(live: int, remaining_s: float, shortest_s: float, longest_s: float) -> float:
-    """Return the interval between one peer's reads; the batch is full in `remaining_s`."""
+    """Return the interval between one peer's reads if the batch will be full in `remaining_s`."""
     return _interval_s(remaining_s, max(shortest_s, live / LOOKS_PER_S), longest_s)
 
 

@@ -1,7 +1,7 @@
 """One peer's copy of the shared training state, and its transitions between steps.
 
-Parameters, the optimizer's moments, era and step change atomically for other peers and for the
-keeper's checkpoints. `peer.swarm.state` uploads the state to other peers and downloads theirs.
+Other peers and the keeper's checkpoints always see parameters, optimizer moments, era and step
+change together. `peer.swarm.state` uploads the state to other peers and downloads theirs.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class SharedState:
         return loaded
 
     def restore(self, step: int, era: int | None = None) -> None:
-        """Set the position of a loaded checkpoint, whose state is after `step` global steps.
+        """Set the step of a state loaded from a checkpoint: `step` global steps are completed.
 
         With a newer `era`, set by the keeper, all peers that are ahead return to this state.
         """
@@ -150,7 +150,7 @@ class SharedState:
         self._gradients.resume_remainders(file, self.era, max(self.step, self._tracker.swarm_step))
 
     def keep_remainders(self, file: RemainderFile) -> None:
-        """Save the remainders, unless a round of this step failed: others may have counted them."""
+        """Save the remainders, unless a round of this step failed: others may then have counted them."""
         if not self._rounds.attempts:
             self._gradients.keep_remainders(file, self.era, self.step)
 
@@ -167,7 +167,7 @@ class SharedState:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Change the state atomically for its readers, then begin the next step."""
+        """Let the block change the state, hidden from readers until it ends; then begin the next step."""
         self._rounds.begin_step()
         with self._tracker.pause_updates(), self.lock:
             yield
@@ -194,7 +194,7 @@ class SharedState:
             group["lr"] = change.learning_rate_scale * learning_rate
 
     def _begin_step(self) -> None:
-        """Report the new position of the state to the tracker, whose updates must be paused."""
+        """Report the state's new step and era to the tracker, whose updates must be paused."""
         sketch = sketch_of(self._averager.main_parameters, moments_of(self.optimizer))
         self._tracker.set_sketch(self.step, sketch)
         self._tracker.begin_step_after(self.step, self.era)

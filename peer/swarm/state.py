@@ -1,7 +1,7 @@
 """The averager of the training state: uploads to members and downloads from donors.
 
-A donor serves few peers at once; the others retry (`Donations`, pure). Each download holds a copy
-of the state, and all share the donor's bandwidth. Fifty at once would exhaust the keeper's memory
+A donor serves few peers at once; the others retry (`Donations`). Each download holds a copy
+of the state, and all share the donor's bandwidth. Fifty downloads would exhaust the keeper's memory
 and be outdated before completion. An interrupted download cannot be resumed, so the keeper rejects
 that device for a while; the device then uses a checkpoint, which is resumable. A peer with an
 earlier state downloads only the missed averages (`peer.swarm.average_history`).
@@ -51,15 +51,15 @@ from peer.swarm.records import MAX_ERA, MAX_STEP
 
 logger = logging.getLogger(__name__)
 AT_ONCE = 4
-FOLLOWERS_AT_ONCE = 16  # concurrent downloads of averages: a quarter of a state's size, without a copy
+FOLLOWERS_AT_ONCE = 16  # concurrent downloads of averages, which have a quarter of a state's size and are not copied
 OF_ONE_MEMBER = 2  # maximum number of downloads by one member, over all its devices
 STALLED_S = 30.0  # time without progress after which a download loses its slot
-BROKEN_OFF_S = 120.0  # rejection after an interrupted download; covers writing and requesting a checkpoint
+BROKEN_OFF_S = 120.0  # a device is rejected this long after an interruption; a new checkpoint takes less
 STATE_OVERHEAD_BYTES = 1 << 20
 LOOK_S = 0.5  # interval between checks of a download's progress
 HUNG_S = 600.0  # maximum time without a request or received data in the averager's process
-QUICK_S, QUICK_DONORS = 1800.0, 3  # time limit of the first attempts, and their number
-STATE_CODE = RoleAdaptiveCompression(optimizer=ROOTS)  # rounds the moments that `moment_roles` selects
+QUICK_S, QUICK_DONORS = 1800.0, 3  # time limit of the first attempts, and number of those attempts
+STATE_CODE = RoleAdaptiveCompression(optimizer=ROOTS)  # rounds the optimizer moments selected by `moment_roles`
 _LACKS = frozenset(lack.value for lack in Lack)
 Doubt = Callable[[str, int, Sketch], str | None]  # (donor, step, sketch) -> reason to reject
 
@@ -395,7 +395,7 @@ def moments_of(optimizer: torch.optim.Optimizer) -> list[Sequence[torch.Tensor]]
 
 
 def by_parameter(optimizer: torch.optim.Optimizer, tensors: Sequence[torch.Tensor]) -> list[Sequence[torch.Tensor]]:
-    """Group tensors by parameter; they must be ordered like this optimizer's state."""
+    """Group tensors by parameter; the tensors must be in the order of this optimizer's state."""
     ends = list(accumulate(len(state) for state in _states(optimizer)))
     return [tensors[start:end] for start, end in pairwise([0, *ends])]
 

@@ -48,7 +48,7 @@ class StepRounds:
         interrupted: threading.Event,
         events: EventLog = NOWHERE,
     ) -> None:
-        """Set up the rounds; `leads`: others can connect here; `interrupted` ends all waits."""
+        """Set up the rounds; `leads`: others can connect to this peer; `interrupted` ends all waits."""
         self._trains = trains
         self._gradients, self._tracker, self._line = gradients, tracker, line
         self._timeout_s, self._leads, self._interrupted = averaging.averaging_timeout_s, leads, interrupted
@@ -58,7 +58,7 @@ class StepRounds:
         self.counts = RoundCounts(time.monotonic)
         self.attempts = 0  # failed rounds of the current step
         self._met_nobody = False  # whether the newest round found no group
-        self.missing_auxiliaries: int | None = None  # number missing in the newest group; None before the first group
+        self.missing_auxiliaries: int | None = None  # as of the newest group; None before the first
         self.lines = NOBODY  # connections of the newest group
         self._scheduled: StepControl | None = None  # a round that was scheduled ahead of time
         self._due_view = tracker.view  # view in which the batch was full
@@ -87,20 +87,20 @@ class StepRounds:
 
     @property
     def is_full(self) -> bool:
-        """Whether the batch is full according to the records, or this peer's group averages."""
+        """Whether the records show a full batch, or this peer's group has begun to average."""
         tracker = self._tracker
         begun = self._gradients.gathering.begun_after == tracker.step == tracker.swarm_step
         return tracker.ready_to_update_epoch or (begun and tracker.view.averaging > 1)
 
     @property
     def is_due(self) -> bool:
-        """Whether the global batch is full and this peer is neither leaving, paused nor standing by."""
+        """Whether the global batch is full and this peer is neither leaving, paused nor on standby."""
         may_average = not (self._interrupted.is_set() or self._tracker.is_held or self.line_is_too_slow)
         return self.is_full and may_average
 
     @property
     def line_is_too_slow(self) -> bool:
-        """Whether this trainer sends too slowly, which would make the whole round fail."""
+        """Whether this trainer's connection is so slow that the whole round would fail."""
         return self._trains and not passes_in_time(self.round_bytes, self._line.rate, self._timeout_s)
 
     @property
@@ -145,14 +145,14 @@ class StepRounds:
                     return group
                 self.attempts += 1
                 time.sleep(RETRY_S)
-                if self._met_nobody or self._tracker.view.averaging <= 1:  # the others may still reach this step
+                if self._met_nobody or self._tracker.view.averaging <= 1:  # absent peers may still reach this step
                     break
             return None
         finally:
             self._due_since = math.inf
 
     def average(self) -> AveragedGroup | None:
-        """Average gradients with all peers at this step; None if that fails, without any change."""
+        """Average gradients with all peers at this step; on failure, change nothing and return None."""
         tracker, gradients = self._tracker, self._gradients
         self._met_nobody = False
         self.take_up_code()
@@ -175,7 +175,7 @@ class StepRounds:
             self._tell_end("failed", time.monotonic() - began, cause=repr(error))
             self._met_nobody = gradients.failed_rounds == failed_before
             self._give_up(control)
-            forget_frames(error)  # its frames reference `control`, which references the error
+            forget_frames(error)  # breaks a cycle: the error's frames hold `control`, which holds the error
             return None
         finally:
             tracker.is_reducing(False)

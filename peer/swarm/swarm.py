@@ -52,7 +52,7 @@ from peer.swarm.step_rounds import StepRounds
 from peer.swarm.view import MOST_BATCHES
 
 logger = logging.getLogger(__name__)
-LOOK_AGAIN_S = (0.5, 1.5)  # random interval, to spread the requests for a missed average
+LOOK_AGAIN_S = (0.5, 1.5)  # bounds of a random interval, which spreads the requests for a missed average
 HELD_POLL_S = 0.05
 MOST_SILENT_LOOKS = 5  # unanswered requests before the whole state is downloaded
 ANYWHERE = Placement()
@@ -86,7 +86,7 @@ class SwarmProgress:
     swarm_samples: int
     target_batch_size: int
     peers: int
-    samples_per_second: float  # this peer's rate
+    samples_per_second: float  # this peer's training rate
     apart: bool = False  # whether no keeper was seen within the lifetime of records
     stands_by: bool = False  # whether this peer waits for a faster connection
     paused: bool = False  # whether the operator has paused the run
@@ -108,7 +108,7 @@ class Swarm:
         credentials, guard = assembly.access.credentials, ReductionGuard(averaging=assembly.config.averaging)
         self._config, self._dht, self._line = assembly.config, assembly.dht, line
         self._events = assembly.events
-        self._may_follow = assembly.role != "keeper"  # the keeper adopts the majority's state instead
+        self._may_follow = assembly.role != "keeper"  # the keeper adopts the majority's state and follows no averages
         self._stands_by = False  # whether this peer waits for a faster connection
         self._interrupted = threading.Event()  # set when this peer leaves and must stop waiting for others
         self._watch = NodeWatch(self._dht, on_lost, assembly.access.clock)
@@ -141,7 +141,7 @@ class Swarm:
         self._background = futures.ThreadPoolExecutor(1, "averaging")
         self._overlapping: Round | None = None
         self._last_samples = 0  # samples in this peer's newest microbatch
-        self._held = -1, 0.0  # last step with a wait for the last samples, and the seconds waited
+        self._held = -1, 0.0  # newest step with a wait for a batch's last samples, and the seconds waited
         self._held_after = -1  # step after which the wait for the last samples timed out; -1: none
         self._has_late_samples = False  # the accumulated samples are already one step late, which is the maximum
         self._silent_looks = 0  # successive unanswered requests for a missed average
@@ -229,7 +229,7 @@ class Swarm:
 
     @property
     def step_is_shared(self) -> bool:
-        """Whether a peer other than a keeper shares this peer's newest step, and the swarm is not ahead."""
+        """Whether a peer besides the keeper has also reached this peer's step, and the swarm is at it."""
         view = self._tracker.view
         return view.step == self.step and view.step_is_shared
 
@@ -276,7 +276,7 @@ class Swarm:
 
     @property
     def has_ended(self) -> bool:
-        """Whether this peer's state, or on standby the swarm's, is the last of the run."""
+        """Whether this peer (on standby: the swarm) has taken the last step of the run."""
         step = self._tracker.swarm_step if self._stands_by else self.step
         return self._tracker.course.steering.has_ended(step)
 
@@ -285,7 +285,7 @@ class Swarm:
         self._tracker.steer(steering)
 
     def add(self, samples: int) -> None:
-        """Report a microbatch, whose gradient, summed over samples, was added to `.grad`."""
+        """Report a microbatch whose gradient, summed over its samples, was added to `.grad`."""
         self._last_samples = samples
         self._gradients.accumulate_grads_(samples)
         if self._gradients.holds:  # these samples count towards the next step
@@ -419,7 +419,7 @@ class Swarm:
 
     @property
     def _is_ahead(self) -> bool:
-        """Whether this peer has its share (by rate) of the next batch, or the overall maximum.
+        """Whether this peer has computed its share (by rate) of the next batch, or may add no more.
 
         Such a peer waits, which limits the next batch to the configured size.
         """

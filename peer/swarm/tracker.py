@@ -63,7 +63,7 @@ class StepTracker(ProgressTracker):
         self.course = SwarmCourse(
             own_id=self.own_id,
             is_keeper=role == "keeper",
-            silent_after_s=metadata_expiration / 2,  # the keeper publishes at least twice as often
+            silent_after_s=metadata_expiration / 2,  # the keeper publishes at least twice in this time
             first_step_s=metadata_expiration,
             least_share=newcomer_share,
             suspicions=suspicions,
@@ -79,11 +79,11 @@ class StepTracker(ProgressTracker):
         self._steering = Steering()
         self._sketch: tuple[int, Sketch] = (-1, ())
         self._keeper_ids = tuple(keeper_ids)
-        self._keeper_addresses: tuple[str, ...] = ()  # received since joining
+        self._keeper_addresses: tuple[str, ...] = ()  # addresses received since joining
         self._greeted_at = float("-inf")
         self._published: tuple[float, object, int] = (float("-inf"), None, 0)  # last report: time, stage, samples
         self._reducing_since: float | None = None
-        self._keeper_seen_at = swarm_time() if self._keeper_ids else float("-inf")  # the keeper admitted this peer
+        self._keeper_seen_at = swarm_time() if self._keeper_ids else float("-inf")  # joining counts as seeing it
         self.view = NOTHING_SEEN
         super().__init__(dht, private_key=key, start=False, metadata_expiration=metadata_expiration, **kwargs)
         self.training_progress_key = peers_key(access.run)
@@ -114,7 +114,7 @@ class StepTracker(ProgressTracker):
 
     @property
     def keeper_may_be_late(self) -> bool:
-        """Whether the keeper was seen recently, so that only its record or the read may be late."""
+        """Whether the keeper was seen recently; if its record is missing, the record may only be late."""
         return swarm_time() - self._keeper_seen_at < self.metadata_expiration
 
     def set_sketch(self, step: int, sketch: Sketch) -> None:
@@ -122,7 +122,7 @@ class StepTracker(ProgressTracker):
         self._sketch = (step, sketch)
 
     def begin_step_after(self, step: int, era: int) -> None:
-        """Begin the step after this peer's state at `step`; call while updates are paused.
+        """Begin the step after `step`, the step of this peer's state; call while updates are paused.
 
         A newer `era` resets the swarm's known progress, which belongs to the older era.
         """
@@ -158,7 +158,7 @@ class StepTracker(ProgressTracker):
         """Process the samples of a round towards the next step; the mappings are by peer ID.
 
         `weights`: the samples declared by the senders of the parts that this peer reduced;
-        `counted`: the samples averaged in these parts; `attested`: both, according to all reducers.
+        `counted`: the samples averaged in these parts; `attested`: both numbers by all reducers.
         `short`: too few samples for a step; otherwise the keeper credits the counted samples.
         """
         step = self.local_progress.epoch
@@ -186,7 +186,7 @@ class StepTracker(ProgressTracker):
             self.should_report_progress.set()
 
     def is_reducing(self, reduces: bool) -> None:
-        """Set whether a group averages; reads then become rarer, to save bandwidth."""
+        """Set whether this peer's group is averaging; reads are then less frequent, to save bandwidth."""
         began_at = self._reducing_since
         self._reducing_since = None if not reduces else time.monotonic() if began_at is None else began_at
         if not reduces and began_at is not None:

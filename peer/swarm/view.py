@@ -24,7 +24,7 @@ from peer.swarm.fingerprint import Sketch, drifted
 from peer.swarm.records import Beacon, BeaconWatch, KnownPeer, nearest_step
 
 STEPS_AHEAD = 2  # plausible lead of a record over the swarm's step; other records may be late
-STEPS_PER_SECOND = 2.0  # upper bound on a swarm's speed, for steps taken since the last read
+STEPS_PER_SECOND = 2.0  # upper bound on the steps that the swarm takes per second between two reads
 MOST_BATCHES = 8  # maximum number of batches that a device accumulates towards one step
 REMEMBERED_SKETCHES = 16  # number of steps whose sketches are remembered
 GREETING_PERIOD_S = 5.0  # interval of pings to a keeper that is not visible
@@ -61,7 +61,7 @@ class SwarmView:
     step_is_shared: bool = False  # a peer other than a keeper has taken the step
 
     def expected_samples(self, own_id: str, now: float, longest_s: float) -> float:
-        """Return the estimated samples of others since their records, for at most `longest_s`."""
+        """Estimate the samples that others computed since their records, over at most `longest_s`."""
         return sum(
             pace.rate * min(max(0.0, now - pace.time), longest_s) for pace in self.paces if pace.peer_id != own_id
         )
@@ -77,7 +77,7 @@ class SwarmView:
         return max(0.0, missing - self.expected_samples(own_id, now, longest_s)) / rate
 
     def usual_remaining_s(self, target: int) -> float:
-        """Return the seconds until `target` samples are full, with the trainers of all steps."""
+        """Return the seconds until a batch of `target` samples is full at the rate of all trainers."""
         return max(0, target - self.samples) / self.rate if self.rate > 0 else math.inf
 
     def faster_rate(self, own_id: str) -> float:
@@ -182,7 +182,7 @@ class SwarmCourse:
         self._watch = BeaconWatch(silent_after_s)
         self._silent_after_s = silent_after_s
         self._last_seen: dict[str, tuple[float, KnownPeer]] = {}  # peer ID -> time and last record
-        self._first_step_s = first_step_s  # assumed duration of a step until one is known
+        self._first_step_s = first_step_s  # assumed duration of a step until one is measured
         self._least_share = least_share
         self._suspicions = suspicions
         self._step_began: tuple[int, float] = (-1, 0.0)
@@ -276,13 +276,13 @@ class SwarmCourse:
                 self.suspect(peer.peer_id, "weight", step, f"claims {claimed} samples and names the weight {named:g}")
 
     def parts_refused(self, step: int, reasons: Mapping[str, str]) -> None:
-        """Suspect senders banned from a round, and stop counting them; `reasons`: by peer ID."""
+        """Suspect senders banned from a round, and stop counting their samples; `reasons`: by peer ID."""
         self._claims.parts_refused(reasons)
         for peer_id, reason in reasons.items():
             self.suspect(peer_id, "parts", step, reason)
 
     def weight_caps(self) -> tuple[dict[str, float], float]:
-        """Return the weight limits in a round: peer ID -> samples, and that of other devices."""
+        """Return a round's weight limits in samples: by peer ID, and one for any other device."""
         return self.allowances.weight_caps(training(self._peers.values())), self.allowances.newcomers_cap
 
     def judge_donor(self, donor: str, step: int, sketch: Sketch) -> None:
@@ -308,7 +308,7 @@ class SwarmCourse:
             self.suspect(finding.peer_id, finding.kind, step, finding.detail)
 
     def has_met_all(self, now: float) -> bool:
-        """Return whether all peers have had time to appear; the first ones are no majority."""
+        """Return whether all peers have had time to appear; the first peers seen are no majority."""
         return self._met_at is not None and now - self._met_at >= MEETING_S
 
     def age_s(self, step: int, now: float) -> float:

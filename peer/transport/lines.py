@@ -23,7 +23,7 @@ Direction = tuple[str, str]  # peer's name; "up" or "down"
 
 @dataclass(frozen=True)
 class Line:
-    """A peer's connection: bytes per second in both directions, and the seconds of a packet to a peer like it."""
+    """A peer's connection: bytes per second each way, and the seconds of a packet to an equal peer."""
 
     up: float
     down: float
@@ -50,7 +50,7 @@ class Lines:
     """The connections of all peers."""
 
     def __init__(self, now: Callable[[], float], call_later: Callable[[float, Callable[[], None]], object]) -> None:
-        """Set the clock, in seconds, and the function that calls another one after some seconds of it."""
+        """Set the clock (in seconds) and the function that schedules a call after some seconds."""
         self._now, self._call_later = now, call_later
         self._lines: dict[str, Line] = {}
         self._under_way: dict[Transfer, None] = {}  # in order of their start
@@ -94,12 +94,12 @@ class Lines:
         return transfer
 
     def passed(self, name: str, size: float) -> None:
-        """Count bytes outside of transfers, which are too few to slow down the transfers."""
+        """Count bytes sent outside of transfers, too few to slow the transfers down."""
         for way in ("up", "down"):
             self._moved[name, way] = self._moved.get((name, way), 0.0) + size
 
     def _loads(self, bytes_by: Mapping[Direction, float]) -> dict[Direction, float]:
-        """Return the capacity that a transfer uses: above its bytes where the other direction is busy too."""
+        """Return the capacity that a transfer uses, which exceeds its bytes if both directions are busy."""
         busy_s = {way: size / rate for way, size in bytes_by.items() if (rate := self._rate(*way)) > 0}
         loads = {}
         for (name, way), size in bytes_by.items():

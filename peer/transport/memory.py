@@ -1,7 +1,7 @@
-"""Streams between peers of one process, over modelled connections; time is the event loop's.
+"""Streams between peers of one process, over modelled connections, in the event loop's time.
 
 Peers can be separated from each other, fall silent, and die. Streams behave as over the p2p daemon:
-data that is on its way waits for the connection to come back, and after a silence both ends break.
+data in transit waits until the connection is restored, and a long silence breaks both ends.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from peer.transport.lines import Line, Lines, Transfer
 from peer.transport.transport import Handler, TransportError
 
 logger = logging.getLogger(__name__)
-WINDOW_BYTES = 2**18  # a sender waits while more bytes of its stream are under way or unread; yamux's first window
+WINDOW_BYTES = 2**18  # a sender waits while more bytes are in transit or unread; yamux's initial window
 HEADER_BYTES = LENGTH_BYTES + 1
-DIAL_S = 10.0  # time after which a peer that does not answer counts as unreachable
-SILENCE_S = 30.0  # time after which a stream breaks off if its connection passes nothing, as in libp2p
+DIAL_S = 10.0  # time without an answer after which a peer counts as unreachable
+SILENCE_S = 30.0  # time without any traffic after which a stream breaks, as in libp2p
 JITTER = 0.2  # largest deviation of a message's latency, as a fraction
 
 
@@ -34,24 +34,24 @@ class MemoryNetwork:
         self.lines = Lines(loop.time, loop.call_later)
         self._rng = rng
         self._peers: dict[str, MemoryTransport | None] = {}  # None for a peer that has died
-        self._streams: dict[_Stream, None] = {}  # open ones, in order of their start
+        self._streams: dict[_Stream, None] = {}  # open streams, in order of their start
         self._sides: tuple[frozenset[str], ...] = ()
         self._silent: set[str] = set()
 
     def join(self, peer_id: str, line: Line) -> MemoryTransport:
-        """Add a peer, or the next process of one that has died."""
+        """Add a peer, or restart a peer that has died."""
         self.lines.connect(peer_id, line)
         self._silent.discard(peer_id)
         self._peers[peer_id] = transport = MemoryTransport(self, peer_id)
         return transport
 
     def part(self, *sides: Iterable[str]) -> None:
-        """Separate peers of different sides; peers of no side reach everybody. Without sides, all peers do."""
+        """Partition the peers into sides, or end the partition if none are given."""
         self._sides = tuple(map(frozenset, sides))
         self._update()
 
     def silence(self, peer_id: str) -> None:
-        """Stop a peer's traffic without notice, as when its line or its power fails."""
+        """Stop a peer's traffic without notice, as if its connection or power had failed."""
         self._silent.add(peer_id)
         self._update()
 
@@ -74,7 +74,7 @@ class MemoryNetwork:
         return self._peers[peer_id]
 
     def connects(self, one: str, another: str) -> bool:
-        """Return whether data passes between two peers at present."""
+        """Return whether data can currently pass between two peers."""
         mine, others = ([who in side for side in self._sides] for who in (one, another))
         return not (any(mine) and any(others) and mine != others) and self._silent.isdisjoint((one, another))
 
@@ -96,7 +96,7 @@ class MemoryNetwork:
 
 
 class MemoryTransport:
-    """A peer's end of the network."""
+    """One peer's access to the network."""
 
     def __init__(self, network: MemoryNetwork, peer_id: str) -> None:
         self._network, self.peer_id = network, peer_id
@@ -134,7 +134,7 @@ class MemoryTransport:
 
 
 def _raise_failure(asking: asyncio.Task[None]) -> None:
-    """Raise an error of the requests; that their stream has broken off is none."""
+    """Raise the error with which the requests failed, unless their stream only broke off."""
     failure = asking.exception() if asking.done() and not asking.cancelled() else None
     if failure is not None and not isinstance(failure, TransportError):
         raise failure
@@ -155,7 +155,7 @@ class _Stream:
         self.update()
 
     async def ask(self, requests: AsyncIterator[bytes]) -> None:
-        """Send all requests; if they fail, break the stream off, because the server would wait for the rest."""
+        """Send all requests; on failure, close the stream, because the server would wait for the rest."""
         try:
             await self._requests.send_all(requests)
         except Exception:
@@ -173,7 +173,7 @@ class _Stream:
                     self.responses.put(TransportError(f"{self._call} failed: {type(error).__name__!r}."))
 
     def update(self) -> None:
-        """Let data pass, or hold it back, as the two peers can reach each other or not."""
+        """Pass or hold back data, depending on whether the two peers can reach each other."""
         is_open = self._network.connects(self.client.peer_id, self.server.peer_id)
         for pipe in (self._requests, self.responses):
             pipe.set_open(is_open)
@@ -217,7 +217,7 @@ class _Stream:
 class _Pipe:
     """One direction of a stream: messages arrive in order, and a sender waits for a slow receiver.
 
-    The last item is None after the last message, or the error that ended the messages.
+    The last message is followed by None, or by the error that ended the messages.
     """
 
     def __init__(self, network: MemoryNetwork, sender: str, receiver: str) -> None:
@@ -226,10 +226,10 @@ class _Pipe:
         self._unsent = deque[bytes | TransportError | None]()
         self._under_way = deque[bytes | TransportError | None]()
         self._arrived = deque[bytes | TransportError | None]()
-        self._transfer: Transfer | None = None  # of the first unsent item
-        self._arrives_at = 0.0  # of the newest item under way
-        self._late = 0  # number of items whose arrival the connection has prevented
-        self._bytes = 0  # in all three queues
+        self._transfer: Transfer | None = None  # transfer of the first unsent item
+        self._arrives_at = 0.0  # arrival time of the newest item in transit
+        self._late = 0  # number of items in transit that were due while the connection was down
+        self._bytes = 0  # size of the messages in all three queues
         self._is_open = True
         self._is_sending = self._is_receiving = True
         self._changed = asyncio.Event()
@@ -247,7 +247,7 @@ class _Pipe:
         self.put(None)
 
     def put(self, item: bytes | TransportError | None) -> None:
-        """Send one item, however many are under way."""
+        """Queue one item to send, without waiting for the receiver."""
         self._bytes += len(item or b"") if not isinstance(item, TransportError) else 0
         self._unsent.append(item)
         self._transmit()
@@ -269,7 +269,7 @@ class _Pipe:
             yield item
 
     def set_open(self, is_open: bool) -> None:
-        """Continue, or hold back what has not arrived."""
+        """Resume the pipe, or hold back the items that have not arrived."""
         if is_open == self._is_open:
             return
         self._is_open = is_open
@@ -282,14 +282,14 @@ class _Pipe:
             self._interrupt()
 
     def stop_sending(self) -> None:
-        """Drop everything that is not under way."""
+        """Stop sending, and drop all items not yet in transit."""
         self._is_sending = False
         self._unsent.clear()
         self._interrupt()
         self._wake()
 
     def stop_receiving(self) -> None:
-        """Let the receiver fail after the messages that have arrived."""
+        """Make the receiver fail once it has read the messages that have arrived."""
         self._is_receiving = False
         self._wake()
 

@@ -15,14 +15,14 @@ from peer.transport.transport import Handler, TransportError
 
 
 class P2PTransport:
-    """A peer's end of the network, over a daemon that runs."""
+    """One peer's access to the network, over a running p2p daemon."""
 
     def __init__(self, p2p: P2P) -> None:
         self._p2p = p2p
         self.peer_id: str = p2p.peer_id.to_base58()
 
     async def serve(self, name: str, handler: Handler) -> None:
-        """Answer streams of this name with a handler; the daemon has authenticated their callers."""
+        """Answer streams of this name with a handler; the daemon has authenticated the callers."""
 
         async def accept(info: StreamInfo, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             caller = info.peer_id.to_base58()

@@ -1,7 +1,7 @@
 """The interface through which a peer's node exchanges messages with other nodes.
 
-A stream carries requests to a peer's handler and its responses back, both at any time and at the
-sender's pace. Messages arrive whole, in order, and either all of them or with an error.
+A stream carries requests to a peer's handler and responses back, in both directions at any time.
+Messages arrive whole and in order; if some do not arrive, the stream ends with an error.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from typing import Protocol
 
-# Of the caller's authenticated peer ID and the requests, makes the responses.
+# (the caller's authenticated peer ID, requests) -> responses
 Handler = Callable[[str, AsyncIterator[bytes]], AsyncGenerator[bytes, None]]
 
 
@@ -19,7 +19,7 @@ class TransportError(Exception):
 
 
 class Transport(Protocol):
-    """One peer's end of the network."""
+    """One peer's access to the network."""
 
     @property
     def peer_id(self) -> str:
@@ -28,16 +28,16 @@ class Transport(Protocol):
     async def serve(self, name: str, handler: Handler) -> None:
         """Answer streams of this name with a handler.
 
-        The handler is closed when the caller closes its stream or is lost. A caller whose handler
-        fails is told the type of the exception only.
+        The handler is closed when the caller closes its stream or is lost. If the handler fails,
+        the caller receives only the type of the exception.
         """
 
     def stream(self, peer: str, name: str, requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
         """Send requests to a peer's handler; yield its responses.
 
-        The stream opens with the first iteration. After the last response, requests that are left
-        are dropped. Raises `TransportError` if not all responses arrive, `ValueError` if a request
-        is too long (`auth.swarm.streams.MAX_MESSAGE_BYTES`), and any error of `requests`.
+        The stream opens at the first iteration. Requests left after the last response are dropped.
+        Raises `TransportError` if not all responses arrive, `ValueError` if a request is longer
+        than `auth.swarm.streams.MAX_MESSAGE_BYTES`, and any error that `requests` raises.
         """
 
 

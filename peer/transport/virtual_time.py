@@ -1,8 +1,8 @@
 """An asyncio event loop whose clock jumps to the next timer while all tasks wait.
 
 Hours of a swarm pass in seconds, and a seed always gives the same course of events. The loop is
-asyncio's own; only its selector, which would wait for file descriptors until the next timer,
-advances the clock instead. Tasks must therefore wait for timers and for each other only.
+asyncio's own; only its selector differs: it advances the clock to the next timer instead of waiting
+for file descriptors. Tasks must therefore wait only for timers and for each other.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class StuckError(Exception):
 
 
 class _JumpingSelector(selectors.BaseSelector):
-    """A selector that returns at once and counts the seconds that it should have waited."""
+    """A selector that returns at once and adds up the seconds that it should have waited."""
 
     def __init__(self) -> None:
         self.passed_s = 0.0
@@ -56,9 +56,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def run_virtual(main: Coroutine[Any, Any, Result]) -> Result:
-    """Run a coroutine to its end in virtual time.
+    """Run a coroutine to its end in virtual time, then cancel all other tasks.
 
-    Then cancel the tasks that are left. Raises `StuckError` if the coroutine can never end.
+    Raises `StuckError` if the coroutine can never end.
     """
     loop = VirtualLoop()
     try:

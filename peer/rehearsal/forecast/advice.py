@@ -1,4 +1,4 @@
-"""Recommendations for a run file: other settings, tried with the same volunteers for an hour."""
+"""Recommendations for a run file: other settings, rehearsed for an hour with the same volunteers."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from peer.rehearsal.forecast.report import RehearsalReport, rehearse_seeds, samp
 from peer.rehearsal.population import HOUR_S
 from peer.rehearsal.scenario import Scenario
 
-LEAST_GAIN = 1.05  # factor below which a change is not recommended
+LEAST_GAIN = 1.05  # gain (a factor) below which a change is not recommended
 LOCAL = "local steps"
-MUCH_BETTER = 1.1  # required gain of a change that alters the training more
+MUCH_BETTER = 1.1  # gain required of a change that alters the training more
 LARGER_BATCHES = (2, 4)
 LOCAL_STEPS = 8
 LONGER_TIMEOUT, SHORTER_MATCHMAKING = 3, 1 / 3
@@ -179,7 +179,7 @@ def advise(
     """Try single changes, then combinations of the best changes, with the same volunteers.
 
     Changes without effect on the training are tried first. Changes that alter the training are
-    added to the best of these, and must gain much more.
+    then added to the best of the first ones, and must gain much more.
     """
 
     def shortened(config: RunConfig, seed: int) -> Scenario:
@@ -223,7 +223,7 @@ def advise(
 
 
 def _best_of_each_dial(outcomes: list[TriedOutcome], least_gain: float) -> list[TriedOutcome]:
-    """Return the best change of each setting; a later, larger change must gain much more."""
+    """Return the best change of each setting; a larger change replaces it only with a much higher gain."""
     best: dict[str, TriedOutcome] = {}
     for outcome in outcomes:
         dial = outcome.change.dial
@@ -234,7 +234,7 @@ def _best_of_each_dial(outcomes: list[TriedOutcome], least_gain: float) -> list[
 
 
 def _together(changes: list[TriedChange], title: str) -> TriedChange:
-    """Combine changes into one change with the `dial` of the last."""
+    """Combine changes into one change, with the `dial` of the last change."""
     keys = {key: value for change in changes for key, value in change.keys.items()}
     reasons, training = (
         "; ".join(dict.fromkeys(part for text in texts for part in text.split("; ") if part))

@@ -16,7 +16,7 @@ from peer.rehearsal.scenario import Rehearsed, Scenario
 def with_chosen_way(
     config: RunConfig, scenario_of: Callable[[RunConfig, int], Scenario]
 ) -> tuple[RunConfig, AveragingChoice | None]:
-    """Return the run with its automatic mode for the first seed's swarm, and the choice.
+    """Return the run with the mode chosen for the first seed's swarm, and the choice itself.
 
     A run with an explicit mode, or without trainers, is returned unchanged, with None as the choice.
     """
@@ -50,7 +50,7 @@ def _with_way(config: RunConfig, way: AveragingWay) -> RunConfig:
 
 
 def _in_the_middle(scenario: Scenario) -> list[Rehearsed]:
-    """Return the devices present halfway through; all devices if no present device trains."""
+    """Return the devices present halfway through the rehearsal; all devices if none of these trains."""
     moment = scenario.duration_s / 2
     present = [
         device

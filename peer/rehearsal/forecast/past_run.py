@@ -37,7 +37,7 @@ MOST_BYTES = 2**30
 LEAST_STEPS = 4  # fewest steps of a scenario: enough for three intervals
 UNKNOWN_MBIT = 100.0  # assumed for a connection without data, such as an auxiliary peer's
 LINE_LEVEL = 0.9  # quantile of a connection's lower bounds, to ignore outliers
-TAKEN_S = 1.0  # assumed time between the first and the last peer that take a step
+TAKEN_S = 1.0  # assumed time between a step of the first peer and the same step of the last
 _Row = TypeVar("_Row", bound=BaseModel)
 _Count = Annotated[int, Field(ge=0, le=2**53)]
 _Seconds = Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False)]
@@ -110,7 +110,7 @@ class PastStretch:
     steps: Sequence[PastStep]
     begin_at: float
     end_at: float
-    is_beginning: bool  # whether it starts with the run's first session
+    is_beginning: bool  # whether the stretch starts with the run's first session
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ def _read(source: str, table: str, row: type[_Row]) -> list[_Row]:
 
 
 def stretch_of(history: RunHistory, hours: float, until: int | None = None) -> PastStretch:
-    """Return the steps of the last `hours`, up to step `until`, of the newest era and batch.
+    """Return the steps of the last `hours` up to step `until` that have the newest era and batch size.
 
     If all steps of the run are included, the stretch begins with the first session. Raises
     `ConfigError` if there are too few steps.
@@ -275,7 +275,7 @@ def _times(steps: Iterable[PastStep]) -> list[float]:
 
 
 def _counted_share(reports: Iterable[PastReport]) -> float:
-    """Return the fraction of reported samples that count, or that have no receipt."""
+    """Return the fraction of reported samples that count; samples without a receipt count in full."""
     counted = judged = 0
     for each in reports:
         counted += each.samples if each.counted is None else min(each.counted, each.samples)
@@ -328,7 +328,7 @@ def _ready_s(
 
 
 def _whole_rounds(reports: Iterable[PastReport]) -> list[list[PastReport]]:
-    """Return the reports of each step whose group consisted of the keeper and the reporting devices."""
+    """Return the reports of each step whose group had only the keeper and the reporting devices."""
     groups: dict[int, list[PastReport]] = {}
     for report in reports:
         groups.setdefault(report.step, []).append(report)
@@ -342,8 +342,8 @@ def _whole_rounds(reports: Iterable[PastReport]) -> list[list[PastReport]]:
 def _line_bounds(rounds: Iterable[Sequence[PastReport]], size: RoundBytes) -> defaultdict[int | None, list[float]]:
     """Return each device's lower bounds of bandwidth, one per round; key None: the keeper.
 
-    Unit: bytes per second. A rehearsed round begins when all are present, so it takes the group's
-    shortest wait. Only peers with samples send values; the busier direction counts.
+    Unit: bytes per second. A rehearsed round begins when all peers are present, so its duration is
+    the group's shortest wait. Only peers with samples send values; the busier direction counts.
     """
     bounds: defaultdict[int | None, list[float]] = defaultdict(list)
     for group in rounds:

@@ -1,4 +1,4 @@
-"""Planning of a run for an event with rehearsals: the run file of `manyhands plan`, with reasons.
+"""Planning of a run for an event, by rehearsals: the run file of `manyhands plan`, with reasons.
 
 The batch is large enough to keep devices busy despite communication, and small enough for about a
 hundred steps. A batch above the recipe's is divided into local steps, unless averages are exact.
@@ -34,7 +34,7 @@ LEAST_BATCH, MOST_BATCH = 256, 2**20
 LOCAL_BATCH = 256  # samples per local step, as measured in docs/operators/network.md
 LOCAL_LEARNING_RATE = 4e-4  # learning rate of AdamW in the same measurement
 PROVEN_BATCH, PROVEN_RATE = 4096, 1.76e-3  # sahajBERT's batch and learning rate, with LAMB
-BUSY_SHARE = 0.5  # required fraction of the volunteers' computing time that ends in steps
+BUSY_SHARE = 0.5  # fraction of the volunteers' computing time that must end in steps
 LEAST_STEPS = 50  # minimum number of steps in the event
 SEARCH_HOURS = 1.0
 TIMES_SLOWEST, LEAST_TIMEOUT_S = 3, 60
@@ -169,7 +169,7 @@ def _choose_batch(
     """
 
     def first(batch: int) -> int:
-        """Return a starting point below the likely result, in the mode chosen for that batch."""
+        """Return a batch to start from, below the likely result, in the mode chosen for `batch`."""
         config, _ = with_chosen_way(RunConfig.from_mapping(_with_batch(content, batch)), search.scenario)
         scenario = search.scenario(config, 1)
         rate = sum(device.samples_per_second or 0.0 for device in scenario.devices)

@@ -70,11 +70,11 @@ class RehearsalReport:
     config: RunConfig  # the run as rehearsed
     scenarios: tuple[Scenario, ...]
     runs: tuple[RehearsedRun, ...]
-    choice: AveragingChoice | None = None  # choice of a run with `averaging.compression: auto`
+    choice: AveragingChoice | None = None  # mode chosen for a run with `averaging.compression: auto`
 
     @property
     def measures(self) -> tuple[SwarmMeasure, ...]:
-        """The figures, without causes of loss that never occurred."""
+        """The figures to report; causes of loss that never occurred are left out."""
         causes = {cause for run in self.runs for each in run.devices for cause in each.work.lost}
         losses = (
             SwarmMeasure(f"lost_{cause.replace(' ', '_')}", f"... lost: {CAUSES.get(cause, cause)}", "%", _lost(cause))
@@ -208,7 +208,7 @@ def rehearse_seeds(
 ) -> RehearsalReport:
     """Rehearse a run once per seed, starting at 1; `progress` is called before each rehearsal.
 
-    A run with `averaging.compression: auto` is rehearsed with its choice for the first swarm.
+    A run with `averaging.compression: auto` is rehearsed in the mode chosen for the first swarm.
     """
     config, choice = with_chosen_way(config, scenario_of)
     scenarios, runs = [], []
@@ -351,7 +351,7 @@ def rows(report: RehearsalReport) -> list[Sequence[str]]:
 
 
 def classes(report: RehearsalReport) -> Mapping[str, tuple[int, int]]:
-    """Return each class's devices and samples in steps; a class is a device name without number."""
+    """Return the devices of each class and their samples in steps; a class is a name without number."""
     found: dict[str, tuple[int, int]] = {}
     for run in report.runs:
         for each in run.devices:
