@@ -481,8 +481,8 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
             if peer in silent - missed - low:
                 did = "did not send all its parts"
             else:
-                how = "returned not all averages" if peer in missed else "counted too little of others' samples, again"
-                did = f"{how}: it is to reduce nothing"
+                how = "did not return all averages" if peer in missed else "counted too few of others' samples again"
+                did = f"{how}: it gets no share for some rounds"
             logger.warning("missing: %s, peer %s, %s", who, peer, did)
 
     async def rpc_aggregate_part(

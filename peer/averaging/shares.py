@@ -251,7 +251,7 @@ def reducing_peers(
 
 
 def agreed_patience(members: Sequence[str], patience_s: Sequence[float]) -> float:
-    """Return a round's time limit: the median of the members' limits (the longest of each member's).
+    """Return a round's time limit: the median, over the members, of each member's longest limit.
 
     With different limits, some peers would give up a reducer that still waits for a silent sender,
     and treat the reducer as missing.

@@ -143,7 +143,7 @@ class StepTracker(ProgressTracker):
 
     @property
     def has_drifted(self) -> bool:
-        """Whether the keeper's parameters after the same step clearly differ from this peer's."""
+        """Whether the keeper's state after the same step clearly differs from this peer's."""
         step, sketch = self._sketch
         return self._role != "keeper" and step == self.view.step and drifted(sketch, self.view.keeper_sketch)
 

@@ -284,7 +284,7 @@ def _counted_share(reports: Iterable[PastReport]) -> float:
 
 
 def _by_device(sessions: Iterable[PastSession]) -> dict[int, list[PastSession]]:
-    """Return each device's sessions by number, in order of their start."""
+    """Return the sessions of each device by the device's number, in order of their start."""
     found: dict[int, list[PastSession]] = {}
     for session in sorted(sessions, key=lambda each: (each.device, each.started_at)):
         found.setdefault(session.device, []).append(session)
@@ -307,7 +307,7 @@ def _stays(sessions: Iterable[PastSession], reports: Sequence[PastReport]) -> li
 
 
 def _visits(stays: Iterable[tuple[float, float]], stretch: PastStretch) -> tuple[Visit, ...]:
-    """Return the sessions within the stretch; a session that continues has no end."""
+    """Return the sessions within the stretch; a session that outlasts the stretch has no end."""
     visits = []
     for begin_at, end_at in stays:
         begin_s = round(max(0.0, begin_at - stretch.begin_at), 1)
@@ -320,7 +320,7 @@ def _visits(stays: Iterable[tuple[float, float]], stretch: PastStretch) -> tuple
 def _ready_s(
     stays: Iterable[tuple[float, float]], reports: Sequence[PastReport], stretch: PastStretch
 ) -> Iterator[float]:
-    """Return the seconds from the start of each session in the stretch until training began."""
+    """Yield the seconds from the start of each session in the stretch until training began."""
     for begin_at, end_at in stays:
         began = [each.began_at for each in reports if begin_at <= each.began_at <= end_at]
         if began and begin_at >= stretch.begin_at:

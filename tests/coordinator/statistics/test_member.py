@@ -121,5 +121,5 @@ def test_a_certificate_names_no_device_that_has_no_pseudonym_yet(database: Datab
 @pytest.mark.parametrize("number", [3, 99])
 def test_who_gave_nothing_gets_no_certificate(database: Database, number: int) -> None:
     """Nor does the keeper, nor who is nobody."""
-    with pytest.raises(RequestError, match="nothing yet"):
+    with pytest.raises(RequestError, match="no contribution to certify yet"):
         certify(database, AuthorityKey.generate(), "test", number, NOW)

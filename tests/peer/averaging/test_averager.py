@@ -424,7 +424,7 @@ def test_a_missed_reducer_is_declared(
     """To the next groups, signed; the log says that it is missing, and nobody is suspected."""
     after_round.note(missed=[MALLORY])
     assert after_round.declared(key).missed == [MALLORY.to_base58()]
-    assert f"missing: no member, peer {MALLORY}, returned not all averages" in caplog.text
+    assert f"missing: no member, peer {MALLORY}, did not return all averages" in caplog.text
     assert after_round.averager.findings.take() == []
     assert after_round.came_about == [True]
     for _ in range(MISSED_ROUNDS):
@@ -446,7 +446,7 @@ def test_a_reducer_that_undercounts_twice_in_succession_is_declared(
     assert after_round.declared(key).missed == [MALLORY.to_base58()]
     after_round.note(undercounting=[OWN], half=b"a")
     assert after_round.declared(key).missed == [MALLORY.to_base58()]
-    assert f"missing: no member, peer {MALLORY}, counted too little of others' samples, again" in caplog.text
+    assert f"missing: no member, peer {MALLORY}, counted too few of others' samples again" in caplog.text
     assert after_round.came_about == [True] * 7
 
 

@@ -157,7 +157,7 @@ def test_a_certificate_can_be_checked_by_the_published_key(client: TestClient, r
     assert get(client, "authority") == {"run": "test-run", "key": signed.authority_key}
     assert run.services.authority_public.hex() == signed.authority_key
     refused = client.get(f"/api/v1/participants/{numbers['cleo']}/certificate")
-    assert (refused.status_code, "nothing yet" in refused.json()["detail"]) == (404, True)
+    assert (refused.status_code, "no contribution to certify yet" in refused.json()["detail"]) == (404, True)
 
 
 def test_an_unchanged_answer_is_not_sent_again(client: TestClient) -> None:

@@ -172,5 +172,5 @@ def test_what_is_no_cursor_is_refused(text: str) -> None:
     """Neither other text, nor another list's cursor."""
     encoded = base64.urlsafe_b64encode(text.encode()).decode()
     for cursor in (text, encoded):
-        with pytest.raises(RequestError, match="no page's `next`"):
+        with pytest.raises(RequestError, match="must be the `next` of a page"):
             key_of(cursor, (int, int))
