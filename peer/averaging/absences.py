@@ -31,7 +31,7 @@ class Absences:
     """The recently absent peers, as recorded by one peer."""
 
     def __init__(self, *, free: int, first_rounds: int) -> None:
-        """Set up the record; `free`: tolerated absences; `first_rounds`: rounds of the first exclusion."""
+        """Set up; `free`: tolerated absences; `first_rounds`: rounds of the first exclusion."""
         self._free, self._first_rounds = free, first_rounds
         self._rounds = 0
         self._records: dict[str, _Record] = {}

@@ -115,7 +115,7 @@ class ExactAllReduce(AllReduceRunner):
             for _, info in self.tensor_part_container._input_parts_by_peer[self.ordered_peer_ids.index(self.peer_id)]
         ]
         loop = asyncio.get_running_loop()
-        self._answers: list[asyncio.Future[Answer]] = [loop.create_future() for _ in self._own_infos]  # by own part
+        self._answers: list[asyncio.Future[Answer]] = [loop.create_future() for _ in self._own_infos]  # own averages
         self._inputs: dict[int, list[bytes]] = {}  # sender index -> digests of its parts
         self._attestation: asyncio.Future[SignedAttestation] = loop.create_future()
         self._may_contribute = may_contribute
@@ -193,7 +193,7 @@ class ExactAllReduce(AllReduceRunner):
 
     @property
     def attested_by_peer(self) -> dict[str, AttestedWeight]:
-        """Each sender's weight (by peer ID), as attested by the reducers that do not cut most members."""
+        """Each sender's attested weight by peer ID; reducers that cut most members are left out."""
         accounts = self.accounts
         left_out = accounts.cutting_most()
         heard = [attestation for reducer, attestation in accounts.attestations.items() if reducer not in left_out]
@@ -260,7 +260,7 @@ class ExactAllReduce(AllReduceRunner):
         return answer.result()
 
     def _attest(self, peer_index: int) -> SignedAttestation:
-        """Sign the attestation of this peer's reduction, and store it with those of the other reducers."""
+        """Sign this peer's attestation, and store it with the attestations of other reducers."""
         lines = []
         for index, sender in enumerate(self.sender_peer_ids):
             inputs = self.evidence.inputs(peer_index) if sender == self.peer_id else self._inputs.get(index, [])
@@ -272,7 +272,7 @@ class ExactAllReduce(AllReduceRunner):
         return signed
 
     async def _committed_parts(self, peer_index: int) -> AsyncIterator[averaging_pb2.AveragingData]:
-        """Yield the digests of all parts for one reducer, then the parts; without samples, neither."""
+        """Yield the digests of all parts for a reducer, then the parts; neither without samples."""
         weight, digests, held = self.weight, list[bytes](), list[averaging_pb2.AveragingData]()
         if weight:
             held = [message async for message in self._generate_input_for_peer(peer_index)]

@@ -203,7 +203,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         return ErrorFeedback() if averaging.sends_sparse else GradientCode()
 
     def size_in(self, averaging: Averaging) -> RoundBytes:
-        """Return the sizes in bytes of a peer's gradients and of their averages with these settings."""
+        """Return the sizes in bytes of gradients and of their averages with these settings."""
         return RoundBytes.of(averaging.wire_format, self._values_sent(averaging.powersgd_rank))
 
     @property
@@ -254,7 +254,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
 
     @torch.no_grad()
     def hold(self) -> None:
-        """Move the accumulated gradients to a buffer; `.grad` then accumulates for the next step."""
+        """Move accumulated gradients to a buffer; `.grad` then accumulates for the next step."""
         self._held = [gradient.clone() for gradient in self._grad_accumulators()]
         self._held_samples = int(self.local_samples_accumulated)
         self.reset_accumulated_grads_()
@@ -459,7 +459,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         return again
 
     def _note_absent(self, group_info: GroupInfo, runner: ExactAllReduce, half: bytes) -> None:
-        """Record the peers that failed in a round; none if most failed, as this peer may be at fault."""
+        """Record the peers that failed; none if most did, because this peer may be at fault."""
         assert self._control is not None
         assert self._leaders is not None
         if self._control.done():  # cancelled before the others' parts arrived
@@ -498,7 +498,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
 
     @contextmanager
     def _register_allreduce_group(self, group_info: GroupInfo) -> Iterator[None]:
-        """Accept parts for every half of a round; at the end, release senders to a half that never ran."""
+        """Accept parts for every half of a round; then release senders to a half that never ran."""
         halves = [group_info.group_id + half for half in self._code.halves]
         for half in halves:  # the last half has the group's own ID and is registered below
             self._running_groups[half] = asyncio.Future()

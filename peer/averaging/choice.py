@@ -59,7 +59,7 @@ class RoundPace:
         return SLOWER * size.own * relative_time(taking_part) if any(taking_part.reduces) else 0.0
 
     def round_and_batch_s(self, way: AveragingWay) -> tuple[float, float]:
-        """Return the durations in seconds of a round and of a batch, with the peers that a mode admits."""
+        """Return (seconds of a round, seconds of a batch) with the peers that a mode admits."""
         speed = self.speed(way)
         is_known = speed > 0 and math.isfinite(self.batch_s)
         return self.round_s(way), self.batch_s * self.present_speed / speed if is_known else self.batch_s

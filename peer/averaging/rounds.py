@@ -24,7 +24,7 @@ SPREAD_OF_DEVIATION = 1.4826  # ratio of standard deviation to median absolute d
 
 
 class RoundDeadline:
-    """A deadline from the durations of past rounds, within the run's limit; each failure doubles it.
+    """A deadline from past rounds' durations, within the run's limit; each failure doubles it.
 
     The averager has a deadline for rounds, and `peer.swarm.step_rounds` one for matchmaking. Median
     and median absolute deviation limit the effect of a single delayed round.

@@ -355,7 +355,7 @@ class RehearsedPeer:
     # other peers' states
 
     def _follow(self) -> Process:
-        """Take the first missed step with the keeper's average; samples that are too late are lost."""
+        """Take the first missed step with the keeper's average; late samples may be lost."""
         keeps = (
             self.tracker.progress.step == self.step + 1
             and self._averaging.delay
@@ -449,7 +449,7 @@ class RehearsedPeer:
             self.tracker.look_if_due()
 
     def _doubts(self, donor: RehearsedPeer, step: int, sketch: Sketch) -> Process:
-        """Return whether a donor's state is rejected; the keeper first waits for members' sketches."""
+        """Return whether to reject a donor's state; a keeper first waits for members' sketches."""
         course, is_keeper = self.tracker.course, self.role == "keeper"
         deadline = self._env.now + CONFIRMATION_WAIT_S
         while is_keeper and sketch and not course.sketch_at(step) and self._env.now < deadline:

@@ -136,7 +136,7 @@ class VirtualTracker:
         return max(0, self._world.target - self.progress.samples)
 
     def remaining_s(self, matters_below_s: float = math.inf) -> float:
-        """Return the seconds until the batch is full, or `matters_below_s` if the wait is longer."""
+        """Return the seconds until the batch is full, or `matters_below_s` for a longer wait."""
         view = self.view
         if view.step != self._peer.step:
             return math.inf

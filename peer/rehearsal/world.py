@@ -110,7 +110,7 @@ class World:
         seed: int,
         watch: Callable[[TakenStep | UndoneSteps], None] = lambda _: None,
     ) -> None:
-        """Set up the world; `watch` is called for each peer's step and each return to a checkpoint."""
+        """Set up; `watch` is called for each step of a peer and each return to a checkpoint."""
         self.env, self.config, self.scenario = env, config, scenario
         self.rng = random.Random(seed)
         self.target = config.averaging.target_batch_size
@@ -164,7 +164,7 @@ class World:
 
     @property
     def usable_checkpoint(self) -> tuple[int, int, int] | None:
-        """The newest checkpoint (era, step, state); None if the keeper lacks averages of later steps."""
+        """The newest checkpoint (era, step, state); None if the keeper lacks a later average."""
         keeper, newest = self.keeper, self.checkpoint
         if keeper is None or newest is None or not self.scenario.has_checkpoints:
             return None
@@ -196,7 +196,7 @@ class World:
         return self._states.setdefault((state, average), len(self._states) + 1)
 
     def end(self) -> None:
-        """Record the time of the peers still present; their last samples are neither counted nor lost."""
+        """Record the time of remaining peers; their last samples are neither counted nor lost."""
         for peer in self._here.values():
             peer.stop()
 

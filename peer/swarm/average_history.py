@@ -107,7 +107,7 @@ def encode_average(
 
 
 def whole_average(parts: Iterable[torch.Tensor], shapes: Iterable[torch.Size]) -> list[torch.Tensor] | None:
-    """Rebuild tensors of these shapes from received parts (all finite); return None on a mismatch."""
+    """Rebuild tensors of these shapes from received, finite parts; return None on a mismatch."""
     found, rest = list[torch.Tensor](), iter(parts)
     for shape in shapes:
         part = next(rest, None)
@@ -131,7 +131,7 @@ def _matrix_of(left: torch.Tensor, right: torch.Tensor, shape: torch.Size) -> to
 
 
 def _exact(tensor: torch.Tensor, key: int, code: CompressionBase) -> runtime_pb2.Tensor:
-    """Encode float32 values with `code` if that loses nothing (as for received averages), else in 32 bits."""
+    """Encode float32 values with `code` if that is lossless (as for averages), else in 32 bits."""
     info = CompressionInfo.from_tensor(tensor, key=key)
     encoded = code.compress(tensor, info)
     return encoded if torch.equal(decode(encoded, code), tensor) else NoCompression().compress(tensor, info)

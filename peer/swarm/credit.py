@@ -38,7 +38,7 @@ WEIGHT_MARGIN = 4.0  # tolerated multiple of the usual maximum, because one micr
 
 
 def newcomer_share(members: int, least: float) -> float:
-    """Return the share of a batch that a new member may fill: two equal shares, or `least` if higher."""
+    """Return the share of a batch that a newcomer may fill: two equal shares, at least `least`."""
     return min(1.0, max(2.0 / max(1, members), least))
 
 
@@ -71,7 +71,7 @@ class Allowances:
         return min(claimed, most)
 
     def rate(self, peer: KnownPeer) -> float:
-        """Return a peer's credited rate (samples/s): its full claim until a step's duration is known."""
+        """Return a peer's credited samples/s: all it claims until a step's duration is known."""
         most = self.of([peer.peer_id]) / self.usual_s if self.usual_s else math.inf
         return min(peer.record.rate, most)
 
@@ -119,7 +119,7 @@ class CreditBook:
         self._lasted: deque[float] = deque(maxlen=REMEMBERED_STEPS)
 
     def take(self, weights: Mapping[str, float], seconds: float, allowed: Callable[[Sequence[str]], float]) -> None:
-        """Record a step's duration and each peer's samples, up to `GROWTH` times the peer's allowance."""
+        """Record a step's duration and each peer's samples, up to `GROWTH` times its allowance."""
         self._lasted.append(seconds)
         for peer_id in self._brought.keys() | weights.keys():
             weight = weights.get(peer_id, 0.0)
@@ -169,7 +169,7 @@ class FalseClaims:
         self._lost.clear()
 
     def parts_refused(self, peer_ids: Iterable[str]) -> None:
-        """Stop counting the samples of these peers, which were banned from a round for invalid parts."""
+        """Stop counting the samples of these peers, banned from a round for invalid parts."""
         peer_ids = set(peer_ids)
         self._refusals.update(peer_ids)
         self.refused |= peer_ids

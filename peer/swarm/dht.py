@@ -105,7 +105,7 @@ class Node(DHT):
         await super()._get(key, latest=False, future=future, beam_size=REPLICAS, **options)
 
     async def _store(self, *arguments: Any, **options: Any) -> None:
-        """Fetch known entries first, then store on `REPLICAS` nodes only, to avoid duplicates."""
+        """Avoid duplicates: fetch known entries first, and store on `REPLICAS` nodes only."""
         await self._look(options["key"])
         await super()._store(*arguments, beam_size=REPLICAS, **options)
 

@@ -1,7 +1,7 @@
 """Short sketches of peers' states, to detect peers with different states.
 
 Each parameter tensor is projected onto a fixed random vector of signs. The relative difference of
-two models' projections is close to that of the models (Johnson-Lindenstrauss lemma). The optimizer's
+two models' projections is near that of the models (Johnson-Lindenstrauss lemma). The optimizer's
 tensors have fewer projections and are rounded for joiners, so they have a separate tolerance.
 Identical states have identical sketches. Sketches reveal faults and simple forgeries, but an
 attacker who knows the vectors can construct a different state with the same sketch.

@@ -66,7 +66,7 @@ class BeaconWatch:
         self.newest: Beacon | None = None
 
     def look(self, beacon: Beacon | None, now: float) -> Beacon | None:
-        """Process a beacon just read, if any; return the newest beacon, or None if that is stale."""
+        """Process a beacon just read, if any; return the newest beacon unless stale, else None."""
         newest = self.newest
         if beacon is not None and (newest is None or _order(beacon) >= _order(newest)):
             if newest is None or beacon.time != newest.time:

@@ -150,7 +150,7 @@ class SharedState:
         self._gradients.resume_remainders(file, self.era, max(self.step, self._tracker.swarm_step))
 
     def keep_remainders(self, file: RemainderFile) -> None:
-        """Save the remainders, unless a round of this step failed: others may then have counted them."""
+        """Save the remainders, unless a round of this step failed: others may have counted them."""
         if not self._rounds.attempts:
             self._gradients.keep_remainders(file, self.era, self.step)
 
@@ -167,7 +167,7 @@ class SharedState:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Let the block change the state, hidden from readers until it ends; then begin the next step."""
+        """Hide changes of the state from readers until the block ends; then begin the next step."""
         self._rounds.begin_step()
         with self._tracker.pause_updates(), self.lock:
             yield

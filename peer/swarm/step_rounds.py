@@ -48,7 +48,7 @@ class StepRounds:
         interrupted: threading.Event,
         events: EventLog = NOWHERE,
     ) -> None:
-        """Set up the rounds; `leads`: others can connect to this peer; `interrupted` ends all waits."""
+        """Set up; `leads`: others can connect to this peer; `interrupted` ends all waits."""
         self._trains = trains
         self._gradients, self._tracker, self._line = gradients, tracker, line
         self._timeout_s, self._leads, self._interrupted = averaging.averaging_timeout_s, leads, interrupted
@@ -94,7 +94,7 @@ class StepRounds:
 
     @property
     def is_due(self) -> bool:
-        """Whether the global batch is full and this peer is neither leaving, paused nor on standby."""
+        """Whether the global batch is full and this peer is not leaving, paused or on standby."""
         may_average = not (self._interrupted.is_set() or self._tracker.is_held or self.line_is_too_slow)
         return self.is_full and may_average
 
@@ -152,7 +152,7 @@ class StepRounds:
             self._due_since = math.inf
 
     def average(self) -> AveragedGroup | None:
-        """Average gradients with all peers at this step; on failure, change nothing and return None."""
+        """Average with all peers at this step; if that fails, change nothing and return None."""
         tracker, gradients = self._tracker, self._gradients
         self._met_nobody = False
         self.take_up_code()

@@ -229,7 +229,7 @@ class Swarm:
 
     @property
     def step_is_shared(self) -> bool:
-        """Whether a peer besides the keeper has also reached this peer's step, and the swarm is at it."""
+        """Whether a peer besides the keeper has reached this peer's step, and no step is newer."""
         view = self._tracker.view
         return view.step == self.step and view.step_is_shared
 

@@ -114,7 +114,7 @@ class StepTracker(ProgressTracker):
 
     @property
     def keeper_may_be_late(self) -> bool:
-        """Whether the keeper was seen recently; if its record is missing, the record may only be late."""
+        """Whether the keeper was seen recently, so that a missing record may only be late."""
         return swarm_time() - self._keeper_seen_at < self.metadata_expiration
 
     def set_sketch(self, step: int, sketch: Sketch) -> None:
@@ -122,7 +122,7 @@ class StepTracker(ProgressTracker):
         self._sketch = (step, sketch)
 
     def begin_step_after(self, step: int, era: int) -> None:
-        """Begin the step after `step`, the step of this peer's state; call while updates are paused.
+        """Begin the step after `step`, this peer's current step; call while updates are paused.
 
         A newer `era` resets the swarm's known progress, which belongs to the older era.
         """
@@ -186,7 +186,7 @@ class StepTracker(ProgressTracker):
             self.should_report_progress.set()
 
     def is_reducing(self, reduces: bool) -> None:
-        """Set whether this peer's group is averaging; reads are then less frequent, to save bandwidth."""
+        """Set whether this peer's group is averaging; reads are then rarer, to save bandwidth."""
         began_at = self._reducing_since
         self._reducing_since = None if not reduces else time.monotonic() if began_at is None else began_at
         if not reduces and began_at is not None:

@@ -23,7 +23,7 @@ from peer.swarm.credit import Allowances, FalseClaims, is_inflated, newcomer_sha
 from peer.swarm.fingerprint import Sketch, drifted
 from peer.swarm.records import Beacon, BeaconWatch, KnownPeer, nearest_step
 
-STEPS_AHEAD = 2  # plausible lead of a record over the swarm's step; other records may be late
+STEPS_AHEAD = 2  # steps by which a record may lead the swarm's step, because other records may be late
 STEPS_PER_SECOND = 2.0  # upper bound on the steps that the swarm takes per second between two reads
 MOST_BATCHES = 8  # maximum number of batches that a device accumulates towards one step
 REMEMBERED_SKETCHES = 16  # number of steps whose sketches are remembered
@@ -61,7 +61,7 @@ class SwarmView:
     step_is_shared: bool = False  # a peer other than a keeper has taken the step
 
     def expected_samples(self, own_id: str, now: float, longest_s: float) -> float:
-        """Estimate the samples that others computed since their records, over at most `longest_s`."""
+        """Estimate the samples of others since their records, over at most `longest_s`."""
         return sum(
             pace.rate * min(max(0.0, now - pace.time), longest_s) for pace in self.paces if pace.peer_id != own_id
         )
@@ -77,7 +77,7 @@ class SwarmView:
         return max(0.0, missing - self.expected_samples(own_id, now, longest_s)) / rate
 
     def usual_remaining_s(self, target: int) -> float:
-        """Return the seconds until a batch of `target` samples is full at the rate of all trainers."""
+        """Return the seconds until a batch of `target` samples is full at all trainers' rate."""
         return max(0, target - self.samples) / self.rate if self.rate > 0 else math.inf
 
     def faster_rate(self, own_id: str) -> float:
@@ -276,7 +276,7 @@ class SwarmCourse:
                 self.suspect(peer.peer_id, "weight", step, f"claims {claimed} samples and names the weight {named:g}")
 
     def parts_refused(self, step: int, reasons: Mapping[str, str]) -> None:
-        """Suspect senders banned from a round, and stop counting their samples; `reasons`: by peer ID."""
+        """Suspect senders banned from a round, and ignore their samples; `reasons`: by peer ID."""
         self._claims.parts_refused(reasons)
         for peer_id, reason in reasons.items():
             self.suspect(peer_id, "parts", step, reason)
@@ -308,7 +308,7 @@ class SwarmCourse:
             self.suspect(finding.peer_id, finding.kind, step, finding.detail)
 
     def has_met_all(self, now: float) -> bool:
-        """Return whether all peers have had time to appear; the first peers seen are no majority."""
+        """Return whether all peers have had time to appear; the first to appear are no majority."""
         return self._met_at is not None and now - self._met_at >= MEETING_S
 
     def age_s(self, step: int, now: float) -> float:

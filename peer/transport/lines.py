@@ -23,7 +23,7 @@ Direction = tuple[str, str]  # peer's name; "up" or "down"
 
 @dataclass(frozen=True)
 class Line:
-    """A peer's connection: bytes per second each way, and the seconds of a packet to an equal peer."""
+    """A peer's connection: bytes per second each way, and a packet's seconds to an equal peer."""
 
     up: float
     down: float
@@ -99,7 +99,7 @@ class Lines:
             self._moved[name, way] = self._moved.get((name, way), 0.0) + size
 
     def _loads(self, bytes_by: Mapping[Direction, float]) -> dict[Direction, float]:
-        """Return the capacity that a transfer uses, which exceeds its bytes if both directions are busy."""
+        """Return a transfer's use of capacity, above its bytes if both directions are busy."""
         busy_s = {way: size / rate for way, size in bytes_by.items() if (rate := self._rate(*way)) > 0}
         loads = {}
         for (name, way), size in bytes_by.items():

@@ -155,7 +155,7 @@ class _Stream:
         self.update()
 
     async def ask(self, requests: AsyncIterator[bytes]) -> None:
-        """Send all requests; on failure, close the stream, because the server would wait for the rest."""
+        """Send all requests; on failure close the stream, or the server would wait for the rest."""
         try:
             await self._requests.send_all(requests)
         except Exception:

@@ -42,7 +42,7 @@ class Transport(Protocol):
 
 
 async def call(transport: Transport, peer: str, name: str, request: bytes) -> bytes:
-    """Send one request to a peer's handler; return its one response. Raises `TransportError`."""
+    """Send one request to a peer's handler; return the only response. Raises `TransportError`."""
 
     async def requests() -> AsyncIterator[bytes]:
         yield request

@@ -1,4 +1,4 @@
-"""Recommendations for a run file: other settings, rehearsed for an hour with the same volunteers."""
+"""Advice on a run file: other settings, rehearsed for an hour with the same volunteers."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def advise(
 
 
 def _best_of_each_dial(outcomes: list[TriedOutcome], least_gain: float) -> list[TriedOutcome]:
-    """Return the best change of each setting; a larger change replaces it only with a much higher gain."""
+    """Return the best change of each setting; a later, larger change must gain much more."""
     best: dict[str, TriedOutcome] = {}
     for outcome in outcomes:
         dial = outcome.change.dial

@@ -109,7 +109,7 @@ def _spread(spread: SeedQuantiles, unit: str) -> str:
 
 
 def _counted_share(run: RehearsedRun) -> float:
-    """Return the fraction of reported samples that count; a departing peer's losses are not reported."""
+    """Return the fraction of reported samples that count; a departing peer reports no losses."""
     counted = sum(each.work.counted for each in run.devices)
     lost = sum(each.work.lost.total() - each.work.lost[LostCause.LEFT.value] for each in run.devices)
     return counted / (counted + lost) if counted else 0.0

@@ -165,7 +165,7 @@ def _read(source: str, table: str, row: type[_Row]) -> list[_Row]:
 
 
 def stretch_of(history: RunHistory, hours: float, until: int | None = None) -> PastStretch:
-    """Return the steps of the last `hours` up to step `until` that have the newest era and batch size.
+    """Return the steps of the last `hours` up to step `until` with the newest era and batch size.
 
     If all steps of the run are included, the stretch begins with the first session. Raises
     `ConfigError` if there are too few steps.
@@ -275,7 +275,7 @@ def _times(steps: Iterable[PastStep]) -> list[float]:
 
 
 def _counted_share(reports: Iterable[PastReport]) -> float:
-    """Return the fraction of reported samples that count; samples without a receipt count in full."""
+    """Return the fraction of reported samples that count; those without a receipt count in full."""
     counted = judged = 0
     for each in reports:
         counted += each.samples if each.counted is None else min(each.counted, each.samples)

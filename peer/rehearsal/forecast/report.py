@@ -351,7 +351,7 @@ def rows(report: RehearsalReport) -> list[Sequence[str]]:
 
 
 def classes(report: RehearsalReport) -> Mapping[str, tuple[int, int]]:
-    """Return the devices of each class and their samples in steps; a class is a name without number."""
+    """Return each class's devices and their samples in steps; a class is a name without number."""
     found: dict[str, tuple[int, int]] = {}
     for run in report.runs:
         for each in run.devices:
