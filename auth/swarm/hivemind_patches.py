@@ -49,7 +49,7 @@ from auth.clock import swarm_time
 from auth.errors import ConfigError
 from auth.swarm.addresses import is_reached
 from auth.swarm.protocol import MemberProtocol
-from auth.swarm.streams import PREFETCHED, SHOWN_CHARS, StreamError, answer, ask
+from auth.swarm.streams import SHOWN_CHARS, StreamError, answer, ask
 
 logger = logging.getLogger(__name__)
 SPARE_TIMES = 64  # outdated expiration times to tolerate beyond one for each entry
@@ -157,20 +157,32 @@ async def _call_reached(p2p: P2P, peer_id: PeerID, *call: Any) -> Any:
 
 async def _open_reached(p2p: P2P, peer_id: PeerID, name: str) -> Any:
     try:
-        return await _open(p2p, peer_id, name)
+        return await _open_or_close(p2p, peer_id, name)
     except P2PDaemonError as error:
         if not await is_reached(p2p, peer_id, error):
             raise
-    return await _open(p2p, peer_id, name)
+    return await _open_or_close(p2p, peer_id, name)
+
+
+async def _open_or_close(p2p: P2P, peer_id: PeerID, name: str) -> Any:
+    """Open a stream. If the caller is cancelled meanwhile, close it; hivemind leaves it open."""
+    opening = asyncio.ensure_future(_open(p2p, peer_id, name))
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        opening.add_done_callback(_close_opened)
+        raise
+    finally:
+        del opening  # the error of a stream that cannot be opened holds this frame, and hivemind's open socket
+
+
+def _close_opened(opening: asyncio.Future[Any]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result()[2].close()
 
 
 async def _add_stream_handler(
-    p2p: P2P,
-    name: str,
-    handler: Handler,
-    request_type: type[Message],
-    max_prefetch: int = PREFETCHED,
-    balanced: bool = False,
+    p2p: P2P, name: str, handler: Handler, request_type: type[Message], balanced: bool = False
 ) -> None:
     async def serve(info: StreamInfo, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         context = P2PContext(handle_name=name, local_id=p2p.peer_id, remote_id=info.peer_id)
@@ -180,7 +192,7 @@ async def _add_stream_handler(
                 async for response in responses:
                     yield response.SerializeToString()
 
-        await answer(reader, writer, answers, f"`{name}` for {info.peer_id}", max_prefetch)
+        await answer(reader, writer, answers, f"`{name}` for {info.peer_id}")
 
     await p2p.add_binary_stream_handler(name, serve, balanced=balanced)
 
@@ -188,7 +200,10 @@ async def _add_stream_handler(
 async def _call_stream_handler(
     p2p: P2P, peer_id: PeerID, name: str, requests: AsyncIterator[Message], response_type: type[Message]
 ) -> AsyncIterator[Message]:
-    """Call a peer's handler; the responses end with `StreamError` if it fails or is cut off."""
+    """Call a handler; return its responses, which raise `StreamError` if the server or stream fails.
+
+    Unlike in hivemind, no request is sent before the first response is awaited.
+    """
     _, reader, writer = await p2p.call_binary_stream_handler(peer_id, name)
     server = f"`{name}` of {peer_id}"
 

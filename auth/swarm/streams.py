@@ -24,7 +24,8 @@ from hivemind.proto.p2pd_pb2 import RPCError
 
 logger = logging.getLogger(__name__)
 LINGER_S = 60.0  # timeout for the last message; a slow connection may have a full window to send
-PREFETCHED = 5  # maximum number of requests queued for the handler; then the client must wait
+PREFETCHED_BYTES = 2**21  # maximum size of the requests queued for the handler; then the client must wait
+REQUEST_BYTES = 64  # memory of a request beside its content
 MAX_MESSAGE_BYTES = 2**24
 CHUNK_BYTES = 2**16
 SHOWN_CHARS = 200  # maximum length of a remote error or a daemon's line in messages
@@ -66,34 +67,53 @@ async def receive(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
     return marker, await reader.readexactly(length)
 
 
-async def answer(
-    reader: asyncio.StreamReader,
-    writer: asyncio.StreamWriter,
-    answers: Answers,
-    call: str,
-    prefetched: int = PREFETCHED,
-) -> None:
+async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answers: Answers, call: str) -> None:
     """Serve a client's stream until it is closed. Log messages name the stream by `call`."""
-    requests = asyncio.Queue[bytes | None](prefetched)
-    answered = asyncio.Event()
+    requests = _Requests()
     with closing(writer):
-        answering = asyncio.create_task(_answer(answers(_taken(requests)), writer, call))
-        receiving = asyncio.create_task(_receive(reader, requests, answered, call))
+        answering = asyncio.create_task(_answer(answers(requests.taken()), writer, call))
+        receiving = asyncio.create_task(_receive(reader, requests, call))
         try:
             await asyncio.wait({answering, receiving}, return_when=asyncio.FIRST_COMPLETED)
             if not receiving.done():
-                answered.set()
-                if not requests.empty():  # unblock a task waiting for space in the queue
-                    requests.get_nowait()
+                requests.drop()
                 await asyncio.wait({receiving}, timeout=LINGER_S)
         finally:
             answering.cancel()
             receiving.cancel()
 
 
-async def _taken(requests: asyncio.Queue[bytes | None]) -> AsyncIterator[bytes]:
-    while (request := await requests.get()) is not None:
-        yield request
+class _Requests:
+    """Requests that wait for a handler, bounded by their size.
+
+    While the receiving task waits for space, it does not notice that the client has left. A bound
+    by number would soon be reached by a handler that reads no requests.
+    """
+
+    def __init__(self) -> None:
+        self._queue = asyncio.Queue[bytes | None]()
+        self._bytes = 0
+        self._has_space = asyncio.Event()
+        self._is_dropped = False
+
+    async def put(self, request: bytes | None) -> None:
+        while self._bytes > PREFETCHED_BYTES and not self._is_dropped:
+            self._has_space.clear()
+            await self._has_space.wait()
+        if not self._is_dropped:
+            self._bytes += REQUEST_BYTES + len(request or b"")
+            self._queue.put_nowait(request)
+
+    async def taken(self) -> AsyncIterator[bytes]:
+        while (request := await self._queue.get()) is not None:
+            self._bytes -= REQUEST_BYTES + len(request)
+            self._has_space.set()
+            yield request
+
+    def drop(self) -> None:
+        """Drop all later requests, and let a waiting `put` return."""
+        self._is_dropped = True
+        self._has_space.set()
 
 
 async def _answer(responses: AsyncGenerator[bytes, None], writer: asyncio.StreamWriter, call: str) -> None:
@@ -111,17 +131,14 @@ async def _answer(responses: AsyncGenerator[bytes, None], writer: asyncio.Stream
         await send(writer, last, CONTROL)
 
 
-async def _receive(
-    reader: asyncio.StreamReader, requests: asyncio.Queue[bytes | None], answered: asyncio.Event, call: str
-) -> None:
+async def _receive(reader: asyncio.StreamReader, requests: _Requests, call: str) -> None:
     """Queue the client's requests until the response is sent; return when the stream may be closed."""
     try:
         while True:
             marker, content = await receive(reader)
             if marker == CONTROL and content == STOPPED:
                 return
-            if not answered.is_set():
-                await requests.put(content if marker == MESSAGE else None)
+            await requests.put(content if marker == MESSAGE else None)
     except (asyncio.IncompleteReadError, ConnectionError):
         return
     except ValueError as error:
@@ -162,6 +179,10 @@ async def _next_response(server: str, reader: asyncio.StreamReader) -> bytes | N
     raise StreamError(f"{server} failed: {failure[:SHOWN_CHARS]!r}")
 
 
+class _BrokenOffError(StreamError):
+    """A request cannot be sent, because the stream has broken off."""
+
+
 class _Asking:
     """A task that sends a client's requests."""
 
@@ -173,18 +194,23 @@ class _Asking:
     async def _send_all(self) -> None:
         try:
             async for request in self._requests:
-                async with self._writing:
-                    await send(self._writer, request)
-            async with self._writing:
-                await send(self._writer, ASKED, CONTROL)
+                await self._send(request)
+            await self._send(ASKED, CONTROL)
         except Exception:
             self._writer.close()  # otherwise, the server would wait for the remaining requests
             raise
 
+    async def _send(self, content: bytes, marker: bytes = MESSAGE) -> None:
+        async with self._writing:
+            try:
+                await send(self._writer, content, marker)
+            except ConnectionError as error:  # the request iterator may raise one, too
+                raise _BrokenOffError("The stream broke off") from error
+
     def raise_failure(self) -> None:
         """Re-raise an error of the request iterator, if there was one."""
         failure = self.task.exception() if self.task.done() and not self.task.cancelled() else None
-        if failure is not None and not isinstance(failure, ConnectionError):
+        if failure is not None and not isinstance(failure, _BrokenOffError):
             raise failure
 
     async def end(self, reader: asyncio.StreamReader) -> None:

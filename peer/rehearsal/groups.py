@@ -297,7 +297,7 @@ class Groups:
             if each not in round_.winners:
                 each.done.succeed(FailedRound(self._lost_to(each, round_), round_.reducers))
                 continue
-            self._lines.passed(each.name, ROUND_BYTES)
+            self._lines.passed(each.name, ROUND_BYTES, ROUND_BYTES)
             each.done.succeed(
                 MetGroup(
                     number=number,

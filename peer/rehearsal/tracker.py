@@ -154,7 +154,8 @@ class VirtualTracker:
         now, world, peer = self._env.now, self._world, self._peer
         own = self._known() if peer.is_training else None
         self.view = view = self._eyes.look(own)
-        world.lines.passed(peer.name, LOOK_BYTES + PEER_BYTES * max(0, view.live - 1))
+        size = LOOK_BYTES + PEER_BYTES * max(0, view.live - 1)
+        world.lines.passed(peer.name, size, size)
         if view.keepers:
             self._keeper_seen_at = now
         step = max(view.step, peer.step) if view.trainers == 0 else view.step

@@ -93,10 +93,10 @@ class Lines:
             on_done()
         return transfer
 
-    def passed(self, name: str, size: float) -> None:
-        """Count bytes sent outside of transfers, too few to slow the transfers down."""
-        for way in ("up", "down"):
-            self._moved[name, way] = self._moved.get((name, way), 0.0) + size
+    def passed(self, name: str, sent: float, received: float) -> None:
+        """Count a peer's bytes outside of transfers, too few to slow the transfers down."""
+        for way, size in ((name, "up"), sent), ((name, "down"), received):
+            self._moved[way] = self._moved.get(way, 0.0) + size
 
     def _loads(self, bytes_by: Mapping[Direction, float]) -> dict[Direction, float]:
         """Return a transfer's use of capacity, above its bytes if both directions are busy."""
@@ -109,7 +109,7 @@ class Lines:
         return loads
 
     def stop(self, transfer: Transfer) -> None:
-        """Stop a transfer, if it is still active."""
+        """Stop a transfer, if it is still active; `on_done` is called if it ends at this moment."""
         if transfer in self._under_way:
             self._advance()
             self._under_way.pop(transfer, None)

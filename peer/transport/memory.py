@@ -20,6 +20,7 @@ from peer.transport.transport import Handler, TransportError
 logger = logging.getLogger(__name__)
 WINDOW_BYTES = 2**18  # a sender waits while more bytes are in transit or unread; yamux's initial window
 HEADER_BYTES = LENGTH_BYTES + 1
+PACKET_BYTES = 1400
 DIAL_S = 10.0  # time without an answer after which a peer counts as unreachable
 SILENCE_S = 30.0  # time without any traffic after which a stream breaks, as in libp2p
 JITTER = 0.2  # largest deviation of a message's latency, as a fraction
@@ -43,6 +44,7 @@ class MemoryNetwork:
         self.lines.connect(peer_id, line)
         self._silent.discard(peer_id)
         self._peers[peer_id] = transport = MemoryTransport(self, peer_id)
+        self._update()
         return transport
 
     def part(self, *sides: Iterable[str]) -> None:
@@ -103,7 +105,9 @@ class MemoryTransport:
         self.handlers: dict[str, Handler] = {}
 
     async def serve(self, name: str, handler: Handler) -> None:
-        """Answer streams of this name with a handler."""
+        """Answer streams of this name with a handler. Raises `ValueError` if the name is served already."""
+        if name in self.handlers:
+            raise ValueError(f"`{name}` is served already")
         self.handlers[name] = handler
 
     async def stream(self, peer: str, name: str, requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
@@ -123,20 +127,41 @@ class MemoryTransport:
             stream.end(self)
 
     async def _open(self, peer: str, name: str) -> _Stream:
+        self._require_life()
+        if peer == self.peer_id:
+            raise TransportError(f"{peer} cannot be reached: a peer opens no streams to itself.")
         server = self._network.find(peer)
         if not self._network.connects(self.peer_id, peer):
             await asyncio.sleep(DIAL_S)
             raise TransportError(f"{peer} cannot be reached: no answer within {DIAL_S:g} seconds.")
-        await asyncio.sleep(2 * self._network.latency_s(self.peer_id, peer))
+        latency_s = self._network.latency_s(self.peer_id, peer)
+        await asyncio.sleep(latency_s)
+        self._require_life()
         if server is None or self._network.find(peer) is not server or name not in server.handlers:
+            await asyncio.sleep(latency_s)
             raise TransportError(f"`{name}` of {peer} cannot be reached: it is not served there.")
-        return _Stream(self._network, self, server, name)
+        stream = _Stream(self._network, self, server, name)
+        try:
+            await asyncio.sleep(latency_s)  # the handler has begun, and is closed if the caller leaves now
+        except BaseException:
+            stream.end(self)
+            raise
+        return stream
+
+    def _require_life(self) -> None:
+        """Raise `TransportError` if this peer has died: its tasks may run on, but reach nobody."""
+        if self._network.find(self.peer_id) is not self:
+            raise TransportError(f"{self.peer_id} has died.")
+
+
+class _BrokenOffError(TransportError):
+    """A message cannot be sent, because the stream has broken off."""
 
 
 def _raise_failure(asking: asyncio.Task[None]) -> None:
     """Raise the error with which the requests failed, unless their stream only broke off."""
     failure = asking.exception() if asking.done() and not asking.cancelled() else None
-    if failure is not None and not isinstance(failure, TransportError):
+    if failure is not None and not isinstance(failure, _BrokenOffError):
         raise failure
 
 
@@ -192,7 +217,11 @@ class _Stream:
     def _notify(self) -> None:
         if any(self._is_ended.values()) and self._network.connects(self.client.peer_id, self.server.peer_id):
             latency_s = self._network.latency_s(self.client.peer_id, self.server.peer_id)
-            asyncio.get_running_loop().call_later(latency_s, self._break_off)
+            asyncio.get_running_loop().call_later(latency_s, self._be_notified)
+
+    def _be_notified(self) -> None:
+        if self._network.connects(self.client.peer_id, self.server.peer_id):  # else again when it is back
+            self._break_off()
 
     def _break_off(self) -> None:
         for one in (self.client, self.server):
@@ -242,7 +271,7 @@ class _Pipe:
             while self._bytes > WINDOW_BYTES and self._is_sending:
                 await self._change()
             if not self._is_sending:
-                raise TransportError(f"The stream to {self._receiver} broke off.")
+                raise _BrokenOffError(f"The stream to {self._receiver} broke off.")
             self.put(message)
         self.put(None)
 
@@ -284,8 +313,8 @@ class _Pipe:
     def stop_sending(self) -> None:
         """Stop sending, and drop all items not yet in transit."""
         self._is_sending = False
+        self._interrupt()  # first, because the first unsent item may have been transferred at this moment
         self._unsent.clear()
-        self._interrupt()
         self._wake()
 
     def stop_receiving(self) -> None:
@@ -299,20 +328,29 @@ class _Pipe:
             self._network.lines.stop(transfer)
 
     def _transmit(self) -> None:
-        if self._unsent and self._transfer is None and self._is_open:
+        """Send unsent items while nothing prevents it; single packets do not slow transfers down."""
+        lines, sender, receiver = self._network.lines, self._sender, self._receiver
+        while self._unsent and self._transfer is None and self._is_open and self._is_sending:
             item = self._unsent[0]
             size = HEADER_BYTES + (len(item) if isinstance(item, bytes) else 0)
-            self._transfer = self._network.lines.send(
-                {(self._sender, "up"): size, (self._receiver, "down"): size}, self._transmitted
-            )
+            rate = min(lines.rate(sender), lines.rate(receiver))
+            if size <= PACKET_BYTES and rate > 0:
+                lines.passed(sender, sent=size, received=0)
+                lines.passed(receiver, sent=0, received=size)
+                self._depart(size / rate)
+            else:
+                self._transfer = lines.send({(sender, "up"): size, (receiver, "down"): size}, self._transmitted)
 
     def _transmitted(self) -> None:
         self._transfer = None
+        self._depart()
+        self._transmit()
+
+    def _depart(self, delay_s: float = 0.0) -> None:
         self._under_way.append(self._unsent.popleft())
-        earliest = self._loop.time() + self._network.latency_s(self._sender, self._receiver)
+        earliest = self._loop.time() + delay_s + self._network.latency_s(self._sender, self._receiver)
         self._arrives_at = max(self._arrives_at, earliest)
         self._loop.call_at(self._arrives_at, self._arrive)
-        self._transmit()
 
     def _arrive(self) -> None:
         if not self._is_open:

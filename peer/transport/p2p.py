@@ -20,14 +20,21 @@ class P2PTransport:
     def __init__(self, p2p: P2P) -> None:
         self._p2p = p2p
         self.peer_id: str = p2p.peer_id.to_base58()
+        self._served = set[str]()
 
     async def serve(self, name: str, handler: Handler) -> None:
-        """Answer streams of this name with a handler; the daemon has authenticated the callers."""
+        """Answer streams of this name with a handler; the daemon has authenticated their callers.
+
+        Raises `ValueError` if the name is served already.
+        """
 
         async def accept(info: StreamInfo, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             caller = info.peer_id.to_base58()
             await answer(reader, writer, partial(handler, caller), f"`{name}` for {caller}")
 
+        if name in self._served:  # hivemind would replace the handler, and then raise
+            raise ValueError(f"`{name}` is served already")
+        self._served.add(name)
         await self._p2p.add_binary_stream_handler(name, accept)
 
     async def stream(self, peer: str, name: str, requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:

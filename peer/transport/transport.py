@@ -28,8 +28,9 @@ class Transport(Protocol):
     async def serve(self, name: str, handler: Handler) -> None:
         """Answer streams of this name with a handler.
 
-        The handler is closed when the caller closes its stream or is lost. If the handler fails,
-        the caller receives only the type of the exception.
+        The handler is closed when the caller closes its stream or is lost. If it fails, the caller
+        receives only the type of the exception. A peer cannot open a stream to itself.
+        Raises `ValueError` if the name is served already.
         """
 
     def stream(self, peer: str, name: str, requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:

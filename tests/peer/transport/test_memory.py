@@ -193,6 +193,67 @@ def test_the_next_process_of_a_peer_is_reached_under_the_same_name() -> None:
     play(scenario)
 
 
+def test_a_dead_peers_tasks_reach_nobody() -> None:
+    """Neither after its death, nor with a stream that was being opened then."""
+
+    async def scenario(swarm: Swarm) -> None:
+        opening = asyncio.create_task(call(swarm.peers["a"], "b", "echo", b""))
+        await asyncio.sleep(0.01)
+        swarm.network.kill("a")
+        for late in (opening, call(swarm.peers["a"], "b", "echo", b"")):
+            with pytest.raises(TransportError, match="a has died"):
+                await late
+
+    play(scenario)
+
+
+def test_the_next_process_of_a_silent_peer_ends_the_streams_of_the_one_before() -> None:
+    async def scenario(swarm: Swarm) -> None:
+        _, listening = swarm.listen("a", "b")
+        await asyncio.sleep(2.5)
+        swarm.network.silence("b")
+        swarm.network.kill("b")
+        await asyncio.sleep(1.0)
+        swarm.network.join("b", HOME)
+        with pytest.raises(TransportError, match="broke off"):
+            await listening
+        assert swarm.now() < 3.6
+
+    play(scenario)
+
+
+def test_the_end_of_a_stream_does_not_pass_a_lost_connection() -> None:
+    async def scenario(swarm: Swarm) -> None:
+        _, listening = swarm.listen("a", "b")
+        await asyncio.sleep(2.5)
+        listening.cancel()
+        await asyncio.sleep(0.01)
+        swarm.network.part(["a"], ["b"])
+        await asyncio.sleep(10.0)
+        assert swarm.closed_at is None
+        swarm.network.part()
+        await asyncio.sleep(0.1)
+        assert swarm.closed_at is not None
+
+    play(scenario)
+
+
+def test_a_peer_dies_in_the_moment_in_which_its_message_is_sent() -> None:
+    """The line ends the transfer, because the time has passed, while the pipe stops it."""
+
+    async def scenario(swarm: Swarm) -> None:
+        fast = Line(up=1e10, down=1e10, latency_s=0.0)
+        one, _ = swarm.network.join("one", fast), swarm.network.join("two", fast)
+        await swarm.network.find("two").serve("echo", _echo)  # type: ignore[union-attr]
+        asking = asyncio.create_task(call(one, "two", "echo", bytes(2000)))
+        await asyncio.sleep(5e-7)  # they take 2e-7 s; the timer of their transfer is set to 1e-6 s
+        swarm.network.kill("one")
+        with pytest.raises(TransportError, match="broke off"):
+            await asking
+
+    play(scenario)
+
+
 def test_a_seed_gives_the_same_times_again_and_another_one_others() -> None:
     async def times(seed: int) -> Received:
         swarm = Swarm(seed)
@@ -213,3 +274,18 @@ def test_a_course_that_can_never_end_is_an_error() -> None:
 
     with pytest.raises(StuckError, match="no timer is set"):
         run_virtual(waiting())
+
+
+def test_work_in_a_thread_takes_no_virtual_time() -> None:
+    """It is done at once, whatever it costs in real time; its errors reach the caller."""
+
+    def work(divisor: float) -> float:
+        return sum(range(1_000_000)) / divisor
+
+    async def scenario() -> float:
+        assert await asyncio.to_thread(work, 1.0) == sum(range(1_000_000))
+        with pytest.raises(ZeroDivisionError):
+            await asyncio.to_thread(work, 0.0)
+        return asyncio.get_running_loop().time()
+
+    assert run_virtual(scenario()) == 0.0

@@ -235,6 +235,85 @@ def test_requests_that_fail_end_the_stream_at_both_ends(play: Play) -> None:
     play(scenario)
 
 
+@pytest.mark.parametrize("fault", [ConnectionResetError("of another stream"), TransportError("of another stream")])
+def test_requests_fail_with_an_error_like_the_streams_own(play: Play, fault: Exception) -> None:
+    """Requests that come from another stream, for example."""
+
+    async def own(_caller: str, requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+        async for request in requests:
+            yield request
+
+    async def failing() -> AsyncIterator[bytes]:
+        yield MESSAGES[0]
+        raise fault
+
+    async def scenario(server: Transport, client: Transport) -> None:
+        name = f"own {type(fault).__name__}"
+        await server.serve(name, own)
+        with pytest.raises(type(fault), match="of another stream"):
+            await collect(client.stream(server.peer_id, name, failing()), [])
+
+    play(scenario)
+
+
+def test_a_caller_that_leaves_closes_a_handler_that_reads_no_requests(play: Play) -> None:
+    """However many small requests wait for it."""
+
+    async def scenario(server: Transport, client: Transport) -> None:
+        closed = asyncio.Event()
+        await server.serve("deaf", endless_until(closed))
+
+        async def many() -> AsyncIterator[bytes]:
+            for number in range(100):
+                yield str(number).encode()
+            await asyncio.sleep(3600)
+
+        async with aclosing(client.stream(server.peer_id, "deaf", many())) as stream:
+            await anext(stream)
+            await asyncio.sleep(0.2)
+        await asyncio.wait_for(closed.wait(), PATIENCE_S)
+
+    play(scenario)
+
+
+def test_a_caller_that_is_cancelled_while_it_opens_leaves_no_handler(play: Play) -> None:
+    """Whether the handler has begun or not."""
+
+    async def scenario(server: Transport, client: Transport) -> None:
+        open_handlers = 0
+
+        async def counted(_caller: str, _requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+            nonlocal open_handlers
+            open_handlers += 1
+            try:
+                yield MESSAGES[0]
+                await asyncio.sleep(3600)
+            finally:
+                open_handlers -= 1
+
+        await server.serve("counted", counted)
+        for i in range(20):
+            opening = asyncio.create_task(collect(client.stream(server.peer_id, "counted", each([])), []))
+            await asyncio.sleep(0.002 * i)
+            opening.cancel()
+            await asyncio.gather(opening, return_exceptions=True)
+        await asyncio.sleep(1.0)
+        assert open_handlers == 0
+
+    play(scenario)
+
+
+def test_a_peer_opens_no_stream_to_itself_and_serves_a_name_once(play: Play) -> None:
+    async def scenario(server: Transport, _client: Transport) -> None:
+        await server.serve("once", endless_until(asyncio.Event()))
+        with pytest.raises(ValueError, match="`once` is served already"):
+            await server.serve("once", endless_until(asyncio.Event()))
+        with pytest.raises(TransportError, match="cannot be reached"):
+            await call(server, server.peer_id, "once", b"")
+
+    play(scenario)
+
+
 def test_a_message_that_is_too_long_is_not_sent(play: Play) -> None:
     """Neither as a request nor as a response; the longest one arrives."""
     longest = bytes(MAX_MESSAGE_BYTES)
