@@ -7,6 +7,7 @@ What a fixture needs is imported where it is made: most processes of the suite n
 from __future__ import annotations
 
 import asyncio
+import gc
 import io
 import os
 import sys
@@ -108,6 +109,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
     others = [file for file in files if not file.startswith(SWARMS)]
     place = {file: index / len(kind) for kind in (swarms, others) for index, file in enumerate(kind)}
     items.sort(key=lambda item: (place[_file_of(item)], not item.nodeid.startswith(SWARMS)))
+
+
+def pytest_collection_finish() -> None:
+    """Set aside what the imports have left: each of many full garbage collections would walk over all of it."""
+    gc.collect()
+    gc.freeze()
 
 
 def _file_of(item: pytest.Item) -> str:

@@ -45,6 +45,14 @@ def full_collections() -> int:
     return int(gc.get_stats()[2]["collections"])
 
 
+@pytest.fixture
+def frozen_again() -> Iterator[None]:
+    """Leave the collector of the tests' process as it was: see `pytest_collection_finish`."""
+    yield
+    gc.freeze()
+
+
+@pytest.mark.usefixtures("frozen_again")
 async def test_much_that_lives_brings_about_no_full_collection() -> None:
     """Outside the block the same does."""
     async with rare_full_collections():
@@ -55,6 +63,7 @@ async def test_much_that_lives_brings_about_no_full_collection() -> None:
     assert full_collections() > before
 
 
+@pytest.mark.usefixtures("frozen_again")
 async def test_old_garbage_goes_when_the_collection_is_due() -> None:
     """Also what the young generations have passed on."""
     async with rare_full_collections(every_s=0.05):
@@ -65,6 +74,7 @@ async def test_old_garbage_goes_when_the_collection_is_due() -> None:
         await eventually("the object is collected", lambda: gone() is None)
 
 
+@pytest.mark.usefixtures("frozen_again")
 async def test_afterwards_all_is_as_before() -> None:
     """Thresholds, and what the collector walks over."""
     thresholds = gc.get_threshold()
