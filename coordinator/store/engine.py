@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, func, inspect, select
+from sqlalchemy import URL, Connection, Engine, create_engine, event, func, inspect, select, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, OperationalError, ProgrammingError
 from sqlalchemy.orm import Session, sessionmaker
@@ -207,7 +207,9 @@ def migrate(engine: Engine) -> None:
 
     Raises `StorageError` if the database is newer than this version or cannot be changed.
     """
-    from alembic.util import CommandError  # imported here, because Alembic takes 10 MB
+    if _is_current(engine):
+        return
+    from alembic.util import CommandError  # takes 10 MB, and longer to import than most commands run
 
     try:
         with engine.connect().execution_options(**{_WRITES: True}) as connection, connection.begin():
@@ -217,6 +219,17 @@ def migrate(engine: Engine) -> None:
         raise StorageError(f"The database has tables of a newer manyhands: update this version ({error}).") from error
     except ProgrammingError as error:  # usually a missing database privilege
         raise StorageError(f"The database's tables cannot be created: {own_words(error)}.") from error
+    except DBAPIError as error:
+        raise trouble(error) or StorageError(f"The database cannot be opened: {own_words(error)}.") from error
+
+
+def _is_current(engine: Engine) -> bool:
+    """Return whether the newest migration was the last to run; its file's name begins with its revision."""
+    newest = max(path.name for path in (MIGRATIONS / "versions").glob("*.py")).partition("_")[0]
+    try:
+        with engine.connect() as connection:
+            known = inspect(connection).has_table("alembic_version")
+            return known and connection.scalars(text("SELECT version_num FROM alembic_version")).all() == [newest]
     except DBAPIError as error:
         raise trouble(error) or StorageError(f"The database cannot be opened: {own_words(error)}.") from error
 
