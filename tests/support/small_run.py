@@ -7,6 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from auth.files import write_private
 from coordinator.context.open_run import make_settings
 from coordinator.run.directory import RunDirectory
 from peer.config.run import RunConfig
@@ -22,6 +23,7 @@ SENTENCES = (
     "The batch is filled by all who are here. Nobody waits for those who have left.",
     "A river is many small streams. Each brings what it has and none is asked for more.",
 )
+_tokenizers: dict[str, dict[str, bytes]] = {}  # the files of those that this process has made
 
 
 def small_config(
@@ -90,4 +92,9 @@ def make_small_run(
 
 def _prepare(run: RunDirectory) -> None:
     put_tables(run)
-    prepare_tokenizer(run.config, run.tokenizer_dir)
+    kind = run.config.model_dump_json(exclude={"data": {"sources"}})  # the text is the same everywhere
+    if kind not in _tokenizers:
+        prepare_tokenizer(run.config, run.tokenizer_dir)
+        _tokenizers[kind] = {path.name: path.read_bytes() for path in run.tokenizer_dir.iterdir()}
+    for name, content in _tokenizers[kind].items():
+        write_private(run.tokenizer_dir / name, content)

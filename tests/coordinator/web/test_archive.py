@@ -155,7 +155,8 @@ def test_only_an_archive_of_the_same_run_is_replaced(run: FakeRun, tmp_path: Pat
     run.add_step(4, 6.0)
     assert write_archive(run.directory, again, run.services.clock()).step == 4
     assert sorted(path.name for path in tmp_path.iterdir()) == ["archive", "run"]
-    with fake_run(tmp_path / "other") as other, pytest.raises(ConfigError, match="another run"):
+    phases = [{"from_step": 9, "target_batch_size": 200}]  # so that its keys are not this run's
+    with fake_run(tmp_path / "other", phases=phases) as other, pytest.raises(ConfigError, match="another run"):
         write_archive(other.directory, again, other.services.clock())
     shutil.rmtree(archive / "api")
     (archive / MANIFEST).unlink()
