@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 
-from sqlalchemy import URL, Engine, create_engine, text
+from sqlalchemy import URL, Connection, create_engine, text
 
 from coordinator.store.engine import migrate, open_engine
 from tests.support.ports import free_ports
@@ -131,10 +131,15 @@ def new_database(template: str = TEMPLATE) -> Iterator[str]:
 
 
 def _administer(server: PostgresServer, statement: str) -> None:
-    engine: Engine = create_engine(server.url(), isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        connection.execute(text(statement))
-    engine.dispose()
+    _connection(server.url()).execute(text(statement))
+
+
+@cache
+def _connection(address: str) -> Connection:
+    """One for all statements: to open it takes as long as they do."""
+    engine = create_engine(address, isolation_level="AUTOCOMMIT")
+    _at_end.callback(engine.dispose)
+    return _at_end.enter_context(engine.connect())
 
 
 def _system_user() -> str | None:
