@@ -67,6 +67,7 @@ def save(files: dict[str, bytes], folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_folder_gets_the_newest_that_may_be_published(opened_run: OpenRun, clock: Clock, tmp_path: Path) -> None:
     """Not what is withheld, nothing twice, and what was staged on the way is gone."""
     publisher = publisher_to(opened_run, clock, {"to": f"file://{tmp_path}/place"})
