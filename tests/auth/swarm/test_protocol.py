@@ -17,8 +17,9 @@ from hivemind.dht.validation import CompositeValidator, DHTRecord
 from hivemind.p2p import P2PContext, P2PHandlerError, PeerID
 from hivemind.proto import dht_pb2
 
-from auth.credentials import Credentials
-from auth.keys import AuthorityKey
+from auth.credentials import DEVICE_KEY_FILE, Credentials
+from auth.files import write_private
+from auth.keys import AuthorityKey, encode_key
 from auth.swarm.authorizer import (
     MemberTokens,
     PeerRecordValidator,
@@ -32,6 +33,7 @@ from auth.swarm.authorizer import (
 from auth.swarm.hivemind_patches import SPARE_TIMES, patch_hivemind
 from auth.swarm.protocol import KEY_BYTES, MARK_BYTES, MAX_ENTRIES, MAX_KEYS, MemberProtocol, node_id_of
 from auth.tokens import AccessToken, RevocationList, issue_revocations, issue_token
+from tests.support.receipts import key_of
 
 RUN = "demo"
 KEY, GROUP = (DHTID.generate(source=key) for key in (peers_key(RUN), group_key(RUN)))
@@ -135,6 +137,7 @@ class Swarm:
     def credentials(self, name: str, authority: AuthorityKey | None = None) -> Credentials:
         """A device that has joined, by default the run."""
         credentials, signer = Credentials(self._directory / name), authority or self.authority
+        write_private(credentials.directory / DEVICE_KEY_FILE, encode_key(key_of(name).private_der))
         key, now = credentials.device_key, time.time()
         token = AccessToken(
             name, "device", key.peer_id, key.public_key.decode(), "trainer", RUN, now - 1, NEVER, "a" * 64
