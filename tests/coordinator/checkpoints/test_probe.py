@@ -13,56 +13,47 @@ from peer.data.batching.batches import Batch
 from peer.data.prepare import prepare_tokenizer
 from peer.data.tokenization.tokenizers import load_special_ids, load_tokenizer
 from peer.models.build import build_model
-
-CONFIG = RunConfig.from_mapping(
-    {
-        "model": {
-            "embedding_size": 16,
-            "hidden_size": 32,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 2,
-            "intermediate_size": 64,
-            "max_position_embeddings": 64,
-        },
-        "tokenizer": {"vocab_size": 400, "max_training_documents": 100},
-        "data": {"sequence_length": 64},
-    }
-)
+from tests.support.small_run import small_config
 
 
 @pytest.fixture(scope="module")
-def tokenizer_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small tokenizer, trained on some of the built-in corpus."""
+def config(tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
+    """A tiny run over a few sentences."""
+    return small_config(tmp_path_factory.mktemp("text"))
+
+
+@pytest.fixture(scope="module")
+def tokenizer_dir(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its tokenizer."""
     path = tmp_path_factory.mktemp("tokenizer")
-    prepare_tokenizer(CONFIG, path)
+    prepare_tokenizer(config, path)
     return path
 
 
 @pytest.fixture(scope="module")
-def probe(tokenizer_dir: Path) -> Batch:
+def probe(config: RunConfig, tokenizer_dir: Path) -> Batch:
     """The run's probe."""
-    return make_probe(CONFIG, tokenizer_dir)
+    return make_probe(config, tokenizer_dir)
 
 
-def test_probe_is_the_same_at_every_start(tokenizer_dir: Path, probe: Batch) -> None:
+def test_probe_is_the_same_at_every_start(config: RunConfig, tokenizer_dir: Path, probe: Batch) -> None:
     """Losses of different checkpoints are comparable: the batch and its masks never change."""
-    again = make_probe(CONFIG, tokenizer_dir)
+    again = make_probe(config, tokenizer_dir)
     assert torch.equal(again.input_ids, probe.input_ids)
     assert torch.equal(again.label_positions, probe.label_positions)
 
 
-def test_probe_restores_the_models_mode(tokenizer_dir: Path, probe: Batch) -> None:
+def test_probe_restores_the_models_mode(config: RunConfig, tokenizer_dir: Path, probe: Batch) -> None:
     """A model in training mode is in training mode afterwards."""
     vocabulary = load_tokenizer(tokenizer_dir).get_vocab_size()
-    model = build_model(CONFIG, vocabulary, load_special_ids(tokenizer_dir))
-    probe_loss(model, probe, CONFIG)
+    model = build_model(config, vocabulary, load_special_ids(tokenizer_dir))
+    probe_loss(model, probe, config)
     assert model.training
 
 
-def test_each_phase_has_a_probe_of_its_length(tokenizer_dir: Path) -> None:
+def test_each_phase_has_a_probe_of_its_length(config: RunConfig, tokenizer_dir: Path, probe: Batch) -> None:
     """One probe for each sequence length, and the first phase's is the one that a run without phases has."""
-    phases = [{"from_step": 5, "sequence_length": 32}, {"from_step": 9, "sequence_length": 64}]
-    config = RunConfig.from_mapping(CONFIG.model_dump() | {"phases": phases})
-    probes = make_probes(config, tokenizer_dir)
+    phases = [{"from_step": 5, "sequence_length": 64}, {"from_step": 9, "sequence_length": 32}]
+    probes = make_probes(RunConfig.from_mapping(config.model_dump() | {"phases": phases}), tokenizer_dir)
     assert {length: probe.input_ids.shape[1] for length, probe in probes.items()} == {64: 64, 32: 32}
-    assert torch.equal(probes[64].input_ids, make_probe(CONFIG, tokenizer_dir).input_ids)
+    assert torch.equal(probes[32].input_ids, probe.input_ids)
