@@ -225,21 +225,15 @@ def test_lost_volunteer_is_told_and_the_run_goes_on(machine: Machine) -> None:
     assert told[-1].endswith("1 peer")
 
 
-def test_nobody_left_is_an_error(machine: Machine) -> None:
-    """When the last volunteer is gone the demo fails instead of waiting forever."""
+@pytest.mark.parametrize(
+    ("process", "code", "said"), [("ada", 18, "All volunteers are gone"), ("the coordinator", 13, "its last words")]
+)
+def test_a_demo_that_lost_all_of_a_kind_fails(machine: Machine, process: str, code: int, said: str) -> None:
+    """Instead of waiting for ever, when the last volunteer or the coordinator is gone."""
     demo = demo_on(machine, [])
     demo.start(1)
-    machine.volunteer("ada").code = 18
-    with pytest.raises(WorkerError, match="All volunteers are gone"):
-        demo.follow(steps=1)
-
-
-def test_dead_coordinator_is_an_error_with_its_words(machine: Machine) -> None:
-    """Why the coordinator ended is told in its own words."""
-    demo = demo_on(machine, [])
-    demo.start(1)
-    machine.volunteer("the coordinator").code = 13
-    with pytest.raises(WorkerError, match="its last words"):
+    machine.volunteer(process).code = code
+    with pytest.raises(WorkerError, match=said):
         demo.follow(steps=1)
 
 

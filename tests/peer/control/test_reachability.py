@@ -61,19 +61,15 @@ async def test_who_wants_to_be_a_client_is_one(client: ControlClient) -> None:
     assert place.bandwidth != UNMEASURED
 
 
-async def test_a_connection_that_never_arrives_means_relayed(tmp_path: Path) -> None:
-    """As behind a firewall; a line that cannot be measured is taken for a slow one."""
-    description = control_pb2.DescribeReply(run_config_json=RunConfig().to_json(), observed_address="127.0.0.1")
-    async with strange_coordinator(tmp_path, SilentCoordinator(description)) as link:
-        client = await ControlClient.connect(link, time.time)
-        place = await find_place(client, ANY_PORT, client_mode=False, patience=QUICK)
-        await client.close()
-    assert place == Placement("relayed", ANY_PORT, None, UNMEASURED)
+DESCRIPTION = control_pb2.DescribeReply(run_config_json=RunConfig().to_json(), observed_address="127.0.0.1")
 
 
-async def test_an_older_coordinator_tells_nothing(tmp_path: Path) -> None:
-    """Then the machine joins as one that others cannot reach, which works everywhere."""
-    async with strange_coordinator(tmp_path, OldCoordinator()) as link:
+@pytest.mark.parametrize("coordinator", [SilentCoordinator(DESCRIPTION), OldCoordinator()], ids=["silent", "old"])
+async def test_where_no_connection_arrives_the_machine_is_relayed(
+    tmp_path: Path, coordinator: SilentCoordinator | OldCoordinator
+) -> None:
+    """As behind a firewall or with an older coordinator: one that others cannot reach, with a slow line."""
+    async with strange_coordinator(tmp_path, coordinator) as link:
         client = await ControlClient.connect(link, time.time)
         place = await find_place(client, ANY_PORT, client_mode=False, patience=QUICK)
         await client.close()

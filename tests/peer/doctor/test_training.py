@@ -64,21 +64,15 @@ async def test_the_demos_model_is_really_trained() -> None:
     assert "microbatches of 2 of the demo's model" in found["speed"].outcome.found
 
 
-async def test_a_device_that_is_not_here_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who asks for a GPU where there is none reads what to do; nothing is computed."""
+@pytest.mark.parametrize("device", ["cuda", "cuda:0,3"])
+async def test_a_device_that_is_not_here_fails(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    """Who asks for a GPU where there is none, by number or not, reads what to do; nothing is computed."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # the helper inherits it
-    found = await examine(device="cuda")
+    found = await examine(device=device)
     assert found["device"].verdict is FAILED
+    assert f"`--device {device}`: PyTorch finds no GPU here" in found["device"].outcome.found
     assert "--device cpu" in found["device"].outcome.remedy
     assert found["speed"].verdict is SKIPPED
-
-
-async def test_a_gpu_number_that_is_not_here_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chosen by number as for `join`, and said in one sentence."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    found = await examine(device="cuda:0,3")
-    assert found["device"].verdict is FAILED
-    assert "`--device cuda:0,3`: PyTorch finds no GPU here" in found["device"].outcome.found
 
 
 async def test_a_model_beyond_the_memory_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,18 +24,19 @@ def test_mean_loss_is_weighted_by_samples() -> None:
     assert report.samples_per_second == pytest.approx(2.0)
 
 
-def test_without_sentence_order_there_is_no_such_loss() -> None:
-    """The report of an objective without sentence order leaves that loss out rather than calling it zero."""
+@pytest.mark.parametrize(
+    ("loss", "sop_loss", "own", "reported"),
+    [(6.0, None, 8, (6.0, None)), (250.0, 1.0, 8, (100.0, 1.0)), (6.0, 1.0, 0, (None, None))],
+    ids=["without sentence order", "more than a report may claim", "without own samples"],
+)
+def test_a_loss_is_reported_where_there_is_one(
+    loss: float, sop_loss: float | None, own: int, reported: tuple[float | None, float | None]
+) -> None:
+    """It is left out rather than called zero; one that is too large for a moment, as a discriminator's, is capped."""
     tally = Tally(began_at=0.0, data_wait_s=0.0)
-    tally.add(MicrobatchResult(samples=8, loss=6.0, mlm_loss=6.0, sop_loss=None, finite=True))
-    assert tally.report(OUTCOME, now=1.0, data_wait_s=0.0).sop_loss is None
-
-
-def test_a_loss_beyond_what_a_report_may_claim_is_capped() -> None:
-    """A discriminator's weighted loss may be larger for a moment; the report is not refused for it."""
-    tally = Tally(began_at=0.0, data_wait_s=0.0)
-    tally.add(MicrobatchResult(samples=8, loss=250.0, mlm_loss=9.0, sop_loss=None, finite=True))
-    assert tally.report(OUTCOME, now=1.0, data_wait_s=0.0).loss == 100.0
+    tally.add(MicrobatchResult(samples=8, loss=loss, mlm_loss=5.0, sop_loss=sop_loss, finite=True))
+    report = tally.report(replace(OUTCOME, samples=own), now=1.0, data_wait_s=0.0)
+    assert (report.loss, report.sop_loss) == reported
 
 
 def test_a_report_says_all_that_is_known_of_the_step() -> None:
@@ -63,13 +64,6 @@ def test_a_report_says_all_that_is_known_of_the_step() -> None:
         receipt="signed",
         era=2,
     )
-
-
-def test_a_step_without_own_samples_has_no_loss() -> None:
-    """Microbatches that were not averaged in say nothing about the step."""
-    tally = Tally(began_at=0.0, data_wait_s=0.0)
-    tally.add(MicrobatchResult(samples=8, loss=6.0, mlm_loss=5.0, sop_loss=1.0, finite=True))
-    assert tally.report(replace(OUTCOME, samples=0), now=1.0, data_wait_s=0.0).loss is None
 
 
 def test_progress_is_the_swarms_with_the_loss_of_this_step() -> None:
