@@ -30,7 +30,7 @@ from peer.protocol import control_pb2
 from peer.reporting.messages import Notice, StepReport
 from peer.reporting.outbox import Outbox
 from peer.reporting.suspicions import WaitingSuspicions
-from tests.support.stores import put_tables
+from tests.support.stores import made_run
 from tests.support.waiting import PATIENCE_S
 
 QUICK = SessionTiming(
@@ -45,6 +45,7 @@ QUICK = SessionTiming(
 )
 PRESENCE = control_pb2.Presence(step=4, own_samples=12, samples_per_second=3.5, state="training")
 KEEPER = "/ip4/127.0.0.1/tcp/1/p2p/QmKeeper"
+OTHER_S = 3601  # a token's lifetime in a run whose keys are to be others: see `made_run`
 TOKENIZER = b"pretend tokenizer " * 40_000  # more than one chunk
 
 
@@ -104,7 +105,7 @@ async def serving(
     config = RunConfig.from_mapping({"run": {"name": "test"}, "membership": membership, **sections})
     clock = SteppedClock()
     settings = Settings(bind_host=bind, providers=providers or {})
-    directory = RunDirectory.create(path / "run", config, settings, prepare=put_tables)
+    directory = made_run(path / "run", config, settings)
     (directory.tokenizer_dir / "tokenizer.json").write_bytes(TOKENIZER)
     (directory.path / "secret").write_text("not for peers")
     with open_run_services(directory, clock) as services:

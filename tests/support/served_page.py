@@ -8,12 +8,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-from auth.files import make_private_directory, write_private
 from coordinator.checkpoints.validations import ValidationRow, record_validation
 from coordinator.context.services import RunServices, open_run_services
 from coordinator.ledger.judgement import Delivery
@@ -32,11 +29,10 @@ from peer.reporting.messages import StepReport
 from tests.support.crowds import touch
 from tests.support.ledgers import ACCEPTED
 from tests.support.receipts import keeper_confirms, key_of
-from tests.support.stores import put_tables
+from tests.support.stores import made_run
 from tests.support.waiting import PATIENCE_S
 
 TARGET = 100
-SETTINGS = Settings(bind_host="127.0.0.1", web_hosts=("run.example.org",))
 
 
 @dataclass
@@ -168,28 +164,10 @@ def fake_run(
             "phases": phases,
         }
     )
-    settings = SETTINGS.model_copy(update={"database_url": database_url})
-    created = RunDirectory((directory / "run").absolute())
-    if database_url is None:
-        for name, content in _files_of(config.to_json()).items():
-            if content is None:
-                make_private_directory(created.path / name)
-            else:
-                write_private(created.path / name, content)
-    else:
-        RunDirectory.create(created.path, config, settings)
-    created.config, created.settings = config, settings  # as if they were read, which takes longer than all else here
+    settings = Settings(bind_host="127.0.0.1", database_url=database_url, web_hosts=("run.example.org",))
+    created = made_run(directory / "run", config, settings)
     with open_run_services(created, clock) as services:
         yield FakeRun(created, services, {}, fresh_for_s)
-
-
-@cache
-def _files_of(config: str) -> dict[str, bytes | None]:
-    """What `RunDirectory.create` makes, folders first: all runs of a configuration in a process have the same keys."""
-    with TemporaryDirectory() as folder:
-        made = RunDirectory.create(Path(folder) / "run", RunConfig.from_json(config), SETTINGS, prepare=put_tables).path
-        paths = sorted(made.rglob("*"))
-        return {str(path.relative_to(made)): None if path.is_dir() else path.read_bytes() for path in paths}
 
 
 class PageServer:

@@ -15,14 +15,17 @@ from typing import Literal
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from auth.files import write_private
+from auth.files import make_private_directory, write_private
 from auth.keys import DeviceKey
 from coordinator.backup.database import sqlite_address
 from coordinator.run.directory import RunDirectory
+from coordinator.run.settings import Settings
 from coordinator.store.engine import Database, migrate, open_engine
+from peer.config.run import RunConfig
 from tests.support.postgres import new_database
 from tests.support.waiting import wait_until
 
+_made: dict[tuple[str, str], dict[str, bytes | None]] = {}
 Kind = Literal["sqlite", "postgresql"]
 KINDS: tuple[Kind, ...] = ("sqlite", "postgresql")
 
@@ -65,6 +68,29 @@ def put_tables(run: RunDirectory) -> None:
     """What `RunDirectory.create` prepares in tests: the tables, which `create` else makes by all migrations."""
     if run.settings.database_url is None:
         write_private(run.path / "manyhands.db", migrated_file())
+
+
+def made_run(path: Path, config: RunConfig, settings: Settings) -> RunDirectory:
+    """A run as `RunDirectory.create` makes it and as one that has read its files, which takes longer than all else.
+
+    It is made once for each configuration, so those of a process have the same keys.
+    """
+    run = RunDirectory(path.absolute())
+    kind = config.to_json(), settings.model_dump_json()
+    if settings.database_url is not None:
+        RunDirectory.create(path, config, settings)
+    elif kind not in _made:
+        RunDirectory.create(path, config, settings, prepare=put_tables)
+        files = {str(file.relative_to(path)): None if file.is_dir() else file.read_bytes() for file in path.rglob("*")}
+        _made[kind] = dict(sorted(files.items()))  # folders before what is in them
+    else:
+        for name, content in _made[kind].items():
+            if content is None:
+                make_private_directory(path / name)
+            else:
+                write_private(path / name, content)
+    run.config, run.settings = config, settings
+    return run
 
 
 def let_others_wait(session: Session, count: int = 1) -> None:

@@ -33,7 +33,7 @@ from peer.protocol.control_pb2 import ChallengeReply
 from peer.protocol.errors import error_from_rpc, metadata_of, status_of
 from peer.runtime.software import install_commands
 from peer.runtime.version import software_version
-from tests.support.control_plane import TOKENIZER, TestCoordinator, serving
+from tests.support.control_plane import OTHER_S, TOKENIZER, TestCoordinator, serving
 from tests.support.ports import free_ports
 from tests.support.waiting import PATIENCE_S
 
@@ -94,7 +94,7 @@ async def test_a_wrong_fingerprint_is_noticed_before_anything_is_sent(coordinato
 
 async def test_the_first_address_where_the_right_one_answers_is_taken(tmp_path: Path) -> None:
     """Nobody listens at the link's first address, and another coordinator has the second one."""
-    async with serving(tmp_path / "right") as right, serving(tmp_path / "other") as other:
+    async with serving(tmp_path / "right") as right, serving(tmp_path / "other", OTHER_S) as other:
         (nobody,) = free_ports(HOST, 1)
         others = (other.link.address, right.link.address)
         link = dataclasses.replace(right.link, port=nobody, others=others)

@@ -27,6 +27,7 @@ from peer.control.session import failed_rounds, paced, renewal_due_at, retry_del
 from peer.reporting.messages import ClockRead, Lost
 from peer.runtime.version import software_version
 from tests.support.control_plane import (
+    OTHER_S,
     QUICK,
     Member,
     TestCoordinator,
@@ -359,7 +360,7 @@ async def test_what_only_a_person_can_mend_ends_the_session(tmp_path: Path) -> N
     """A token of a foreign authority is not retried for ever."""
     async with (
         serving(tmp_path / "one") as coordinator,
-        serving(tmp_path / "two") as stranger,
+        serving(tmp_path / "two", OTHER_S) as stranger,
         joined(coordinator, tmp_path) as member,
         connected(stranger) as other_client,
     ):
