@@ -238,10 +238,7 @@ def upgrade() -> None:
         sa.Column("subject", sa.String(length=255), nullable=False),
         sa.Column("label", sa.String(length=320), nullable=False),
         sa.Column("role", sa.String(length=16), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["member_id"],
-            ["members.id"],
-        ),
+        sa.ForeignKeyConstraint(["member_id"], ["members.id"]),
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint("issuer", "subject", name="uq_accounts_issuer_subject"),
     )
@@ -254,10 +251,7 @@ def upgrade() -> None:
         sa.Column("csrf_token", sa.String(length=64), nullable=False),
         sa.Column("last_seen_at", sa.Float(), nullable=False),
         sa.Column("expires_at", sa.Float(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["administrator_id"],
-            ["administrators.id"],
-        ),
+        sa.ForeignKeyConstraint(["administrator_id"], ["administrators.id"]),
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint("token_sha256"),
     )
@@ -274,10 +268,7 @@ def upgrade() -> None:
         sa.Column("quarantined_at", sa.Float(), nullable=True),
         sa.Column("token_until", sa.Float(), nullable=True),
         sa.Column("receipt_key", sa.String(length=64), nullable=True),
-        sa.ForeignKeyConstraint(
-            ["member_id"],
-            ["members.id"],
-        ),
+        sa.ForeignKeyConstraint(["member_id"], ["members.id"]),
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint("number"),
         sa.UniqueConstraint("peer_id"),
@@ -289,19 +280,13 @@ def upgrade() -> None:
         sa.Column("member_id", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("anonymous", sa.Boolean(), nullable=False),
         sa.Column("hidden_at", sa.Float(), nullable=True),
-        sa.ForeignKeyConstraint(
-            ["member_id"],
-            ["members.id"],
-        ),
+        sa.ForeignKeyConstraint(["member_id"], ["members.id"]),
         sa.PrimaryKeyConstraint("member_id"),
     )
     op.create_table(
         "unnamed_members",
         sa.Column("member_id", sa.Integer(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["member_id"],
-            ["members.id"],
-        ),
+        sa.ForeignKeyConstraint(["member_id"], ["members.id"]),
         sa.PrimaryKeyConstraint("member_id"),
     )
     op.create_table(
@@ -312,14 +297,8 @@ def upgrade() -> None:
         sa.Column("created_at", sa.Float(), nullable=False),
         sa.Column("member_id", sa.Integer(), nullable=True),
         sa.Column("account_id", sa.Integer(), nullable=True),
-        sa.ForeignKeyConstraint(
-            ["account_id"],
-            ["accounts.id"],
-        ),
-        sa.ForeignKeyConstraint(
-            ["member_id"],
-            ["members.id"],
-        ),
+        sa.ForeignKeyConstraint(["account_id"], ["accounts.id"]),
+        sa.ForeignKeyConstraint(["member_id"], ["members.id"]),
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint("entry"),
     )
@@ -335,10 +314,7 @@ def upgrade() -> None:
         sa.Column("elapsed_s", sa.Float(), nullable=False),
         sa.Column("data_wait_s", sa.Float(), nullable=False),
         sa.Column("averaged_bytes", sa.BigInteger(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["device_id"],
-            ["devices.id"],
-        ),
+        sa.ForeignKeyConstraint(["device_id"], ["devices.id"]),
         sa.PrimaryKeyConstraint("device_id", "day"),
     )
     op.create_index("ix_daily_shares_day", "daily_shares", ["day"], unique=False)
@@ -346,14 +322,8 @@ def upgrade() -> None:
         "device_logins",
         sa.Column("device_id", sa.String(length=32), nullable=False),
         sa.Column("account_id", sa.Integer(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["account_id"],
-            ["accounts.id"],
-        ),
-        sa.ForeignKeyConstraint(
-            ["device_id"],
-            ["devices.id"],
-        ),
+        sa.ForeignKeyConstraint(["account_id"], ["accounts.id"]),
+        sa.ForeignKeyConstraint(["device_id"], ["devices.id"]),
         sa.PrimaryKeyConstraint("device_id"),
     )
     op.create_index(op.f("ix_device_logins_account_id"), "device_logins", ["account_id"], unique=False)
@@ -367,14 +337,8 @@ def upgrade() -> None:
         sa.Column("expires_at", sa.Float(), nullable=False),
         sa.Column("used_at", sa.Float(), nullable=True),
         sa.Column("used_by_device_id", sa.String(length=32), nullable=True),
-        sa.ForeignKeyConstraint(
-            ["member_id"],
-            ["members.id"],
-        ),
-        sa.ForeignKeyConstraint(
-            ["used_by_device_id"],
-            ["devices.id"],
-        ),
+        sa.ForeignKeyConstraint(["member_id"], ["members.id"]),
+        sa.ForeignKeyConstraint(["used_by_device_id"], ["devices.id"]),
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint("code_sha256"),
     )
@@ -383,10 +347,7 @@ def upgrade() -> None:
         "loss_marks",
         sa.Column("device_id", sa.String(length=32), nullable=False),
         sa.Column("seq", sa.BigInteger(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["device_id"],
-            ["devices.id"],
-        ),
+        sa.ForeignKeyConstraint(["device_id"], ["devices.id"]),
         sa.PrimaryKeyConstraint("device_id"),
     )
     op.create_table(
@@ -397,10 +358,7 @@ def upgrade() -> None:
         sa.Column("samples", sa.BigInteger(), nullable=False),
         sa.Column("times", sa.Integer(), nullable=False),
         sa.Column("last_step", sa.Integer(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["device_id"],
-            ["devices.id"],
-        ),
+        sa.ForeignKeyConstraint(["device_id"], ["devices.id"]),
         sa.PrimaryKeyConstraint("device_id", "day", "cause"),
     )
     op.create_table(
@@ -412,10 +370,7 @@ def upgrade() -> None:
         sa.Column("samples", sa.Text(), nullable=False),
         sa.Column("signature", sa.LargeBinary(length=512), nullable=True),
         sa.Column("received_at", sa.Float(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["device_id"],
-            ["devices.id"],
-        ),
+        sa.ForeignKeyConstraint(["device_id"], ["devices.id"]),
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint("device_id", "era", "step", name="uq_receipts_device_era_step"),
     )
@@ -428,10 +383,7 @@ def upgrade() -> None:
         sa.Column("code", sa.String(length=32), nullable=False),
         sa.Column("reason", sa.Text(), nullable=False),
         sa.Column("device_id", sa.String(length=32), nullable=True),
-        sa.ForeignKeyConstraint(
-            ["device_id"],
-            ["devices.id"],
-        ),
+        sa.ForeignKeyConstraint(["device_id"], ["devices.id"]),
         sa.PrimaryKeyConstraint("id"),
     )
     op.create_index(op.f("ix_refusals_at"), "refusals", ["at"], unique=False)
@@ -444,10 +396,7 @@ def upgrade() -> None:
         sa.Column("reason", sa.Text(), nullable=False),
         sa.Column("change", sa.String(length=16), server_default="revoked", nullable=False),
         sa.Column("actor", sa.String(length=100), server_default="", nullable=False),
-        sa.ForeignKeyConstraint(
-            ["device_id"],
-            ["devices.id"],
-        ),
+        sa.ForeignKeyConstraint(["device_id"], ["devices.id"]),
         sa.PrimaryKeyConstraint("id"),
     )
     op.create_table(
@@ -463,10 +412,7 @@ def upgrade() -> None:
         sa.Column("step", sa.Integer(), nullable=False),
         sa.Column("own_samples", sa.Integer(), nullable=False),
         sa.Column("samples_per_second", sa.Float(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["device_id"],
-            ["devices.id"],
-        ),
+        sa.ForeignKeyConstraint(["device_id"], ["devices.id"]),
         sa.PrimaryKeyConstraint("id"),
     )
     op.create_index(op.f("ix_sessions_device_id"), "sessions", ["device_id"], unique=False)
@@ -480,14 +426,8 @@ def upgrade() -> None:
         sa.Column("kind", sa.String(length=16), nullable=False),
         sa.Column("step", sa.BigInteger(), nullable=False),
         sa.Column("detail", sa.Text(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["device_id"],
-            ["devices.id"],
-        ),
-        sa.ForeignKeyConstraint(
-            ["witness_id"],
-            ["devices.id"],
-        ),
+        sa.ForeignKeyConstraint(["device_id"], ["devices.id"]),
+        sa.ForeignKeyConstraint(["witness_id"], ["devices.id"]),
         sa.PrimaryKeyConstraint("id"),
     )
     op.create_index(op.f("ix_suspicions_at"), "suspicions", ["at"], unique=False)
@@ -497,10 +437,7 @@ def upgrade() -> None:
         "relay_offers",
         sa.Column("session_id", sa.String(length=32), nullable=False),
         sa.Column("address", sa.Text(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["session_id"],
-            ["sessions.id"],
-        ),
+        sa.ForeignKeyConstraint(["session_id"], ["sessions.id"]),
         sa.PrimaryKeyConstraint("session_id"),
     )
     op.create_table(
@@ -528,14 +465,8 @@ def upgrade() -> None:
         sa.Column("completed_at", sa.Float(), nullable=False),
         sa.Column("received_at", sa.Float(), nullable=False),
         sa.Column("superseded", sa.Boolean(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["device_id"],
-            ["devices.id"],
-        ),
-        sa.ForeignKeyConstraint(
-            ["session_id"],
-            ["sessions.id"],
-        ),
+        sa.ForeignKeyConstraint(["device_id"], ["devices.id"]),
+        sa.ForeignKeyConstraint(["session_id"], ["sessions.id"]),
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint("device_id", "era", "step", name="uq_reports_device_era_step"),
         sa.UniqueConstraint("device_id", "seq", name="uq_reports_device_seq"),
