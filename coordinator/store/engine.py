@@ -216,7 +216,7 @@ def migrate(engine: Engine) -> None:
             one_at_a_time(connection, Lock.MIGRATION)
             upgrade(connection)
     except CommandError as error:
-        raise StorageError(f"The database has tables of a newer manyhands: update this version ({error}).") from error
+        raise StorageError(f"A newer version of manyhands wrote the database: update this one ({error}).") from error
     except ProgrammingError as error:  # usually a missing database privilege
         raise StorageError(f"The database's tables cannot be created: {own_words(error)}.") from error
     except DBAPIError as error:
