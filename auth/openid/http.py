@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import httpx2
@@ -20,6 +21,7 @@ from auth.openid.provider import require_safe_url
 MAX_ANSWER_BYTES = 512 * 1024
 STEP_TIMEOUT_S = 10.0  # timeout for connecting and for each read
 TIMEOUT_S = 20.0  # timeout for the whole response
+REREAD_S = 3600.0  # time after which changed certificate authorities are noticed
 # Compressed responses are rejected because they could expand to any size.
 HEADERS = {"accept": "application/json", "accept-encoding": "identity", "user-agent": "manyhands"}
 
@@ -46,7 +48,7 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
     """A transport that rejects unsafe URLs and limits the size of responses."""
 
     def __init__(self) -> None:
-        self._inner = httpx2.AsyncHTTPTransport(verify=_tls_context())
+        self._inner = httpx2.AsyncHTTPTransport(verify=_tls_context(int(time.monotonic() / REREAD_S)))
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send one request. Raises `TransportError` if the response is compressed."""
@@ -68,9 +70,9 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
         await self._inner.aclose()
 
 
-@cache
-def _tls_context() -> ssl.SSLContext:
-    """Read the certificate authorities once: it takes 30 ms, in which the coordinator serves nobody."""
+@lru_cache(maxsize=1)
+def _tls_context(_hour: int) -> ssl.SSLContext:
+    """Read the certificate authorities once an hour: it takes 30 ms, in which the coordinator serves nobody."""
     return httpx2.create_ssl_context()
 
 

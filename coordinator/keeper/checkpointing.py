@@ -52,6 +52,7 @@ class Checkpointing:
     state_is_own: bool = True  # True if the keeper computed it, False if it was downloaded from a member
     scheduled: Manifest | None = None  # manifest of the newest scheduled checkpoint
     turned_away: int = 0  # number of joiners for whom a checkpoint was already written
+    joiners_at: float = -math.inf  # time of the last attempt to write for joiners
     passing: set[int] = field(default_factory=set)  # steps of checkpoints for joiners only; removed with the next
 
     def __post_init__(self) -> None:
@@ -84,9 +85,11 @@ class Checkpointing:
         if (turned_away := self.swarm.state.turned_away) <= self.turned_away:
             return
         self.turned_away = turned_away
-        if self.newest is not None and self.clock() - self.newest.created_at < JOINERS_EVERY_S:
+        written_at = -math.inf if self.newest is None else self.newest.created_at
+        if (now := self.clock()) - max(written_at, self.joiners_at) < JOINERS_EVERY_S:
             return
         if self.swarm.step > (0 if self.newest is None else self.newest.step):
+            self.joiners_at = now
             self.passing.add(self.swarm.step)
             self._write_and_record()
 

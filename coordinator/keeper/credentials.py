@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from auth.credentials import Credentials
+from auth.errors import StorageError
 from coordinator.members.membership import Grant, Membership
-from coordinator.store.engine import log_trouble
+from coordinator.store.engine import in_one_sentence
 
+logger = logging.getLogger(__name__)
 TOKEN_RENEWAL_SHARE = 2 / 3
 
 
@@ -18,9 +21,15 @@ def grant(membership: Membership, credentials: Credentials, run: str) -> Grant:
 
 
 def renew(membership: Membership, credentials: Credentials, clock: Callable[[], float]) -> None:
-    """Replace the token when most of its time is over, and the revocation list always."""
-    with log_trouble("the keeper's token and revocations are not renewed"):
-        token = credentials.access_token(clock())
-        if clock() > token.issued_at + TOKEN_RENEWAL_SHARE * (token.expires_at - token.issued_at):
-            credentials.store_token(grant(membership, credentials, token.run).token_jwt)
-        credentials.store_revocations(membership.revocations_jwt())
+    """Replace the token when most of its time is over, and the revocation list always.
+
+    The files may be on a full disk even where the database takes everything.
+    """
+    try:
+        with in_one_sentence():
+            token = credentials.access_token(clock())
+            if clock() > token.issued_at + TOKEN_RENEWAL_SHARE * (token.expires_at - token.issued_at):
+                credentials.store_token(grant(membership, credentials, token.run).token_jwt)
+            credentials.store_revocations(membership.revocations_jwt())
+    except StorageError as error:
+        logger.error("the keeper's token and revocations are not renewed: %s", error)

@@ -51,6 +51,7 @@ class Keeper:
                 with log_trouble("the keeper is neither steered nor seen"):
                     self.recovery.return_if_told()  # if this fails, the state may be one that an operator has undone
                     for do in self.duties:
+                        self.lock.check()  # a return takes minutes, and so may a failed duty
                         do()
             time.sleep(POLL_S)
         self.checkpointing.write_if_due(stopping=True)

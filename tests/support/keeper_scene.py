@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlalchemy.exc import OperationalError
 
+from auth.errors import WorkerError
 from coordinator.checkpoints.manifest import StoredCheckpoint
 from coordinator.keeper.keeper import Keeper
 from coordinator.keeper.receipts import KeeperReceipts
@@ -40,6 +41,7 @@ class Scene:
     state_is_own: bool = True
     is_disputed: bool = False  # the swarm's state
     disk_is_full: bool = False  # the database's
+    is_replaced: bool = False  # by another keeper
     checkpoints_dir: Path = Path()
     ledgers_era: int = 0  # above the swarm's once an operator has gone back to a checkpoint
     told: tuple[str, ...] = ()  # what the sessions could tell when the keeper looked for survivors
@@ -91,6 +93,8 @@ class Scene:
 
     def check(self) -> None:
         """The lock's."""
+        if self.is_replaced:
+            raise WorkerError("replaced")
         self.done.append("still the only one")
 
     def take_receipt(self, _device_id: str, step: int, receipt: str) -> None:
@@ -128,8 +132,8 @@ class Scene:
 
     def run(self, keeper: Keeper | None = None, passes: int = 1) -> None:
         """Let this keeper, or a new one, pass its loop so often."""
-        until = self.done.count("still the only one") + passes
-        (keeper or self.keeper()).run(lambda: self.done.count("still the only one") >= until)
+        until = self.done.count("advanced") + passes
+        (keeper or self.keeper()).run(lambda: self.done.count("advanced") >= until)
 
     def keeper(self) -> Keeper:
         """Over these parts."""

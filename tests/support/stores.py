@@ -15,7 +15,7 @@ from typing import Literal
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from auth.files import make_private_directory, write_private
+from auth.files import make_private_directory, require_free, write_private
 from auth.keys import DeviceKey
 from coordinator.backup.database import sqlite_address
 from coordinator.run.directory import RunDirectory
@@ -84,6 +84,7 @@ def made_run(path: Path, config: RunConfig, settings: Settings) -> RunDirectory:
         files = {str(file.relative_to(path)): None if file.is_dir() else file.read_bytes() for file in path.rglob("*")}
         _made[kind] = dict(sorted(files.items()))  # folders before what is in them
     else:
+        require_free(path)  # as `RunDirectory.create` does
         for name, content in _made[kind].items():
             if content is None:
                 make_private_directory(path / name)

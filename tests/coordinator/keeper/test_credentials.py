@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from auth.errors import StorageError
 from coordinator.keeper.credentials import renew
 from tests.support.receipts import key_of, pseudonym_of
 
@@ -25,3 +26,17 @@ def test_its_token_is_renewed_when_two_thirds_of_its_time_are_over(now: float, r
     )
     renew(membership, credentials, lambda: now)
     assert stored == [*renewed, "the revoked"]
+
+
+def test_a_full_disk_of_its_files_does_not_end_it(caplog: pytest.LogCaptureFixture) -> None:
+    """It goes on with the list that it has, and says why."""
+
+    def full(_jwt: str) -> None:
+        raise StorageError("Cannot write revoked.jwt.")
+
+    credentials: Any = SimpleNamespace(
+        access_token=lambda _now: SimpleNamespace(issued_at=0.0, expires_at=99.0), store_revocations=full
+    )
+    membership: Any = SimpleNamespace(revocations_jwt=lambda: "the revoked")
+    renew(membership, credentials, lambda: 1.0)
+    assert "token and revocations are not renewed: Cannot write revoked.jwt." in caplog.text

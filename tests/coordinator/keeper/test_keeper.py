@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from auth.errors import WorkerError
 from coordinator.keeper.credentials import renew
 from coordinator.keeper.status import StatusWriter
 from coordinator.keeper.steering import steer
@@ -67,10 +68,15 @@ def test_it_trains_on_while_its_database_takes_nothing(database: Database, caplo
 
 
 def test_a_pass_ends_with_what_else_it_looks_after(database: Database) -> None:
-    """The lock first: nothing is written by a keeper that is no longer the only one."""
+    """The lock first, and again before each duty: a keeper that was replaced writes nothing."""
     scene = Scene(database, recorded=2, stands_still=True)
     scene.run()
-    assert scene.done == ["advanced", "still the only one", "its duties", "last checkpoint", "left"]
+    assert scene.done == ["advanced", *["still the only one"] * 2, "its duties", "last checkpoint", "left"]
+    replaced = Scene(database, recorded=2, stands_still=True)
+    replaced.duties = (lambda: setattr(replaced, "is_replaced", True),)
+    with pytest.raises(WorkerError):
+        replaced.run()
+    assert replaced.done == ["advanced", *["still the only one"] * 2]
 
 
 def test_a_step_is_told_to_the_parts_that_ask_for_it(database: Database) -> None:

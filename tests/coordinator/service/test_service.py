@@ -49,6 +49,7 @@ def full_collections() -> int:
 def frozen_again() -> Iterator[None]:
     """Leave the collector of the tests' process as it was: see `pytest_collection_finish`."""
     yield
+    gc.collect()
     gc.freeze()
 
 
