@@ -41,7 +41,7 @@ def _family(process: psutil.Process) -> list[psutil.Process]:
 
 
 def kill(find: Find, *names: str) -> Fault:
-    """Return a fault that sends SIGKILL to the process that `find` returns for a random one of these names."""
+    """Return a fault that sends SIGKILL to the process of one of these names, drawn at random."""
 
     def inject(site: ChaosSite, chance: random.Random) -> Heal | None:
         victim = find(site, chance.choice(names))

@@ -161,7 +161,7 @@ def outcome_of(reply: Reply, attempts: int, *, repeatable: bool) -> DeliveryOutc
 
 
 def pause_s(attempts: int, asked_s: float | None) -> float:
-    """Return the delay before the next attempt: at least the requested delay, at most an hour."""
+    """Return the next attempt's delay: exponential, at least as requested, capped at an hour."""
     own = FIRST_PAUSE_S * 2.0 ** (attempts - 1)
     return min(LONGEST_PAUSE_S, max(own, asked_s or 0.0))
 

@@ -245,14 +245,14 @@ class NonceStore:
         return body + self._code(body)
 
     def check(self, nonce: bytes) -> None:
-        """Raise `RequestError` for an expired or foreign nonce, without reading the database."""
+        """Raise `RequestError` for an expired or forged nonce, without reading the database."""
         body, code = nonce[:-_CODE_BYTES], nonce[-_CODE_BYTES:]
         ours = len(nonce) == NONCE_BYTES and hmac.compare_digest(code, self._code(body))
         if not ours or self._clock() >= _expiry(nonce):
             raise _stale()
 
     def redeem(self, nonce: bytes) -> None:
-        """Mark a nonce as used. Raises `RequestError` if it is foreign, used or expired."""
+        """Mark a nonce as used. Raises `RequestError` if the nonce is forged, used or expired."""
         self.check(nonce)
 
         def spend(session: Session) -> None:

@@ -87,7 +87,7 @@ def become_the_only_one(directory: RunDirectory, database: Database, should_stop
         require_its_checkpoints(database, directory.checkpoints_dir)
 
     lock = KeeperLock(database.engine)
-    with suppress(DBAPIError):  # a database that does not answer is waited for below
+    with suppress(DBAPIError):  # if the database does not answer, `wait` retries
         if lock.try_take():
             return lock
         require_a_successor()

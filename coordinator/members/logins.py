@@ -100,7 +100,7 @@ class AtPage:
         return Prompt(self.party.title, self.user_code, self.address, self.address, left_s)
 
     async def identity(self) -> Identity:
-        """Wait until the page has completed the login."""
+        """Wait until the login is completed on the page; return the identity."""
         try:
             return await asyncio.wait_for(self.outcome, max(0.0, self.expires_at - self.party.monotonic()))
         except asyncio.TimeoutError as error:

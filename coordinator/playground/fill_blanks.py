@@ -1,7 +1,7 @@
 """A checkpoint's predictions for a sentence: the most likely tokens at its blanks or after its end.
 
-The forward pass is the same as in training. The model is built once; for a question about another
-checkpoint, only the weights are loaded.
+The forward pass is the same as in training. The model is built once; for another checkpoint,
+only the weights are loaded.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class BlankFiller:
         self._loaded = ""  # manifest digest of the loaded checkpoint
 
     def fill(self, checkpoint: Path, manifest_sha256: str, text: str) -> Answer:
-        """Return each blank's candidates; raises `RequestError` (too long) or `StorageError`."""
+        """Return each blank's candidates. Raises `RequestError` (too long) or `StorageError`."""
         ids = self._encode(text)
         if self._loaded != manifest_sha256:
             self._loaded = ""  # if loading fails, the model may mix weights of two checkpoints

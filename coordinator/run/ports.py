@@ -102,7 +102,7 @@ def keeper_place(settings: Settings) -> Placement:
     """Return the addresses on which the keeper listens, those it announces, and its bandwidth.
 
     TCP on the IP version of `bind_host` is always included; if this machine lacks that version, the
-    p2p daemon fails. Other combinations are included if this machine supports them.
+    p2p daemon fails to start. Other combinations are included if this machine supports them.
     """
     port, host = settings.swarm_port, _address_of(settings.bind_host)
     asked = ways_from(str(host), port, ("tcp", "udp") if settings.quic else ("tcp",))

@@ -88,7 +88,7 @@ class Person:
 
     @property
     def hardware(self) -> HardwareClass:
-        """The class of the device with the largest contribution; if tied, the newest one's."""
+        """The class of the device with the largest contribution; ties go to the newest device."""
         return max(self.devices, key=lambda each: (each.given.samples, each.given.averaged_bytes, each.number)).kind
 
     @property

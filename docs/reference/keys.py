@@ -239,7 +239,7 @@ def _key_list(model: type[BaseModel], names: Iterable[str]) -> str:
 
 
 def _options() -> Iterator[str]:
-    """Yield what `model.options` may hold: each option, its values, and the families that have it."""
+    """Yield each valid key of `model.options`, with its values and the families that support it."""
     for option in dict.fromkeys(option for family in ARCHITECTURES.values() for option in family.options):
         kinds = {name: family.options[option] for name, family in ARCHITECTURES.items() if option in family.options}
         (values,) = set(map(words, kinds.values()))

@@ -123,7 +123,7 @@ def need_of(architecture: str, objective: str, vocabulary: int, sizes: Mapping[s
 
 def _saved_bytes(model: PreTrainedModel, batch: Batch, config: RunConfig) -> int:
     """Count the bytes that the forward pass of a batch keeps, without the parameters."""
-    saved = {}  # one for each storage; held, so that no other takes its place
+    saved = {}  # address -> storage; the reference prevents reuse of the address
 
     def keep(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()

@@ -93,7 +93,7 @@ def reduce_notebook(state: NotebookState, event: DisplayEvent, now: float) -> No
     known = Connected(state.panel.connected)
     state = replace(state, panel=reduce_state(state.panel, event))
     if isinstance(event, Progress | StepReport) and event.loss is not None:
-        step = event.step + 1 if isinstance(event, Progress) else event.step  # `Progress` has the next step's loss
+        step = event.step + 1 if isinstance(event, Progress) else event.step  # `Progress` reports the next step's loss
         state = replace(state, curve=state.curve.with_point(step, event.loss))
     text = None if event == known else _worth_telling(event)
     return state if text is None else replace(state, told=_tell(state.told, Told(now, text)))

@@ -139,7 +139,7 @@ def _working(device: str) -> str:
 
 
 def _going_on(state: PanelState, progress: Progress) -> str:
-    """Return the activity to show after `Progress`: paused, on standby, or working."""
+    """Return the activity to show after a `Progress` event: paused, on standby, or working."""
     if progress.paused or progress.stands_by:
         return HELD if progress.paused else STANDS_BY
     return _working(state.device) if state.activity in (HELD, STANDS_BY) else state.activity

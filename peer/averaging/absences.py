@@ -74,6 +74,6 @@ def absent_of(absent: Collection[str], awaited: Collection[str]) -> set[str]:
 
 
 def unawaited(out: Collection[str], others: Collection[str]) -> set[str]:
-    """Return the excluded peers among the others; empty if most of the others are excluded."""
+    """Return the excluded peers among `others`, or none if most of `others` are excluded."""
     left_out = set(out) & set(others)
     return set() if len(left_out) > LINE_LOST * len(others) else left_out

@@ -316,7 +316,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
 
     @torch.no_grad()
     def load_accumulators_into_averager_(self) -> None:
-        """Load the mean gradient over the due samples (zero without samples) into the averaged tensors."""
+        """Load the mean gradient (zero if no samples are due) into the averaged tensors."""
         scale = 1.0 / self.due_samples if self.due_samples else 0.0
         with self.get_tensors() as averaged:
             for gradient, target in zip(self._held or self._grad_accumulators(), averaged, strict=True):

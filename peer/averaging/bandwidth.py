@@ -92,7 +92,7 @@ class LineEstimate:
         return True
 
     def measured(self, rate: float) -> None:
-        """Apply a measurement; if it confirms the estimate, double the minimum interval."""
+        """Apply a measurement; if it confirms the estimate, double the interval to the next one."""
         if self.rate is None or not 0 < rate <= MAX_BANDWIDTH:
             return
         confirmed = abs(rate - self.rate) < SAME * self.rate

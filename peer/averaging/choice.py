@@ -102,7 +102,7 @@ class RoundPace:
 
 
 def passes(way: AveragingWay, values: Callable[[int], int], rate: float, longest_s: float) -> bool:
-    """Return whether a connection of `rate` bytes/s sends a mode's values within `longest_s`."""
+    """Return whether a connection of `rate` bytes/s can send a mode's values within `longest_s`."""
     own_bytes = round(RoundBytes.of(way.compression, values(way.powersgd_rank)).own)
     return rate > 0 and passes_in_time(own_bytes, rate, longest_s)
 

@@ -64,7 +64,7 @@ def read_declaration(
 ) -> Declaration:
     """Read a declaration for the step after `position` (era, step).
 
-    Raises `ValueError` unless it fits `run`, `position` and `code` and is signed with `public_key`.
+    Raises `ValueError` unless the run, position, code and signature by `public_key` match.
     """
     try:
         body, signature = _parts(gathered)

@@ -83,5 +83,5 @@ class ErrorFeedback(GradientCode):
                 lost.zero_()  # an infinite remainder would corrupt every later round
 
     def forget(self) -> None:
-        """Drop the remainders, after a change of state or if other peers may have counted them."""
+        """Drop the remainders: they no longer apply, or other peers may have counted them."""
         self._lost, self._sent = [], []

@@ -63,4 +63,4 @@ class GradientCode:
         """
 
     def forget(self) -> None:
-        """Drop the remainders, after a change of state or if other peers may have counted them."""
+        """Drop the remainders: they no longer apply, or other peers may have counted them."""

@@ -338,7 +338,7 @@ def keeperless_group_size(live: int, has_keeper: bool, is_taken: bool) -> int:
 
 
 def require_declarations(matchmaking: Matchmaking, refused: Callable[[bytes, PeerID], str]) -> None:
-    """Make this leader reject each follower for whose declaration `refused` returns a reason."""
+    """Make this leader reject a follower if `refused` returns a reason against its declaration."""
     check = matchmaking._check_reasons_to_reject
 
     def reasons(request: JoinRequest, context: P2PContext) -> MessageFromLeader | None:

@@ -189,7 +189,7 @@ class LowRank(GradientCode):
         return lost if bool(torch.isfinite(lost).all()) else torch.zeros_like(lost)
 
     def forget(self) -> None:
-        """Drop the remainders, after a change of state or if other peers may have counted them."""
+        """Drop the remainders: they no longer apply, or other peers may have counted them."""
         self._lost = {}
 
 

@@ -60,7 +60,7 @@ class RoundDeadline:
 
 
 def freeze_imported() -> None:
-    """Exclude all present objects from garbage collection, at the start of a forked process.
+    """At the start of a forked process, exclude all existing objects from garbage collection.
 
     Collections then take a few milliseconds and copy no pages shared with the parent process.
     """

@@ -46,7 +46,7 @@ class Backend(Protocol):
         ...
 
     def accumulate(self, batch: Batch) -> MicrobatchResult:
-        """Add the gradient of the loss summed over samples, completely or not at all.
+        """Add the gradient of the loss, summed over samples, or nothing if it is not finite.
 
         Raises `MemoryLimitError` if not even one sample fits.
         """

@@ -38,7 +38,7 @@ CACHE_FOLDER = "compiled"
 
 
 def choose_backend(device: str, precision: Wanted, config: RunConfig, model: PreTrainedModel) -> StartBackend:
-    """Return a function that starts the backend for a device of `find_device`.
+    """Return a function that starts the backend for a device name from `find_device`.
 
     Raises `ConfigError` if JAX is required but not installed, or does not support the model family.
     """

@@ -233,7 +233,7 @@ class JaxBackend:
         return batch
 
     def accumulate(self, batch: Batch) -> MicrobatchResult:
-        """Add the gradient of the loss summed over samples, unless the result is not finite."""
+        """Add the gradient of the loss, summed over samples, or nothing if it is not finite."""
         masked = max(1, len(batch.labels))
         shard = jax.device_put(divide(batch, self.replicas), NamedSharding(self._mesh, DIVIDED))
         self._microbatches += 1

@@ -143,7 +143,7 @@ class Passes:
                 # compilation off.
                 if not (self._layers.give_up(error) or compiled):
                     raise
-        gc.collect()  # not in the handler, whose traceback references intermediate results
+        gc.collect()  # after the handler: its traceback keeps intermediate results alive
         _release_cached_memory(self.device)
         return None
 

@@ -85,7 +85,7 @@ class ReplicaBackend:
         return batch if self._pin is None else pin_batch(batch, self._pin)
 
     def accumulate(self, batch: Batch) -> MicrobatchResult:
-        """Add the gradient of the loss summed over samples, completely or not at all.
+        """Add the gradient of the loss, summed over samples, or nothing if it is not finite.
 
         A replica that runs out of memory or overflows repeats its part. A result that is still not
         finite, or a `MemoryLimitError` if not even one sample fits, is detected before any replica

@@ -207,6 +207,6 @@ def _check_axes(model: Model, settings: dict[str, Option], sequence_length: int)
 
 
 def _buckets(length: int, chunk: int) -> Option:
-    """Return about two buckets per chunk, as a power of two, split into two factors if large."""
+    """Return the LSH buckets, about two per chunk: a power of two, or its two factors if large."""
     power = max(1, (2 * length // chunk).bit_length() - 1)
     return 2**power if 2**power <= 2 * chunk else [2 ** (power // 2), 2 ** (power - power // 2)]

@@ -155,7 +155,7 @@ class RunConfig(Section):
         return self
 
     def in_phase(self, step: int) -> RunConfig:
-        """Return the configuration after `step` global steps, with the final batch size."""
+        """Return the configuration after `step` global steps, ignoring any batch-size warm-up."""
         begun = tuple(phase for phase in self.phases if phase.from_step <= step)
         sections: dict[str, Section] = {}
         for phase in begun:
@@ -164,7 +164,7 @@ class RunConfig(Section):
         return self.model_copy(update={**sections, "phases": begun})
 
     def at_step(self, step: int) -> RunConfig:
-        """Return the configuration after `step` global steps, without the phases not yet begun."""
+        """Return the configuration after `step` global steps, without later phases."""
         now = self.in_phase(step)
         return now.model_copy(update={"averaging": now.averaging.at_step(step)})
 

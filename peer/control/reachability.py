@@ -113,7 +113,7 @@ async def _hosts_of_other_version(name: str, swarm: Sequence[str], version: int)
 
 
 async def _dialled(client: ControlClient, ears: Ears, version: Version, timeout_s: float) -> frozenset[Endpoint] | None:
-    """Return the endpoints that the coordinator can reach, or None if it could not try."""
+    """Return the endpoints that the coordinator can reach, or None if they cannot be checked."""
     if not any(endpoint.version == version for endpoint in ears.endpoints):
         return None  # no endpoint could be bound; the p2p daemon will report the reason
     try:

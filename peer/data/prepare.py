@@ -75,7 +75,7 @@ class SingleSentences:
 
     @property
     def found(self) -> str:
-        """The result as a sentence."""
+        """The share of single sentences, as a sentence for the user."""
         return (
             f"{100 * self.share:.0f} % of {self.documents:,} documents are one sentence; they take no part in the "
             "sentence-order loss."

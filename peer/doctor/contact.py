@@ -29,7 +29,7 @@ MAX_ADDRESSES = 6  # maximum number of addresses to try per host
 PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
 TUNNELS = ("tun", "tap", "utun", "wg", "ppp", "ipsec", "tailscale", "zt", "nordlynx", "proton", "cscotun", "vpn")
 DROPPED = "no answer"
-REMEDIES = {  # remedy by connection error
+REMEDIES = {  # connection error -> remedy
     DROPPED: "A firewall drops them: allow outgoing TCP to port {port}, or try another network.",
     os.strerror(errno.ECONNREFUSED).lower(): "Nothing listens there: ask the operator whether the coordinator is "
     "running and the link is current.",

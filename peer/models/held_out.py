@@ -42,7 +42,7 @@ from peer.models.replaced_tokens import ReplacedTokens, detection_loss
 
 TOKENS_AT_ONCE = 4096  # tokens per forward pass, to fit in memory beside the keeper
 logger = logging.getLogger(__name__)
-MAX_DOCUMENTS_READ = 500_000  # limit for huge corpora, which would take minutes and gigabytes
+MAX_DOCUMENTS_READ = 500_000  # limit for huge corpora: more would take minutes and gigabytes
 DRAWING_DEVICE = 0  # device number that determines the order of documents
 FORMAT = "1"
 SMALL_TYPES = {

@@ -57,7 +57,7 @@ def reaching(url: str) -> Iterator[None]:
 
 
 def download(url: str, most_bytes: int) -> Iterator[bytes]:
-    """Yield a response in chunks; follow redirects. Too large a response is also unreachable."""
+    """Yield a response in chunks. Raises `UnreachableError` on failure or above `most_bytes`."""
     received = 0
     with reaching(url), asking("GET", url, follow_redirects=True) as response:
         if not response.is_success:

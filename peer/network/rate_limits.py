@@ -18,9 +18,9 @@ class RateLimitedError(aiohttp.ClientError):
 
 
 async def wait_as_told(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-    """Wait and resend a request as a busy server's `Retry-After` asks; middleware for aiohttp.
+    """Resend a request after the delay in a busy server's `Retry-After`; middleware for aiohttp.
 
-    Raises `RateLimitedError` if a rate-limiting server states no delay, or too long a delay.
+    Raises `RateLimitedError` if a rate-limiting server gives no delay or too long a delay.
     """
     left_s = LONGEST_WAIT_S
     while True:

@@ -110,8 +110,8 @@ class ControlServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Login(self, request, context):
-        """Join by a login at an identity provider. First send the code to show to the user; after the
-        login, which may take minutes, send the run.
+        """Join by logging in at an identity provider. The first update has the code for the user; the
+        last one follows the login, which may take minutes, and has the run.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

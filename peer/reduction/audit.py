@@ -120,7 +120,7 @@ class Evidence:
             self._inputs[self._own].append(digest_of(wire))
 
     def keep_returned(self, drawn: Drawn, wire: runtime_pb2.Tensor, average: torch.Tensor, weight: float) -> None:
-        """Record the digest of a reducer's next average, and keep the average if it was drawn."""
+        """Record the digest of a reducer's next average; keep the average if drawn for audit."""
         self._averages[drawn.reducer].append(digest_of(wire))
         self._weights[drawn.reducer].append(weight)
         if drawn == self.drawn:

@@ -155,7 +155,7 @@ def compression_of(name: Compression) -> CompressionBase:
 
 
 def average_code_of(name: Compression) -> CompressionBase:
-    """Return the compression of the reducers' averages if senders use the compression `name`."""
+    """Return the compression of averages in a run whose senders use the compression `name`."""
     return HALF_BYTES if name == "topk-2bit" else compression_of(name)
 
 

@@ -56,11 +56,11 @@ class Troubles:
         return frozenset(other for other in self._home_lines if self.are_apart(name, other))
 
     def delay_s(self, name: str) -> float:
-        """Return the additional delay of a device's records in seconds."""
+        """Return the additional delay, in seconds, of a device's records."""
         return sum(each.delay_s for each in self._of(name))
 
     def lies(self, name: str, *lies: str) -> bool:
-        """Return whether one of these lies is active for a device."""
+        """Return whether any of these kinds of dishonesty is active for a device."""
         return any(each.lie in lies for each in self._of(name))
 
     def named_by(self, name: str, samples: int, *lies: str) -> int:

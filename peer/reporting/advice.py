@@ -104,7 +104,7 @@ def why_late(now: Conditions) -> tuple[str, str] | None:
 
 
 class SparingReports:
-    """A filter that forwards a warning a minute, a repeated one each hour, and counts the rest."""
+    """A filter that forwards a warning per minute, but repeats it only hourly; counts the rest."""
 
     def __init__(self, tell: Callable[[str], None], clock: Callable[[], float]) -> None:
         self._tell, self._clock = tell, clock

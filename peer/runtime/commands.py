@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 
 @dataclass(frozen=True)
 class LazyCommand:
-    """The help entry of a command or command group."""
+    """The module and help text of a command or command group, imported only when it is used."""
 
     module: str  # module with a typer `app` that is the command, or contains it
     summary: str

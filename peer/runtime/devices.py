@@ -125,7 +125,7 @@ class LossScale:
         self._successes = 0
 
     def lower(self) -> None:
-        """Halve the scale, but not below 1; call only once for a microbatch that overflows."""
+        """Halve the scale, but not below 1; call once per microbatch that overflows."""
         self._successes = 0
         self.value = max(1.0, self.value / 2)
 

@@ -144,7 +144,7 @@ def _watch(number: signal.Signals, parent_pid: int) -> None:
 
 
 def write_output_to(path: Path, max_bytes: int) -> None:
-    """Append output of this process and its children to a private file; empty it first if large."""
+    """Append the output of this process and its children to a private file; empty a large file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.exists() and path.stat().st_size > max_bytes
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if fresh else os.O_APPEND), 0o600)

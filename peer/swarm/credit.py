@@ -140,7 +140,7 @@ class CreditBook:
 
 
 class FalseClaims:
-    """False claims of samples, as detected in this peer's rounds."""
+    """False sample claims detected in this peer's rounds."""
 
     def __init__(self) -> None:
         self.missing: dict[str, int] = {}  # peer ID -> samples claimed but not contributed, in this step

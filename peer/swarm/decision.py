@@ -44,7 +44,7 @@ class Situation:
     step: int  # global steps completed by this peer's state
     swarm_step: int  # global steps completed by the swarm, as far as this peer knows
     is_too_slow: bool = False  # the connection cannot send this peer's gradients within a round
-    is_undone: bool = False  # the run has returned to a checkpoint since this peer took its state
+    is_undone: bool = False  # this peer's state predates the run's last return to a checkpoint
     has_drifted: bool = False  # the keeper has a different state after the same step
     can_follow: bool = True  # the average for the step after `step` may still be available
     may_download: bool = True  # the pause after the last download is over
@@ -53,9 +53,9 @@ class Situation:
     is_full: bool = False  # the global batch of the step after `step` is full
     remaining_s: float = math.inf  # seconds until that batch is full at the reported rates
     microbatch_s: float = 0.0  # duration of this peer's next microbatch
-    may_hold: bool = False  # this peer has not yet exhausted its wait for the last samples
+    may_hold: bool = False  # the wait for the last samples of this batch has not timed out
     may_overlap: bool = False  # this peer may train while that batch is averaged
-    others_arrive: bool = False  # peers are about to take the step that this peer has taken
+    others_arrive: bool = False  # other peers are one step behind and will probably catch up soon
 
 
 def decide(now: Situation) -> tuple[Move, str]:

@@ -20,7 +20,7 @@ SKETCH_SIZE = 32  # number of projections of the parameters; with more tensors, 
 MOMENTS_SIZE = 8  # number of projections of each kind of tensor in the optimizer's state
 MAX_MOMENTS = 4  # maximum number of kinds of tensors in the optimizer's state
 MAX_SKETCH_SIZE = SKETCH_SIZE + MAX_MOMENTS * MOMENTS_SIZE
-DRIFT_TOLERANCE = 1e-4  # far above accumulated rounding differences, far below one missed step
+DRIFT_TOLERANCE = 1e-4  # far above accumulated rounding differences, far below the effect of a missed step
 MOMENTS_TOLERANCE = 1e-2  # far above 16-bit rounding (3e-5)
 
 

@@ -57,8 +57,8 @@ STALLED_S = 30.0  # time without progress after which a download loses its slot
 BROKEN_OFF_S = 120.0  # time of rejection after an interrupted download, enough to write a checkpoint
 STATE_OVERHEAD_BYTES = 1 << 20
 LOOK_S = 0.5  # interval between checks of a download's progress
-HUNG_S = 600.0  # maximum time without a request or received data in the averager's process
-QUICK_S, QUICK_DONORS = 1800.0, 3  # time limit of the first attempts, and number of those attempts
+HUNG_S = 600.0  # time without progress after which the averager's process is considered hung
+QUICK_S, QUICK_DONORS = 1800.0, 3  # time limit and number of the first attempts
 STATE_CODE = RoleAdaptiveCompression(optimizer=ROOTS)  # rounds the optimizer moments selected by `moment_roles`
 _LACKS = frozenset(lack.value for lack in Lack)
 Doubt = Callable[[str, int, Sketch], str | None]  # (donor, step, sketch) -> reason to reject
@@ -102,7 +102,7 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
         return int(self._turned_away.value)
 
     def get_current_state(self) -> Any:
-        """Return a copy of the state between two global steps; hivemind's version would share live tensors."""
+        """Return a copy of the state, taken between global steps; hivemind shares live tensors."""
         with self.state_lock, torch.no_grad():
             metadata, tensors, infos = super().get_current_state()
             roles = moment_roles(self.optimizer)
@@ -421,10 +421,10 @@ class Donation:
 
 
 class Donations:
-    """The active downloads at one donor, and the devices with a recently interrupted download."""
+    """The active downloads from one donor, and the devices with a recently interrupted download."""
 
     def __init__(self, clock: Callable[[], float], at_once: int = AT_ONCE, after_break_s: float = 0.0) -> None:
-        """Set up the slots; a device is rejected for `after_break_s` after an interruption."""
+        """Set up the slots; reject a device for `after_break_s` after an interrupted download."""
         self._clock, self._at_once, self._after_break_s = clock, at_once, after_break_s
         self._under_way: list[Donation] = []
         self._broken_off: dict[str, float] = {}  # device -> time of the interruption

@@ -258,7 +258,7 @@ class StepRounds:
         return patience_s(self._timeout_s, self._tracker.course.allowances.usual_s)
 
     def _follow_gathering(self, waited_s: float | None) -> None:
-        """Adapt the matchmaking time to the seconds waited for a group, or None if no group was found."""
+        """Adapt the matchmaking time to the seconds a group took to form; None: no group formed."""
         if waited_s is None:
             self._window.failed()
         else:
@@ -281,7 +281,7 @@ class StepRounds:
 
         The wait is useless at the deadline, if the batch is no longer full because a peer has left,
         or if the round failed for this peer only and the others took the step. A running round is
-        always awaited, because others still receive data from this peer.
+        awaited for a second timeout, because others still receive data from this peer.
         """
         tracker = self._tracker
         deadline = time.monotonic() + self._timeout_s

@@ -244,7 +244,7 @@ class SwarmCourse:
         return self._sketches.get(step, ())
 
     def is_most_reported(self, step: int, sketch: Sketch) -> bool:
-        """Return whether no other sketch of the state after `step` is as common among members."""
+        """Return whether more members report `sketch` after `step` than any other sketch."""
         supporters = supporters_of(self._reported.get(step, {}).values())
         most = max(map(len, supporters.values()), default=0)
         leading = [known for known, theirs in supporters.items() if len(theirs) == most]

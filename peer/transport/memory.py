@@ -18,7 +18,7 @@ from peer.transport.lines import Line, Lines, Transfer
 from peer.transport.transport import Handler, TransportError
 
 logger = logging.getLogger(__name__)
-WINDOW_BYTES = 2**18  # a sender waits while more bytes are in transit or unread; yamux's initial window
+WINDOW_BYTES = 2**18  # maximum bytes in transit or unread before the sender waits; yamux's initial window
 HEADER_BYTES = LENGTH_BYTES + 1
 PACKET_BYTES = 1400
 DIAL_S = 10.0  # time without an answer after which a peer counts as unreachable
@@ -105,7 +105,7 @@ class MemoryTransport:
         self.handlers: dict[str, Handler] = {}
 
     async def serve(self, name: str, handler: Handler) -> None:
-        """Answer streams of this name with a handler. Raises `ValueError` if the name is served already."""
+        """Register a handler for streams of this name. Raises `ValueError` for a duplicate name."""
         if name in self.handlers:
             raise ValueError(f"`{name}` is served already")
         self.handlers[name] = handler

@@ -60,7 +60,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         func: Callable[..., Any],
         *args: object,
     ) -> asyncio.Future[Any]:
-        """Call a function at once, in no virtual time; threads would bring real time into the course of events."""
+        """Call a function at once, in zero virtual time; in a thread it would take real time."""
         future = self.create_future()
         try:
             future.set_result(func(*args))

@@ -70,7 +70,7 @@ class Tagging(Subject):
         return self.pretrained.model("AutoModelForTokenClassification", seed, self.labels)
 
     def answers(self, model: PreTrainedModel, sentences: Sequence[Tagged]) -> list[list[str]]:
-        """Tag each word; a word without tokens gets `O` or, if `O` is unused, the commonest tag."""
+        """Tag each word; words without tokens get `O`, or the most common tag if `O` is unused."""
         tags = self.trivial_answers(sentences)
         if NO_ENTITY in self.labels:
             tags = [[NO_ENTITY] * len(sentence.words) for sentence in sentences]

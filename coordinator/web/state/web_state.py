@@ -33,7 +33,7 @@ ASKS_PER_MINUTE = 30  # limit per address; a comparison of checkpoints asks each
 
 @dataclass(frozen=True)
 class WebState:
-    """The state of one run's dashboard, for one event loop; rate limits are per process."""
+    """The state of a run's dashboard in one event loop; each process has its own rate limits."""
 
     directory: RunDirectory
     services: RunServices

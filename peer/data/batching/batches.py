@@ -56,7 +56,7 @@ class Batch:
 
     input_ids: torch.Tensor  # (b, l) int64
     token_type_ids: torch.Tensor | None  # (b, l) int64; 0 = first segment, 1 = second; None: no segments
-    attention_mask: torch.Tensor | None  # (b, l) int64; None: no padding, as in this whole stream
+    attention_mask: torch.Tensor | None  # (b, l) int64; None: no padding, as in all training batches
     label_positions: torch.Tensor  # (m,) int64, ascending; indices into the flattened b * l
     labels: torch.Tensor  # (m,) int64, ids of the tokens to predict
     sop_labels: torch.Tensor | None  # (b,) int64, as in `Samples`; None without sentence order
@@ -273,7 +273,7 @@ class SavedPlaces:
         self._elsewhere: dict[str, Any] = {}  # positions in the sources of other phases
 
     def load(self, report: Report) -> StreamState | None:
-        """Return the saved position, or None; report a damaged file and a changed order."""
+        """Return the saved position, or None; report a damaged file or a changed order."""
         try:
             content = json.loads(self._path.read_text(encoding="utf-8"))
             if (content["version"], content["key"]) == (STATE_VERSION, self._key):

@@ -147,7 +147,7 @@ class PairPacker:
         return self._pairs(rows[order], first_lengths[order], labels[order])
 
     def _pairs(self, tokens: Tokens, first_lengths: Ints, labels: Ints) -> Samples:
-        """Add special tokens around both segments of each sample; tokens are (samples, capacity)."""
+        """Add special tokens around both segments of each sample; `tokens`: (samples, capacity)."""
         first, sep = first_lengths[:, None], self._special.sep  # (samples, 1)
         # [CLS] and [SEP] shift the first segment by one position and the second by two.
         by_one = np.pad(tokens, ((0, 0), (0, 1)), constant_values=sep)

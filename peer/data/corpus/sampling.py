@@ -170,7 +170,7 @@ class CorpusSample:
         self._max_documents, self._max_characters, self._rng = max_documents, max_characters, rng
         self._kept: list[tuple[float, str]] = []  # a heap of (negated key, document)
         self._characters = 0
-        self._border = 1.0  # documents with at least this key are rejected
+        self._border = 1.0  # documents are accepted only with a smaller key
 
     def add(self, documents: Sequence[str]) -> None:
         """Offer more documents to the sample."""

@@ -23,8 +23,8 @@ from peer.runtime.software import how_to_add
 Hashes = NDArray[np.uint64]
 SALT = "duplicates"
 WAYS = 8  # hashes per row of the table: one cache line
-EXACT_REMEMBERED = 1 << 24  # documents remembered in 128 MB, allocated as needed
-NEAR_REMEMBERED = 200_000  # documents remembered in about half a gigabyte
+EXACT_REMEMBERED = 1 << 24  # number of documents to remember; up to 128 MB, allocated as needed
+NEAR_REMEMBERED = 200_000  # number of documents to remember; about half a gigabyte
 PERMUTATIONS = 64
 SIMILAR = 0.8  # Jaccard similarity above which two documents are near duplicates
 SHINGLE_WORDS, SHINGLE_CHARACTERS = 5, 8

@@ -155,7 +155,7 @@ class WordMemory:
             self._ends = np.concatenate([self._ends, self._ends[-1] + np.cumsum(lengths)])
 
     def _forget(self) -> None:
-        """Drop the newer half of the words if the cache is full, because frequent words appear early."""
+        """If the cache is full, drop the newer half of its words; frequent words appear early."""
         if len(self._numbers) <= self._max_words and self._characters <= self._max_characters:
             return
         kept = min(len(self._numbers), self._max_words) // 2
@@ -251,7 +251,7 @@ def _kinds_of_piece(token: str, prefix: str) -> Kinds:
 
 
 def _kinds_of_text(token: str) -> Kinds:
-    """Return the kinds of a sentencepiece token: text, or one byte of a rare character."""
+    """Return the kinds of the ends of a sentencepiece token, which is text or a single byte."""
     byte = FALLBACK_BYTE.fullmatch(token)
     return _kinds_of_bytes(bytes.fromhex(byte[1])) if byte else _kinds_of_characters(token)
 

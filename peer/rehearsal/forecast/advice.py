@@ -16,7 +16,7 @@ from peer.rehearsal.forecast.report import RehearsalReport, rehearse_seeds, samp
 from peer.rehearsal.population import HOUR_S
 from peer.rehearsal.scenario import Scenario
 
-LEAST_GAIN = 1.05  # gain (a factor) below which a change is not recommended
+LEAST_GAIN = 1.05  # minimum gain, as a factor, to recommend a change
 LOCAL = "local steps"
 MUCH_BETTER = 1.1  # gain required of a change that alters the training more
 LARGER_BATCHES = (2, 4)

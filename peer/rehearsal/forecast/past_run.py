@@ -340,10 +340,10 @@ def _whole_rounds(reports: Iterable[PastReport]) -> list[list[PastReport]]:
 
 
 def _line_bounds(rounds: Iterable[Sequence[PastReport]], size: RoundBytes) -> defaultdict[int | None, list[float]]:
-    """Return each device's lower bounds of bandwidth, one per round; key None: the keeper.
+    """Return lower bounds on devices' bandwidth in bytes/s, one per round; key None: the keeper.
 
-    Unit: bytes per second. A rehearsed round begins when all peers are present, so its duration is
-    the group's shortest wait. Only peers with samples send values; the busier direction counts.
+    Rehearsed rounds begin when all peers are present, so the group's shortest wait is taken as a
+    round's duration. Only peers with samples send values. Each bound is for the busier direction.
     """
     bounds: defaultdict[int | None, list[float]] = defaultdict(list)
     for group in rounds:

@@ -43,7 +43,7 @@ class SeedQuantiles:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> SeedQuantiles:
-        """Compute quantiles without interpolation; for few seeds, the outer ones are extremes."""
+        """Compute quantiles without interpolation; with few seeds, p5 and p95 are the extremes."""
         ordered = sorted(values)
         return cls(*(ordered[max(0, math.ceil(level * len(ordered)) - 1)] for level in LEVELS))
 
@@ -91,7 +91,7 @@ class RehearsalReport:
         return {measure.key: self.quantiles(measure) for measure in self.measures}
 
     def to_json(self) -> dict[str, Any]:
-        """Return the figures and the extent of the rehearsals as JSON."""
+        """Return the figures and remarks as JSON, with the number of seeds, hours and devices."""
         return {
             "seeds": len(self.runs),
             "hours": self.runs[0].duration_s / HOUR_S,
