@@ -34,7 +34,7 @@ NEWEST_GLIBC = 31  # 2.31: Debian 11, Ubuntu 20.04; PyTorch asks for 2.28, libtp
 
 @dataclass(frozen=True)
 class Platform:
-    """A machine as markers and wheels describe it."""
+    """A kind of machine, described by environment markers and wheel tags."""
 
     name: str
     system: str
@@ -43,7 +43,7 @@ class Platform:
     tags: tuple[str, ...]  # platform tags of the wheels that it takes
 
     def marks(self, python: str) -> dict[str, str]:
-        """The environment in which a requirement's marker is judged."""
+        """Return the environment for evaluating a requirement's marker."""
         return {
             "os_name": "posix",
             "sys_platform": self.sys_platform,
@@ -56,7 +56,7 @@ class Platform:
         }
 
     def wheel_tags(self, python: str) -> frozenset[Tag]:
-        """Everything that pip would install there."""
+        """Return the tags of all wheels that pip would install on this platform."""
         version = tuple(map(int, python.split(".")))
         interpreter = "cp" + python.replace(".", "")
         return frozenset(
@@ -82,14 +82,14 @@ PLATFORMS = (
 
 @dataclass(frozen=True)
 class Found:
-    """What is needed on one platform with one Python, and what of it has no wheel, as `name==version`."""
+    """The number of packages for a platform and Python version, and those without a wheel (`name==version`)."""
 
     needed: int
     missing: tuple[str, ...]
 
 
 def examine(packages: Sequence[dict[str, Any]], platform: Platform, python: str) -> Found:
-    """Look through a lock file's packages."""
+    """Find the packages of a lock file that a platform and Python version need."""
     marks, tags = platform.marks(python), platform.wheel_tags(python)
     needed = [package for package in packages if _is_needed(package, marks)]
     missing = [f"{package['name']}=={package['version']}" for package in needed if not tags & set(_tags(package))]
@@ -106,7 +106,7 @@ def _tags(package: dict[str, Any]) -> Iterator[Tag]:
 
 
 def resolve(uv: str, extras: Sequence[str]) -> list[dict[str, Any]]:
-    """The project's dependencies on all platforms, at the versions of constraints.txt, from PyPI."""
+    """Return the project's dependencies on all platforms, at the versions of constraints.txt, from PyPI."""
     wanted = [word for extra in extras for word in ("--extra", extra)]
     form = ["--universal", "--python-version", PYTHONS[0], "--format", "pylock.toml", "--no-header"]
     command = [uv, "pip", "compile", "-q", *form, "-c", "constraints.txt", "pyproject.toml", *wanted]

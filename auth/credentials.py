@@ -93,7 +93,7 @@ class Credentials:
         return revocations is not None and peer_id in revocations.peer_ids
 
     def store_grant(self, run: str, authority_public: bytes, token_jwt: str, revocations_jwt: str) -> None:
-        """Store a join's response. If it is inconsistent, store nothing and raise `TokenError`."""
+        """Store the reply to a join request, or raise `TokenError` if it is invalid."""
         self._require_own(read_token(token_jwt, authority_public, run))
         verify_revocations(revocations_jwt, authority_public, run)
         granted = JoinedRun(run, Authorities(authority_public).after(token_jwt, run))

@@ -68,7 +68,7 @@ class Tally:
 
 
 def prepare(run: OpenRun, count: int) -> list[Volunteer]:
-    """Add `count` joined devices, with their members, to the run's database; return the devices as volunteers."""
+    """Add `count` devices, with members and tokens, to the run's database; return a volunteer per device."""
     keys = [DeviceKey(rsa.generate_private_key(public_exponent=RSA_EXPONENT, key_size=RSA_BITS)) for _ in range(KEYS)]
     authority, name, now = run.directory.authority, run.directory.config.run.name, time.time()
     volunteers = []

@@ -112,9 +112,9 @@ def record(directory: Path, recording: Recording, ends_at: float) -> RunDirector
 
 
 def write_stays(database: Database, recording: Recording, ends_at: float, rng: random.Random) -> list[Stay]:
-    """Write volunteers, three machines per two volunteers, and sessions; return the stays by time.
+    """Write members, their devices (3 for every 2) and sessions; return the sessions by start time.
 
-    The first machine is always connected. One volunteer is shown under a pseudonym.
+    The first device is always connected. One member is shown under a pseudonym.
     """
     machines, length_s = recording.members * 3 // 2, recording.steps * STEP_S
     began_at = ends_at - length_s

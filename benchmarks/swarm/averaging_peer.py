@@ -1,7 +1,7 @@
 """One peer of averaging.py: `python -m benchmarks.swarm.averaging_peer PLAN` averages with the others repeatedly.
 
-The peer prints its addresses. Each line of standard input starts one round and is the rate to declare (bytes per
-second, or null); the peer answers with the round's duration in seconds, or null if it failed. The peer answers "rounds"
+The peer prints its addresses. Each line of standard input starts one round and gives the rate to declare (bytes per
+second, or null); the peer answers with the duration in seconds, or null if the round failed. It answers "rounds"
 with the number of finished rounds in memory, and "processor" with the processor time of its processes in seconds.
 """
 

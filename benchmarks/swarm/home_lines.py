@@ -91,8 +91,8 @@ class Outcome:
     download_s: float = 0.0
     sent_bytes: int = 0
     received_bytes: int = 0
-    percent_able: float = 0.0  # share of the samples that all volunteers' devices could compute while present
-    percent_counted: float = 0.0  # share of all volunteers' samples that count
+    percent_able: float = 0.0  # this volunteer's percentage of the samples that all could compute
+    percent_counted: float = 0.0  # this volunteer's percentage of all counted samples
 
     @property
     def pending(self) -> int:

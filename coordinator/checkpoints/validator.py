@@ -56,7 +56,7 @@ class Validator:
         After `stop`, spend up to `LAST_S` on pending checkpoints.
         """
         pending = pending_checkpoints(self.database)
-        self.samples_at(pending[0].step if pending else 0)  # draws the samples, even before the first checkpoint
+        self.samples_at(pending[0].step if pending else 0)  # draw the samples, even without a checkpoint
         rest_at = self.clock() + REST_S
         while not stop.is_set():
             if self.evaluate_newest(stop.is_set):

@@ -354,7 +354,7 @@ def revoke(
     reason: str = typer.Option("", help="The reason, which the member sees."),
     as_json: bool = JSON,
 ) -> None:
-    """Revoke a member's access, or only one device's; it takes effect within seconds while the run is served."""
+    """Revoke a member's access, or only one device's. A running coordinator enforces this within seconds."""
     with open_run(directory) as run:
         if device is None:
             count = run.administration.revoke(name, reason)

@@ -23,7 +23,7 @@ from peer.protocol.errors import metadata_of, status_of
 
 
 class Doorkeeper(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has no annotations
-    """An interceptor that applies the limits before any handler runs; used from one event loop."""
+    """A gRPC interceptor that limits calls before their handlers run; used from one event loop."""
 
     def __init__(self, limits: DoorLimits, door: Door, clock: Callable[[], float]) -> None:
         self._limits, self._door = limits, door
@@ -73,7 +73,7 @@ class Doorkeeper(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has 
         try:
             self._door.welcome(context)
             yield
-        except RequestError as error:  # only the limits raise these; handlers report their own errors
+        except RequestError as error:  # from the limits; handlers report their own errors
             await _refuse(context, error)
         finally:
             self._places.leave(caller)

@@ -310,7 +310,7 @@ class _Conversation:
             await services.refusals.record("session", error, self._session.token.device_id)
 
     async def _take_relay(self, relay: str) -> None:
-        """Store this device's relay address, if changed, for new peers on all replicas."""
+        """Store this device's relay address if it changed; all replicas offer it to new peers."""
         services, session = self._services, self._session
         if relay != session.relay:
             session.relay = relay

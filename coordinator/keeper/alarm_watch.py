@@ -31,7 +31,7 @@ from peer.config.phases import phase_at
 from peer.swarm.fingerprint import SKETCH_SIZE, Sketch
 
 logger = logging.getLogger(__name__)
-RECENT_STEPS = 500  # number of recent steps in which the lowest loss is sought
+RECENT_STEPS = 500  # number of recent steps searched for the lowest loss
 LOOK_EVERY_S = 5.0
 PATIENCE_S = 30.0  # time within which all peers find a restarted keeper
 STARTING_S = 180.0  # time that a device may take to start

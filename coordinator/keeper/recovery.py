@@ -19,9 +19,9 @@ from coordinator.store.engine import Database
 from peer.swarm.swarm import Swarm
 
 logger = logging.getLogger(__name__)
-POLL_S = 0.03  # as in the keeper's loop, because the keeper may average meanwhile
-SURVIVORS_WAIT_S = 10.0  # time to find peers that outlived the keeper; they look for it every 5 s
-SURVIVORS_TOLD_S = 60.0  # time for this if the keeper moved or would undo steps; peers may need new sessions
+POLL_S = 0.03  # as in the keeper's loop, because the keeper may be averaging in the meantime
+SURVIVORS_WAIT_S = 10.0  # time to find surviving peers, which look for the keeper every 5 s
+SURVIVORS_TOLD_S = 60.0  # the same if the keeper moved or lost steps: peers may need new sessions
 SURVIVORS_STATE_S = 60.0  # time for these peers to agree on a state for the keeper to download
 
 
@@ -73,7 +73,7 @@ class Recovery:
         stored = newest_verified(self.checkpoints_dir)
         if stored is None:
             raise StorageError(f"{self.checkpoints_dir} holds no checkpoint to go back to.")
-        if self.ledger.last_known_step() > stored.manifest.step:  # the chosen checkpoint was damaged meanwhile
+        if self.ledger.last_known_step() > stored.manifest.step:  # the chosen checkpoint is damaged
             era = self.ledger.roll_back(stored.manifest.step)
         self.checkpointing.restore(stored, era)
         logger.warning("gone back to step %d: all peers resume from there", stored.manifest.step)

@@ -89,7 +89,7 @@ class WayChooser:
             self._change_to(choice, step)
 
     def _change_to(self, choice: AveragingChoice, from_step: int | None) -> bool:
-        """Change the mode from a step on (None: a few steps ahead). Return whether the change was accepted."""
+        """Change the mode at a step (None: in a few steps); return whether that was accepted."""
         way = choice.way
         try:
             done = self._steersman.change(

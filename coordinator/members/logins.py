@@ -42,7 +42,7 @@ CALLBACK = "/login/callback"
 
 @dataclass(frozen=True)
 class Prompt:
-    """The code and addresses to show to the user."""
+    """The code and URLs to show to the user."""
 
     title: str
     user_code: str
@@ -56,7 +56,7 @@ class PendingLogin(Protocol):
 
     @property
     def prompt(self) -> Prompt:
-        """The code and addresses to show to the user."""
+        """The code and URLs to show to the user."""
 
     async def identity(self) -> Identity:
         """Wait for the identity. Raises `LoginDeniedError`, `LoginExpiredError` or `ProviderError`."""
@@ -71,7 +71,7 @@ class AtProvider:
 
     @property
     def prompt(self) -> Prompt:
-        """The provider's code and address."""
+        """The user code, and the provider's URL at which to enter it."""
         left_s = self.login.expires_at - self.party.monotonic()
         login = self.login
         return Prompt(self.party.title, login.user_code, login.address, login.complete_address, left_s)
@@ -95,7 +95,7 @@ class AtPage:
 
     @property
     def prompt(self) -> Prompt:
-        """The page's address, which includes the code."""
+        """The URL of the coordinator's page, which includes the code."""
         left_s = self.expires_at - self.party.monotonic()
         return Prompt(self.party.title, self.user_code, self.address, self.address, left_s)
 

@@ -90,7 +90,7 @@ def _run_validator(directory: Path, _parent_pid: int, ready: Callable[..., None]
 
 def _run_answerer(directory: Path, _parent_pid: int, ready: Callable[..., None]) -> None:
     os.nice(NICENESS)
-    from coordinator.playground.answerer import run_answerer  # imports torch only for the first question
+    from coordinator.playground.answerer import run_answerer  # imports torch on the first request
 
     ready()
     run_answerer(directory)

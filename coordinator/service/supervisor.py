@@ -115,8 +115,8 @@ class Supervisor:
     def run(self, should_stop: Callable[[], bool]) -> None:
         """Supervise until `should_stop()`; on return, all processes of all parts have ended.
 
-        Raises a part's own error if its first start fails, and `WorkerError` if one never becomes
-        ready or must be killed at the end. Failures of auxiliary parts are never raised.
+        Raises a part's own error if its first start fails, and `WorkerError` if a part never
+        becomes ready or must be killed at the end. Failures of auxiliary parts are never raised.
         """
         try:
             while not should_stop():

@@ -282,7 +282,7 @@ def log_trouble(what: str) -> Iterator[None]:
     except DBAPIError as error:
         if (found := trouble(error)) is None:
             raise
-        logger.error("%s: %s", what, found, stacklevel=3)  # logged at the caller's `with`, to count repeats by line
+        logger.error("%s: %s", what, found, stacklevel=3)  # repeats are counted by the caller's line
 
 
 def own_words(error: DBAPIError) -> str:

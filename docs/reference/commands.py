@@ -109,7 +109,7 @@ def _default(parameter: Any) -> str:
 
 
 def _guides(path: str) -> Iterator[str]:
-    """Yield a sentence that links to each heading of the guides that names the command."""
+    """Yield a sentence with a link for each heading of the guides that names the command."""
     for guide, text in _guide_texts().items():
         for heading in re.findall(rf"^#+ ([^\n]*`{path}`.*)$", text, re.MULTILINE):
             title = text.partition("\n")[0].removeprefix("# ")

@@ -79,7 +79,7 @@ def keys_of(model: type[BaseModel], names: Iterable[str], prefix: str, seen: dic
 
 
 def sections_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    """Yield the models that a value of this type may hold."""
+    """Yield the Pydantic models that occur in a type annotation."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for argument in get_args(annotation):

@@ -83,7 +83,7 @@ class LineEstimate:
         self._due_at = min(self._due_at, soonest + self._rng.uniform(0, SPREAD_S))
 
     def is_due(self) -> bool:
-        """Return whether to measure now; True only once, because the result may never arrive."""
+        """Return whether to measure now; if so, set the next time, as the measurement may fail."""
         if self.rate is None or self._clock() < self._due_at:
             return False
         self._measured_at = self._clock()

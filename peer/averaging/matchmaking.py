@@ -118,7 +118,7 @@ class Gathering:
 
     @property
     def begun_after(self) -> int:
-        """The global step after which this peer's group has begun to average; -1: it has not begun.
+        """The global step after which this peer's group began to average; -1 if it has not begun.
 
         Reset to -1 when this peer's round runs, when the group gives up, and when a search begins.
         """

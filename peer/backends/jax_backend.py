@@ -208,7 +208,7 @@ class JaxBackend:
         self._accumulate = _compile(self._mesh, layout, precision)
         self._sum = jax.jit(lambda sums: {name: value.sum(0) for name, value in sums.items()})
         self._key = jax.random.key(config.run.seed)
-        self._microbatches = 0  # count so far; part of each dropout seed
+        self._microbatches = 0  # number of microbatches so far, for dropout seeds
         self._sums: Gradients
         self._holds_sums = False
         self.synchronize()

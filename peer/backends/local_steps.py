@@ -136,8 +136,8 @@ class LocalSteps:
     def collect(self) -> None:
         """Store (base - own parameters) * samples in the common parameters' `.grad`.
 
-        This value replaces a sum of gradients. Pending samples first get a local step; samples
-        reserved by a running round are excluded. A repeated round gets the same values.
+        This value takes the place of the gradient sum. A local step on pending samples comes first;
+        samples reserved by a running round are excluded. A repeated round gets the same values.
         """
         if self._pending:
             self._take_step()

@@ -50,7 +50,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class MicrobatchShare:
-    """A part's contribution to a microbatch's mean losses and gradients of (total * samples)."""
+    """A part's share of a microbatch's mean losses, and of the gradients of (total * samples)."""
 
     total: float
     mlm_loss: float

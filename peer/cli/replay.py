@@ -147,16 +147,16 @@ def _read_bundle(source: Path) -> dict[str, bytes]:
 
 
 def on_one_clock(events: Sequence[NodeEvent]) -> tuple[list[NodeEvent], list[ClockShift]]:
-    """Align clocks with that of the node in the most groups; return (sorted events, clock shifts).
+    """Convert times to the clock of the node with the most groups; return (events, clock shifts).
 
-    A node that shares no group with an aligned node keeps its logged times.
+    Events are sorted. A node that shares no group with an aligned node keeps its logged times.
     """
-    met: dict[str, dict[str, float]] = {}  # group starts by node and group, on the node's clock
+    met: dict[str, dict[str, float]] = {}  # node -> group -> start on the node's clock
     for event in events:
         if isinstance(event.event, GroupMet):
             met.setdefault(event.node, {})[event.event.group] = event.at
     shifts: dict[str, ClockShift] = {}
-    known: dict[str, float] = {}  # group starts on the common clock
+    known: dict[str, float] = {}  # group -> start on the common clock
     waiting = sorted(met, key=lambda node: -len(met[node]))
     while waiting:
         node = max(waiting, key=lambda node: len(met[node].keys() & known.keys()))

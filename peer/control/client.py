@@ -266,7 +266,7 @@ class ControlClient:
         return await self._call(self._stub.ChooseName, request)
 
     async def newest_checkpoint(self, token: str) -> control_pb2.CheckpointReply:
-        """Fetch the newest checkpoint's offer. Raises `VersionError` if the coordinator is too old."""
+        """Look up the newest checkpoint. Raises `VersionError` if the coordinator is too old."""
         return await self._call(self._stub.Checkpoint, control_pb2.CheckpointRequest(token=token))
 
     async def fetch_file(

@@ -90,7 +90,7 @@ async def _look(client: ControlClient, ears: Ears, patience: Patience) -> tuple[
 
 
 async def _look_from(client: ControlClient, host: str, ears: Ears, patience: Patience) -> Seen:
-    """Return the coordinator's findings about this machine over a connection to `host`."""
+    """Connect to `host`, and return the coordinator's view of this machine."""
     connecting = ControlClient.connect(replace(client.link, host=host), time.time)
     other = await asyncio.wait_for(connecting, patience.other_version_s)
     try:

@@ -1,4 +1,4 @@
-"""Preparation of a run's tokenizer before the run begins: trained on the run's text, or imported."""
+"""Preparation of a run's tokenizer before the run begins, by training on its text or by import."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ LOOK_EVERY_S = 2
 INTERRUPTED = 130
 PROBE_S = 60
 FIRST_PIP_WITH_PYTHON = (22, 3)  # first pip version that can install into another environment
-# Variables that add packages from other places (the first two) or install to them (the others).
+# Environment variables that add package locations (the first two) or redirect pip's installs.
 OTHER_PLACES = ("PYTHONPATH", "PYTHONHOME", "PIP_USER", "PIP_TARGET", "PIP_PREFIX")
 
 

@@ -182,7 +182,7 @@ def _gpt2(model: Model, special: SpecialIds) -> Settings:
 
 
 def _untrained_in_deberta_v2(model: Model) -> tuple[str, ...]:
-    """Return the parameters whose gradient is noise, fewer with p2c (positions scored by keys)."""
+    """Return the parameters whose gradient is rounding noise with these attention options."""
     relative = model.options.get("relative_attention", True)
     scores = model.options.get("pos_att_type", ["c2p", "p2c"])
     untrained = ["*.pos_key_proj.bias"]

@@ -28,7 +28,7 @@ from hivemind.averaging.partition import AllreduceException, BannedException, Te
 
 
 class RefusedPart(AllreduceException):
-    """Raised for a part that no honest peer sends; its message omits the sender."""
+    """Raised for a part that no honest peer would send; the message does not name the sender."""
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ LEAST_SENDERS = 3  # minimum number of senders for a median
 
 @dataclass(frozen=True)
 class PartPlace:
-    """A part's tensor, and its share of the tensor's values."""
+    """The index of a part's tensor, and the fraction of the tensor's values in the part."""
 
     tensor: int  # index in the order of the averaged tensors
     share: float  # fraction of the tensor's values

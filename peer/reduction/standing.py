@@ -297,7 +297,7 @@ class Standings:
         return 1.0 / shown_excess([(seen.excess, seen.spread) for seen in self._seen.get(member, ())])
 
     def _judge_directions(self, observed: Mapping[str, Observation]) -> list[str]:
-        """Return the members that newly point away; readmit those with a positive mean cosine."""
+        """Return members newly found to point away; readmit those with a positive mean cosine."""
         cosines = {member: [seen.cosine for seen in self._seen[member]] for member in observed}
         before = self._away
         staying = {

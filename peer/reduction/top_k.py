@@ -136,7 +136,7 @@ class TopKCompression(CompressionBase):
         return runtime_pb2.Tensor(compression=self.compression_type, buffer=content, size=tensor.shape, dtype="float32")
 
     def extract(self, serialized_tensor: runtime_pb2.Tensor) -> torch.Tensor:
-        """Decode the values. Raises `ValueError` if the bytes are malformed or the values too many."""
+        """Decode the values. Raises `ValueError` if they are malformed or too many."""
         count = math.prod(serialized_tensor.size)
         if count > MOST_DECODED:
             raise ValueError(f"a part has {MOST_DECODED} values at most, and not {count}")

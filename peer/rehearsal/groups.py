@@ -159,7 +159,7 @@ class Groups:
         return self._averages
 
     def look(self, position: Position, seeker: Seeker) -> None:
-        """Start a peer's search for a group at its step."""
+        """Start a peer's search for a group for its current step."""
         self._env.process(self._look(position, seeker))
 
     def begin(self, seeker: Seeker, weight: float) -> None:

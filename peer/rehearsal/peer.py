@@ -177,7 +177,7 @@ class RehearsedPeer:
     # moves in the swarm
 
     def _advance(self) -> Process:
-        """Make the next move; the counterpart of `Swarm.advance`."""
+        """Decide on the next move and carry it out, as `Swarm.advance` does in a real peer."""
         self.tracker.look_if_due()
         if self._overlapping is not None:
             yield from self._conclude()

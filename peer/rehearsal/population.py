@@ -47,7 +47,7 @@ class SourcedFigure(Sourced):
 
 
 class LineQuantiles(Section):
-    """Quantiles of a region's connections at the levels of `LineTable`."""
+    """Quantiles of a region's bandwidths and round-trip times, at the levels of `LineTable`."""
 
     down_mbit_per_second: _Levels
     """Downlink."""

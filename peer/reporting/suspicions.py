@@ -1,4 +1,4 @@
-"""Suspicions against peers whose behavior is impossible for an honest peer.
+"""Suspicions about peers that behave as no honest peer would.
 
 A suspicion is logged and sent to the coordinator, which decides whether to act and shows the
 operator the member's name.

@@ -76,10 +76,10 @@ class Allowances:
         return min(peer.record.rate, most)
 
     def weight_caps(self, peers: Iterable[KnownPeer]) -> dict[str, float]:
-        """Return each trainer's weight limit in a round (peer ID -> samples): twice its credited samples.
+        """Return each trainer's weight limit in a round (peer ID -> samples).
 
-        A member's allowance is divided among its devices in proportion to their claims, but each
-        gets at least an equal share, because records may be old. Credited samples are never cut.
+        A member's limit is twice the samples that may be credited to it. Each device gets a part in
+        proportion to its claim, or an equal share if that is larger: records may be out of date.
         """
         caps = {}
         for devices in _by_member(peers).values():

@@ -188,7 +188,7 @@ class Swarm:
 
     @property
     def step(self) -> int:
-        """Global steps completed by this peer's state."""
+        """The number of global steps included in this peer's state."""
         return self.state.step
 
     @property

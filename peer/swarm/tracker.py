@@ -98,7 +98,7 @@ class StepTracker(ProgressTracker):
 
     @property
     def step(self) -> int:
-        """Global steps completed by this peer's state."""
+        """The number of global steps included in this peer's state."""
         return int(self.local_progress.epoch)
 
     @property
@@ -158,8 +158,8 @@ class StepTracker(ProgressTracker):
         """Process the samples of a round towards the next step; the mappings are by peer ID.
 
         `weights`: the samples declared by the senders of the parts that this peer reduced;
-        `counted`: the samples averaged in these parts; `attested`: both numbers by all reducers.
-        `short`: too few samples for a step; otherwise the keeper credits the counted samples.
+        `counted`: the samples averaged in these parts; `attested`: samples attested by reducers.
+        `short`: whether there are too few samples for a step; if not, the keeper credits `counted`.
         """
         step = self.local_progress.epoch
         if counted and not short and self._role == "keeper":
@@ -278,7 +278,7 @@ class StepTracker(ProgressTracker):
 
     @property
     def _stage(self) -> object:
-        """The values whose changes are reported at once."""
+        """The values whose changes are published immediately."""
         training = self._training, self._slow_line
         return self.local_progress.epoch, self.era, training, self._steering, self._sketch
 

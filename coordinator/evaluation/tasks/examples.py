@@ -287,7 +287,7 @@ def texts(rows: Iterable[PlacedRow], columns: Columns) -> list[str]:
 
 
 def read_texts(text: str, origin: str) -> list[str]:
-    """Return a file's non-empty lines; for JSON Lines, those of each object's `text`."""
+    """Return a file's non-empty lines; for JSON Lines, the non-empty lines of each `text`."""
     text = text.removeprefix("\ufeff")
     if text.lstrip().startswith("{"):
         text = "\n".join(_text(row, "text", where) for where, row in _json_rows(text, origin))

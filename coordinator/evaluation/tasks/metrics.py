@@ -84,7 +84,7 @@ def tag_scores(truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]
 def label_scores(truth: Sequence[str], predicted: Sequence[str]) -> Scores:
     """Compute accuracy, macro F1 and Matthews correlation of the predicted labels.
 
-    The correlation (Gorodkin 2004) is 1 if all predictions are correct, and 0 if all are equal.
+    The correlation (Gorodkin 2004) is 1 for perfect predictions, and 0 for a constant prediction.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # scikit-learn returns 0 and warns if there is only one label

@@ -285,7 +285,7 @@ def _overview_event(snapshot: Snapshot, config: RunConfig, join_link: str) -> by
 
 
 def _news(event: bytes) -> bytes:
-    """Return an event without its last field (the time), so that unchanged overviews are equal."""
+    """Return an event without `taken_at`, its last field, so that unchanged overviews are equal."""
     return event[: event.rindex(b',"taken_at"')]
 
 

@@ -88,7 +88,7 @@ def choose_tokens(reluctance: NDArray[np.float32], per_sample: int, rng: np.rand
 def choose_words(
     reluctance: NDArray[np.float32], starts: NDArray[np.bool_], per_sample: int, rng: np.random.Generator
 ) -> Ints:
-    """Choose whole words of up to `per_sample` tokens per sample; return ascending flat positions.
+    """Choose whole words, at most `per_sample` tokens in each sample; return sorted flat positions.
 
     `reluctance` and `starts` are (samples, l). A word's reluctance is the maximum over its tokens.
     """

@@ -114,7 +114,7 @@ class _Anchors:
 
 
 class PairPacker:
-    """A packer of [CLS] first segment [SEP] second segment [SEP]; half of the pairs are swapped."""
+    """A packer of segment pairs, [CLS] first [SEP] second [SEP], half of them in swapped order."""
 
     special_places = 3
 

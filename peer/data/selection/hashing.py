@@ -31,7 +31,7 @@ def uniform(text: str, salt: str) -> float:
 
 
 class PartFilter:
-    """A filter for one part: the held-out documents (`share` of all), or all others."""
+    """A filter that keeps one part: the held-out documents (`share` of all), or all others."""
 
     def __init__(self, part: Part, share: float) -> None:
         self._wanted, self._share = part == "validation", share

@@ -143,7 +143,7 @@ class PerplexityTally:
         self.parts = {name: np.zeros(4) for name in ("before", "expected", "kept")}
 
     def add(self, perplexities: Floats, chances: Floats, kept: NDArray[np.bool_]) -> None:
-        """Count documents by their perplexities, probabilities and decisions, (documents,) each."""
+        """Add documents to the counts; each argument is an array with one value per document."""
         parts = quartile_numbers(perplexities, self.quartiles)
         inner = (perplexities >= self.edges[0]) & (perplexities <= self.edges[-1])
         bins = np.clip(np.searchsorted(self.edges, perplexities, side="right") - 1, 0, BINS - 1)

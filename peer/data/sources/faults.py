@@ -60,7 +60,7 @@ class SourcePlace:
 
 
 class Setbacks:
-    """A tracker of failed units since the last successful read, which decides the next unit."""
+    """A tracker of units that failed since the last successful read, to select the next unit."""
 
     def __init__(self) -> None:
         self._failed: list[SourcePlace] = []

@@ -96,7 +96,7 @@ class Units:
 
 
 class CountedReader(UnitReader):
-    """A reader of the records with number `part` modulo `parts`; the state is the next number."""
+    """A reader of every `parts`-th record from `part` on; its state is the next record's number."""
 
     def __init__(
         self, records_from: Callable[[int], Iterator[Record]], part: int, parts: int, state: State | None

@@ -24,7 +24,7 @@ TRIED_SENTENCES = 500  # number of sentences that determine the word boundaries
 
 @dataclass(frozen=True)
 class EncodedChunk:
-    """Documents as one run of tokens, with the ends of their sentences and documents."""
+    """Documents as one sequence of tokens, with the ends of all sentences and documents."""
 
     tokens: NDArray[np.int32]  # (tokens,)
     sentence_ends: NDArray[np.int64]  # (sentences,) ascending; index after the last token

@@ -225,7 +225,7 @@ STRANGE: Mapping[str, Callable[[str], bool]] = {
 
 
 def _texts(tokenizer: Tokenizer) -> Iterator[tuple[str, str]]:
-    """Yield each learned token and its text, in the order of ids."""
+    """Yield each learned token and its text, in order of token ID."""
     vocabulary = tokenizer.get_vocab()
     not_learnt = {token.content for token in tokenizer.get_added_tokens_decoder().values()} | BYTES
     if _text(tokenizer, "Ġ") == " ":  # "Ġ" encodes a space in the byte-level alphabet

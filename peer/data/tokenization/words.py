@@ -282,7 +282,7 @@ def _kind_of_cut(character: bytes) -> CharacterKind:
 
     Nearly all characters that share a first byte with spaces and controls (C2, E2) are punctuation.
     """
-    for lowest in (b"\x80", b"\x90", b"\xa0"):  # the lowest second bytes that UTF-8 allows
+    for lowest in (b"\x80", b"\x90", b"\xa0"):  # lowest second byte: usual, after F0, after E0
         for missing in range(1, 4):
             first = (character + (lowest + b"\x80\x80")[:missing]).decode(errors="ignore")
             if first:

@@ -71,7 +71,7 @@ class TriedOutcome:
 
     @property
     def is_better(self) -> bool:
-        """Whether every seed gains and the median gains enough, so the gain is not due to chance."""
+        """Whether all seeds gain, and the median gain reaches `LEAST_GAIN`, to rule out chance."""
         return min(self.gains) > 1 and self.gain >= LEAST_GAIN
 
     def facts(self) -> dict[str, Any]:

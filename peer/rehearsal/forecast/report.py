@@ -233,7 +233,7 @@ def _present_hours(run: RehearsedRun) -> float:
 
 
 def _middle_step(of: Callable[[Any], float]) -> Callable[[RehearsedRun, RunConfig], float]:
-    """Build a measure: the median of `of` over a rehearsal's steps; 0 without steps."""
+    """Return a function for the median of `of` over a rehearsal's steps (0 if there are none)."""
     return lambda run, _: median(map(of, run.steps)) if run.steps else 0.0
 
 
