@@ -69,7 +69,7 @@ def test_each_caller_has_a_pace_of_its_own() -> None:
     pace = CallerPace(2, clock)
     for caller in (ADA, ADA, BOB):
         pace.admit(caller)
-    with pytest.raises(RequestError, match="2 times a minute"):
+    with pytest.raises(RequestError, match="2 such requests a minute"):
         pace.admit(ADA)
     pace.admit(BOB)
     clock.now = 30.0

@@ -183,7 +183,7 @@ def test_plain_transformers_loads_the_discriminator_and_the_generator_beside(tmp
     with torch.no_grad():
         assert float(loaded.eval()(**probe).loss) == pytest.approx(stored.manifest.probe_loss, rel=1e-5)
     said: dict[str, Any] = {}
-    (code,) = re.findall(r"beside it:\n\n```python\n(.*?)```", write_card(facts(config)), re.DOTALL)
+    (code,) = re.findall(r"is included:\n\n```python\n(.*?)```", write_card(facts(config)), re.DOTALL)
     exec(code.replace('"DIR"', repr(str(stored.path))), said)  # noqa: S102 - the card's own words
     with torch.no_grad():
         ours = model.generator.eval()(batch.input_ids).logits
