@@ -2,7 +2,7 @@
 
 The service must not import torch, and training must not wait for visitors. The answerer is
 therefore a separate low-priority process with one thread, which shares only the database with the
-service. It imports torch at the first question, and frees a model not used for `IDLE_S`.
+service. It imports torch on the first question, and unloads a model unused for `IDLE_S`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 POLL_S = 0.25  # short, because visitors are waiting
-IDLE_S = 600.0  # a model is freed if unused for this many seconds
+IDLE_S = 600.0  # a model is unloaded if unused for this many seconds
 TIDY_S = 60.0
 FAILED = "The model failed at this sentence; the coordinator's log says why."
 
@@ -47,7 +47,7 @@ class Answerer:
     directory: RunDirectory
     database: Database
     clock: Callable[[], float] = time.time
-    filler: BlankFiller | None = None  # created at the first question, because BlankFiller imports torch
+    filler: BlankFiller | None = None  # created on the first question, because BlankFiller imports torch
     asked_at: float = 0.0
     tidied_at: float = 0.0
 
@@ -74,7 +74,7 @@ class Answerer:
         return True
 
     def rest(self) -> None:
-        """Free an idle model, and delete old questions once a minute."""
+        """Unload an idle model, and delete old questions once a minute."""
         now = self.clock()
         if self.filler is not None and now - self.asked_at > IDLE_S:
             self.filler = None

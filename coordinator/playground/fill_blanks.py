@@ -38,7 +38,7 @@ class BlankFiller:
         self._loaded = ""  # manifest digest of the loaded checkpoint
 
     def fill(self, checkpoint: Path, manifest_sha256: str, text: str) -> Answer:
-        """Return each blank's candidates. Raises `RequestError` (too long) or `StorageError`."""
+        """Return each blank's candidates; raise `RequestError` (text too long) or `StorageError`."""
         ids = self._encode(text)
         if self._loaded != manifest_sha256:
             self._loaded = ""  # if loading fails, the model may mix weights of two checkpoints
@@ -82,7 +82,7 @@ class BlankFiller:
         return tuple(Candidate(self._spelling(token), probability) for token, probability in pairs)
 
     def _spelling(self, token: int) -> str:
-        """Decode a token, or return its vocabulary entry if the text is blank or incomplete."""
+        """Decode a token, or return its vocabulary entry if the result is blank or incomplete."""
         text = self._tokenizer.decode([token], skip_special_tokens=False).strip()
         return text if text and "\ufffd" not in text else self._tokenizer.id_to_token(token) or ""
 

@@ -35,7 +35,7 @@ MAX_KEPT = 10_000
 
 
 def clean_sentence(text: str, *, masked: bool) -> str:
-    """Normalize a sentence, so that equal questions match; raises `RequestError` if it is invalid.
+    """Normalize a sentence, so that repeated questions match; raises `RequestError` if invalid.
 
     `masked` is True if the run's model fills blanks, and False if it continues sentences.
     """

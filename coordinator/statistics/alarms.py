@@ -131,9 +131,9 @@ def raised_alarms(database: Database) -> list[AlarmRow]:
 
 
 def write_alarms(session: Session, kinds_looked_at: Collection[str], found: Sequence[Alarm], now: float) -> list[Alarm]:
-    """Replace the stored alarms of these kinds; return the new ones, which the audit log records.
+    """Replace the stored alarms of these kinds; return the new ones. The audit log records changes.
 
-    A further large parameter update is a new alarm, but the stored row keeps the first step.
+    Another large parameter update is a new alarm, but the stored row keeps the earliest step.
     """
     rows = session.scalars(select(RaisedAlarm).where(RaisedAlarm.kind.in_(kinds_looked_at)))
     there = {row.kind: row for row in rows}

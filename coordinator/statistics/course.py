@@ -33,9 +33,9 @@ class Rise:
 
 
 def rise_of(losses: Sequence[tuple[int, float]], least: float = LEAST_RISE) -> Rise | None:
-    """Return the loss's rise above its minimum; None if it is noise or below `least` * minimum.
+    """Return the rise of the loss above its minimum; None if noise or below `least` * minimum.
 
-    If medians of several widths show a rise, the narrowest width locates the first step best.
+    If medians of several widths show a rise, the narrowest gives the most accurate first step.
     """
     values = [loss for _, loss in losses]
     narrow = medians_of(values, SMOOTHED)
@@ -75,7 +75,7 @@ def scatter_of(medians: Sequence[float]) -> float | None:
 
 
 def _rise(steps: Sequence[int], course: Sequence[float], error: float | None, least: float) -> Rise | None:
-    """Return the current rise, if any; a rise begins above a limit and ends below half of it."""
+    """Return the current rise, if any; it begins above a limit and ends below half the limit."""
     if not course:
         return None
     best = min(course)

@@ -78,7 +78,7 @@ def days_of(database: Database, number: int) -> Mapping[int, DayFacts]:
 
 
 def losses_of(database: Database, number: int, days: Mapping[int, DayFacts]) -> list[LossFacts]:
-    """Return the lost samples by cause, largest number first; `days` is the result of `days_of`."""
+    """Return the lost samples by cause, most samples first; `days` is the result of `days_of`."""
     query = (
         select(LostSamples.cause, func.sum(LostSamples.times), func.max(LostSamples.last_step))
         .join(Device, Device.id == LostSamples.device_id)

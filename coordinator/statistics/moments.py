@@ -220,7 +220,7 @@ def _shares(session: Session, first: int, last: int, book: _DeviceBook) -> tuple
 
 
 def _online(session: Session, times: Sequence[float], book: _DeviceBook) -> list[set[int]]:
-    """For each of these ascending times, return the devices with an open session."""
+    """Return the devices with an open session at each of these times, which are ascending."""
     until = func.coalesce(DeviceSession.ended_at, DeviceSession.last_seen_at)
     stays = select(DeviceSession.device_id, DeviceSession.started_at, until).where(
         DeviceSession.started_at <= times[-1], DeviceSession.last_seen_at >= times[0]
@@ -236,7 +236,7 @@ def _online(session: Session, times: Sequence[float], book: _DeviceBook) -> list
 
 
 def _refused(session: Session, times: Sequence[float]) -> list[dict[str, int]]:
-    """Count the refusals between successive times, by kind."""
+    """Count the refusals between consecutive times, by kind."""
     query = select(Refusal.at, Refusal.kind).where(
         Refusal.at > times[0], Refusal.at <= times[-1], Refusal.kind.in_(SHARED_REFUSALS)
     )

@@ -114,7 +114,7 @@ class LeaderboardRow:
 def people(
     database: Database, now: float, window: LeaderboardPeriod = LeaderboardPeriod.ALL, number: int | None = None
 ) -> list[Person]:
-    """Return all members with devices, or only member `number`, except the keeper, by number."""
+    """Return members with devices, except the keeper, ordered by number; `number` selects one."""
     shown, hardware = display_names(database), newest_hardware(database)
     condition = Device.role != KEEPER_ROLE
     if number is not None:

@@ -32,7 +32,7 @@ MEMBER = "member"  # name of the column with public names
 _LOSS = case((Step.loss_samples > 0, Step.loss_sum / func.nullif(Step.loss_samples, 0)), else_=None)
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # first characters of spreadsheet formulas
 MAX_STEPS = 200  # maximum number of steps on a page of receipts
-MOST_NUMBERS = 20_000  # maximum number of device references on a page of several steps
+MOST_NUMBERS = 20_000  # maximum number of device references on a page with more than one step
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def _publicly(table: Table, rows: list[tuple[Any, ...]], shown: Mapping[str, str
 def csv_lines(database: Database, name: TableName) -> Iterator[bytes]:
     """Yield a table as CSV (RFC 4180, UTF-8), with a header line.
 
-    Text that looks like a formula gets an apostrophe in front, because members choose their names.
+    Formula-like text is prefixed with an apostrophe, because members choose their own names.
     """
     yield _csv([[column.name for column in TABLES[name].columns]])
     for page in read_table(database, name):
@@ -229,7 +229,7 @@ class _Step:
 
 
 def receipts_page(database: Database, run: str, after: int, limit: int) -> dict[str, Any]:
-    """Read a page of steps with claims beyond step `after`; `next` is the next page's `after`."""
+    """Read a page of steps after `after` that have claims; `next` is the next page's `after`."""
     shown = display_names(database)
     found, numbers = list[_Step](), list[int]()
     claimed = select(Report.step).where(Report.step > after, Report.superseded.is_(False), Report.samples > 0)
@@ -277,5 +277,5 @@ def _read_step(session: Session, step: int) -> _Step:
         for signer, era, text, signature in stored
         if signature is not None
     ]
-    withheld = len(signed) < len(stored)  # publishing only some receipts would give other sample counts
+    withheld = len(signed) < len(stored)  # a subset of the receipts would yield different sample counts
     return _Step(step, session.execute(claims).all(), [] if withheld else signed, withheld)

@@ -1,6 +1,6 @@
 """The verdict on a run, for the top of the overview: the run's state and the reason.
 
-`verdict_of` is a pure function; the API serves its result, too.
+`verdict_of` is a pure function; the API also serves its result.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from coordinator.statistics.course import SMOOTHED, rise_of
 
 State = Literal["healthy", "waiting", "trouble", "finished"]
 DAY_S = 86_400.0
-INTERVAL_STEPS = 20  # number of newest steps for the median interval
+INTERVAL_STEPS = 20  # number of newest steps used for the median interval
 OVERDUE_TIMES = 5.0  # multiple of the median interval after which a step is overdue
 OVERDUE_S = 60.0  # minimum time after which a step is overdue
 MOST_LOSSES = 500  # approximate number of losses to examine; longer histories are reduced to medians of blocks
@@ -128,9 +128,9 @@ def usual_interval_s(steps: Sequence[StepRow]) -> float | None:
 
 
 def loss_change(steps: Sequence[StepRow], phase_from_step: int, now: float) -> LossChange | None:
-    """Return the change of the loss since its minimum if it has risen, otherwise over the last day.
+    """Return the change in loss since its minimum if it has risen, otherwise over the last day.
 
-    Only the current phase's steps of the last day are compared; None if they are too few.
+    Only the current phase's steps of the last day are compared; None if there are too few.
     """
     begin = max(
         bisect_left(steps, now - DAY_S, key=lambda row: row.completed_at),

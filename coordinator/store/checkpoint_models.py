@@ -40,7 +40,7 @@ class Publication(Base):
     place: Mapped[str] = mapped_column(String(500), primary_key=True)  # the destination's address in settings.yaml
     manifest_sha256: Mapped[str] = mapped_column(String(64), primary_key=True)  # digest that identifies the checkpoint
     step: Mapped[int] = mapped_column(Integer)
-    location: Mapped[str] = mapped_column(Text, default="")  # URL of the published checkpoint; "" until then
+    location: Mapped[str] = mapped_column(Text, default="")  # URL of the published checkpoint; "" before publication
     attempts: Mapped[int] = mapped_column(Integer, default=0)  # number of failed attempts
     error: Mapped[str] = mapped_column(Text, default="")  # error message of the last attempt
     published_at: Mapped[float | None] = mapped_column(Float)

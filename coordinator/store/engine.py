@@ -111,7 +111,7 @@ class Database(sessionmaker[Session]):
 
     @contextmanager
     def _in_turn(self) -> Iterator[None]:
-        """Hold the process-wide write mutex for the block; wait at most SQLite's busy timeout."""
+        """Hold SQLite's write mutex in the block; after the busy timeout, continue without it."""
         has_turn = self._turn is not None and self._turn.acquire(timeout=BUSY_TIMEOUT_S)
         try:
             yield
@@ -192,8 +192,8 @@ def _refuse_to_create(engine: Engine) -> None:
 def _create_private(engine: Engine) -> None:
     """Create the database file with mode 0600 before SQLite opens it; WAL files inherit the mode.
 
-    An existing file is not opened: closing it would release all locks of this process on the file
-    (SQLite, "How To Corrupt An SQLite Database File", 2.2), and another could then delete the WAL.
+    An existing file is not opened: closing it would release this process's locks on the file, so
+    another process could delete the WAL (SQLite, "How To Corrupt An SQLite Database File", 2.2).
     """
 
     @event.listens_for(engine, "do_connect")
@@ -224,7 +224,7 @@ def migrate(engine: Engine) -> None:
 
 
 def _is_current(engine: Engine) -> bool:
-    """Return whether the newest migration was the last to run; its file's name begins with its revision."""
+    """Return whether the newest migration, identified by its file name, was the last to run."""
     newest = max(path.name for path in (MIGRATIONS / "versions").glob("*.py")).partition("_")[0]
     try:
         with engine.connect() as connection:
@@ -276,13 +276,13 @@ def in_one_sentence() -> Iterator[None]:
 
 @contextmanager
 def log_trouble(what: str) -> Iterator[None]:
-    """Log and skip the rest of the block if the database's file, disk or server fails; `what` says what is skipped."""
+    """Log `what` and skip the rest of the block if the database's file, disk or server fails."""
     try:
         yield
     except DBAPIError as error:
         if (found := trouble(error)) is None:
             raise
-        logger.error("%s: %s", what, found, stacklevel=3)  # repeats are counted by the caller's line
+        logger.error("%s: %s", what, found, stacklevel=3)  # repeats are counted per line of the caller
 
 
 def own_words(error: DBAPIError) -> str:

@@ -106,7 +106,7 @@ class Device(Base):
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     member_id: Mapped[int] = mapped_column(ForeignKey("members.id"), index=True)
-    number: Mapped[int] = mapped_column(Integer, unique=True)  # sequence number by order of joining, from 0
+    number: Mapped[int] = mapped_column(Integer, unique=True)  # sequence number in order of joining, from 0
     peer_id: Mapped[str] = mapped_column(String(64), unique=True)
     public_key: Mapped[bytes] = mapped_column(LargeBinary)
     role: Mapped[str] = mapped_column(String(16))
@@ -280,7 +280,7 @@ class Validation(Base):
     sop_loss: Mapped[float | None] = mapped_column(Float)  # null, like `sop_accuracy`, if sentence order is not trained
     accuracy: Mapped[float] = mapped_column(Float)
     sop_accuracy: Mapped[float | None] = mapped_column(Float)
-    # The detection columns are null without replaced tokens; their loss is weighted as in training.
+    # The detection columns are null except for ELECTRA; the loss is weighted as in training.
     detection_loss: Mapped[float | None] = mapped_column(Float)
     detection_accuracy: Mapped[float | None] = mapped_column(Float)
     detection_f1: Mapped[float | None] = mapped_column(Float)

@@ -80,7 +80,7 @@ class CallerPlaces:
         """Release one of the caller's slots."""
         self._taken[caller] -= 1
         if not self._taken[caller]:
-            del self._taken[caller]  # saves memory for callers without a slot
+            del self._taken[caller]  # keep no entry for a caller without a slot
 
     def __len__(self) -> int:
         return self._taken.total()

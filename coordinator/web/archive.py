@@ -183,7 +183,7 @@ def _without_trials(services: RunServices) -> RunServices:
 
 
 def _earlier(directory: RunDirectory, wish: Wish) -> bool:
-    """Return whether to replace the run's old archive. Raises `ConfigError` for other content."""
+    """Return whether to replace an archive of this run. Raises `ConfigError` for other files."""
     path = wish.out / MANIFEST
     if not (wish.overwrite and wish.out.is_dir() and any(wish.out.iterdir())):
         return False
@@ -209,7 +209,7 @@ def questions(database: Database, last_step: int, at: float) -> Iterator[Questio
     """Yield the API requests that the pages' scripts would make at the Unix time `at`.
 
     `last_step` is 0 before the first step. The database is read lazily. Members come last, so
-    every member in an earlier response has a page, even one who joined in the meantime.
+    every member named in an earlier response has a page, even one who has just joined.
     """
     yield from ANSWERS
     yield from ((f"moments/{number}", {}) for number in range(chunk_of(last_step) + 1 if last_step else 0))

@@ -51,7 +51,7 @@ function showTiles(overview) {
   setText("samples", format.large(totals.samples));
 }
 
-// Greys out old figures and shows their age: the keeper's if it is silent, all without a connection.
+// Greys out old figures and shows their age: the keeper's if it is silent, all if disconnected.
 function showAges(state, overview) {
   const keeperAt = state === "stale" ? overview?.progress.updated_at : null;
   const takenAt = state === "disconnected" ? overview?.taken_at : null;

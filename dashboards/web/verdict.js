@@ -39,7 +39,7 @@ function returnText({ step, is_before: isBefore }) {
   return t(isBefore ? "verdict.alarm.return_to" : "verdict.alarm.return_to_oldest", values);
 }
 
-// Shows all active alarms, also those that the verdict does not name.
+// Shows all active alarms, including those not named by the verdict.
 function showAlarms(alarms) {
   const texts = alarms.map(({ kind, step, return_to: point }) => {
     const values = { reason: t(`verdict.reasons.${kind}`), step: format.count(step) };

@@ -41,7 +41,7 @@ class Listing:
         return PAGE_ROWS + 1
 
     def shown(self, rows: Sequence[Any]) -> dict[str, Any]:
-        """Return the template's values for rows that were read with `limit` and `offset`."""
+        """Return the template variables for rows read with `limit` and `offset`."""
         return {"listing": self, "rows": rows[:PAGE_ROWS], "has_more": len(rows) > PAGE_ROWS}
 
     def address(self, page: int) -> str:

@@ -176,7 +176,7 @@ def _erase(run: Administration, form: Fields) -> None:
     run.erase(form["name"])
 
 
-# For each form: its path, a function that returns its page and the redirect URL, and the action.
+# (path of the form, function that returns its page and the URL to redirect to, action)
 FORMS: Sequence[tuple[str, Callable[[Fields], tuple[Page, str]], Act]] = (
     ("revoke", _on_members, lambda run, form: run.revoke(form["name"], form["reason"])),
     ("display-name", _on_members, lambda run, form: run.show_as(form["name"], form["display_name"])),

@@ -27,7 +27,7 @@ Step = Annotated[int, Query(ge=0, le=2**40)]
 
 @router.get("/checkpoints")
 async def checkpoints(visit: Who, step: Step | None = None) -> Response:
-    """List the checkpoints; with `step`, also show a rewind form and who has contributed since."""
+    """List the checkpoints; with `step`, also show a rewind form and later contributors."""
     return await _checkpoints(visit, step=step)
 
 

@@ -41,7 +41,7 @@ class Milestones(BaseModel):
 
 @router.get("/moments/{chunk}", response_model=Chunk, tags=["history"])
 async def moments(request: Request, web: Web, chunk: Annotated[int, Path(ge=0, lt=MAX_CHUNK)]) -> Response:
-    """Return devices, averaging groups, failures and loss of 100 steps (chunk 0: from step 1)."""
+    """Return devices, groups, failures and loss for 100 steps; chunk 0 starts at step 1."""
     snapshot = web.snapshot
     is_over = (chunk + 1) * CHUNK_STEPS < snapshot.last_step - LATE_STEPS
     version = (snapshot.era, snapshot.taken_at // SETTLED_S if is_over else snapshot.steps_version)
@@ -50,7 +50,7 @@ async def moments(request: Request, web: Web, chunk: Annotated[int, Path(ge=0, l
 
 @router.get("/milestones", response_model=Milestones, tags=["history"])
 async def all_milestones(request: Request, web: Web) -> Response:
-    """List milestones: the first step, powers of ten in samples, records in devices or in loss."""
+    """List milestones: first step, powers of ten in samples, records in devices and in loss."""
     snapshot = web.snapshot
     return await web.answer(request, "milestones", snapshot.curve_version, partial(milestones_of, snapshot))
 

@@ -1,7 +1,7 @@
 """The API for joining: commands, machine requirements, invite codes, and the run's software.
 
 The software consists of the wheel, the exact versions of its dependencies, the notebook, and
-instructions for a coding agent. The URLs of wheel and constraints contain their digests.
+instructions for a coding agent. The URLs of the wheel and the constraints contain digests.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from peer.limits.usage import LIBRARIES_BYTES
 from peer.runtime.software import install_commands
 
 router = APIRouter(tags=["people"])
-STATE_COPIES = 3  # required memory, in units of the state (three model sizes): the state and six model copies
+STATE_COPIES = 3  # required memory as a multiple of the state (3 models): the state plus 6 more model copies
 
 
 class SoftwareLinks(BaseModel):

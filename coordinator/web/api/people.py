@@ -55,11 +55,11 @@ class ActiveDevice(BaseModel):
 
 
 class Participant(BaseModel):
-    """A member's contribution in a period, with one or all kinds of hardware."""
+    """A member's contribution in a period, on one kind of hardware or on all kinds."""
 
     number: int
     member: str
-    rank: int | None  # place on the leaderboard; null without a contribution
+    rank: int | None  # rank on the leaderboard; null without a contribution
     samples: int  # samples confirmed by receipts
     pending_samples: int
     training_s: Tenths
@@ -85,7 +85,7 @@ class Participants(BaseModel):
 
 
 class Stays(BaseModel):
-    """Sessions as columns, ordered by start time; `members` maps numbers to names."""
+    """Sessions as columns, ordered by start time; `members` maps members' numbers to names."""
 
     since: float
     until: float
@@ -100,7 +100,7 @@ class Stays(BaseModel):
 
 
 class Authority(BaseModel):
-    """The run's public Ed25519 key, which verifies its certificates."""
+    """The run's public Ed25519 key, for verifying the run's certificates."""
 
     run: str
     key: str  # public key, 64 hexadecimal digits
@@ -155,7 +155,7 @@ class MemberPage(BaseModel):
     streaks: Streaks
     devices_total: int
     devices: list[DeviceOnPage]  # online devices first, then the most recently seen
-    losses: list[LossFacts]  # causes of lost samples, largest number first
+    losses: list[LossFacts]  # causes of lost samples, most samples first
     days: list[DayOnPage]  # the latest days, in chronological order
     steps: StepsFacts
     stays: list[StayOnPage]  # the latest sessions, in chronological order
@@ -216,7 +216,7 @@ async def participants(
     cursor: Cursor = "",
     limit: Annotated[int, Query(ge=1, le=MAX_PEOPLE)] = MAX_PEOPLE,
 ) -> Response:
-    """List all members' contributions in a period (UTC days), with one or all kinds of hardware."""
+    """List all members' contributions in a period (UTC days), on one or all kinds of hardware."""
     after = key_of(cursor, (int, int, int))
     make = partial(participants_of, web, window, kind, after, limit)
     return await web.answer(request, ("participants", window, kind, cursor, limit), _version(web), make)

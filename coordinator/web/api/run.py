@@ -161,7 +161,7 @@ async def checkpoint_file(request: Request, web: Web, step: int, name: str) -> R
 
 @contextmanager
 def _kept(step: int) -> Iterator[None]:
-    """Raise `HTTPException` 404 if the checkpoint is removed or replaced during the block."""
+    """Raise `HTTPException` 404 if the block fails to read a removed or replaced checkpoint."""
     try:
         yield
     except (OSError, StorageError) as error:
@@ -285,7 +285,7 @@ def _overview_event(snapshot: Snapshot, config: RunConfig, join_link: str) -> by
 
 
 def _news(event: bytes) -> bytes:
-    """Return an event without `taken_at`, its last field, so that unchanged overviews are equal."""
+    """Return an event without its last field, `taken_at`, to compare it with the next event."""
     return event[: event.rindex(b',"taken_at"')]
 
 

@@ -41,7 +41,7 @@ class Sentence(BaseModel):
 
 
 class QuestionStatus(BaseModel):
-    """A question's state; `blanks` has the likeliest tokens for each blank or as the next token."""
+    """A question's state; `blanks` has the likeliest tokens for each blank or the next token."""
 
     id: str
     step: int

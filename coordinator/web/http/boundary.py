@@ -31,7 +31,7 @@ from coordinator.throttling.rate_limits import CallerPace, http_caller
 logger = logging.getLogger(__name__)
 
 NAMES = ("type", "loc", "msg")
-REQUESTS_PER_MINUTE = 600  # limit per address, for several open pages with one request per second each
+REQUESTS_PER_MINUTE = 600  # limit per address; enough for several open pages, each with one request per second
 MAX_BODY_BYTES = 64 * 1024
 PIECE_BYTES = 32 * 1024  # maximum bytes passed to the connection at once
 RETRY_AFTER_S = 10

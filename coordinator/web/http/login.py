@@ -27,7 +27,7 @@ MAX_FIELDS = 1000  # maximum number of form fields; the rewind form has a checkb
 
 
 class LoginNeededError(Exception):
-    """The error for a request without a login: pages redirect to the login form, forms get 401."""
+    """An error for requests without a login: redirect to the login form, or 401 for a form."""
 
 
 @dataclass

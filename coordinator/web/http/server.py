@@ -28,7 +28,7 @@ STOP_GRACE_S = 2  # timeout for open requests on shutdown; browsers never close 
 
 @dataclass(frozen=True)
 class ConnectionLimits:
-    """Limits on all connections in total, and on each connection."""
+    """Limits on connections: in total, per caller, and for each connection."""
 
     connections: int = 1536
     connections_per_caller: int = 64  # a school may share one address; a browser opens six connections
@@ -43,7 +43,7 @@ _ARRIVED = {h11.DONE, h11.MUST_CLOSE, h11.CLOSED, h11.ERROR}
 
 
 class BoundedConnection(H11Protocol):
-    """A uvicorn connection with `ConnectionLimits`; a server's connections share its `places`."""
+    """A uvicorn connection with `ConnectionLimits`; all connections of a server share `places`."""
 
     def __init__(
         self, *, limits: ConnectionLimits, places: CallerPlaces, trusted: frozenset[str], **uvicorn: Any

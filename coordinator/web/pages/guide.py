@@ -12,7 +12,7 @@ from coordinator.web.http.answers import FOR_EVER, REVALIDATE, answer
 from coordinator.web.http.site import START, Guide
 from coordinator.web.state.web_state import Web
 
-_HASHED = re.compile(r"\.[0-9a-f]{8}\.min\.(js|css)$")  # end of file names that contain a hash of the content
+_HASHED = re.compile(r"\.[0-9a-f]{8}\.min\.(js|css)$")  # suffix of file names that contain a hash of the content
 router = APIRouter(include_in_schema=False)
 
 
@@ -28,7 +28,7 @@ Built = Annotated[Guide, Depends(built_guide)]
 
 @router.get("/guide")
 async def guide_start(_guide: Built) -> Response:
-    """Redirect to the start page by a relative URL, as the run may be served below any path."""
+    """Redirect to the start page with a relative URL, as the run may have any path prefix."""
     return RedirectResponse("guide/", 308)
 
 

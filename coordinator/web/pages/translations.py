@@ -1,4 +1,4 @@
-"""Translations of the pages: language selection, and texts by key.
+"""Translations of the pages: language selection, and lookup of texts by key.
 
 A text is a string with placeholders such as `{name}`, or a table with one string per plural form of
 the language (`one`, `other`, ...). Only scripts use plural forms, through `Intl.PluralRules`.

@@ -74,10 +74,10 @@ EXAMPLES = {
 
 
 def overview_values(web: WebState, texts: Translation) -> dict[str, Any]:
-    """Return the template values of `overview.html`.
+    """Return the template variables of `overview.html`.
 
-    `overview` has a live event's content, `given` lists members who have contributed or are online,
-    `share_done` is the completed fraction of the run, and `joining` equals the API's response.
+    `overview` is a live event's content, `given` lists members who have contributed or are online,
+    `share_done` is the completed fraction of the run, and `joining` is the API's response.
     """
     snapshot = web.snapshot
     drawing = curve_of(snapshot, web.config, texts)
@@ -103,7 +103,7 @@ def curve_of(snapshot: Snapshot, config: RunConfig, texts: Texts = english, alon
 
 
 def history_values(web: WebState, texts: Translation) -> dict[str, Any]:
-    """Return the template values of `history.html`."""
+    """Return the template variables of `history.html`."""
     snapshot = web.snapshot
     drawing = curve_of(snapshot, web.config, texts)
     return {
@@ -114,7 +114,7 @@ def history_values(web: WebState, texts: Translation) -> dict[str, Any]:
 
 
 def model_values(web: WebState, _texts: Translation) -> dict[str, Any]:
-    """Return the template values of `model.html`."""
+    """Return the template variables of `model.html`."""
     snapshot, config = web.snapshot, web.config
     trial = trial_of(config, snapshot)
     language = config.run.language.split("-")[0].lower()
@@ -133,7 +133,7 @@ def model_values(web: WebState, _texts: Translation) -> dict[str, Any]:
 
 
 def participants_values(web: WebState, _texts: Translation) -> dict[str, Any]:
-    """Return the values for `participants.html`; `hardware` counts the chart's bubbles by kind."""
+    """Return the template variables of `participants.html`; `hardware` counts bubbles by kind."""
     everybody = people.participants_of(web)
     bubbles = Counter(row.hardware for row in everybody.participants if row.samples or row.active)
     return {
@@ -145,7 +145,7 @@ def participants_values(web: WebState, _texts: Translation) -> dict[str, Any]:
 
 
 def join_values(web: WebState, _texts: Translation) -> dict[str, Any]:
-    """Return the template values of `join.html`; `joining` equals the API's response."""
+    """Return the template variables of `join.html`; `joining` is the API's response."""
     return {"joining": joining_of(web, web.snapshot)}
 
 
@@ -209,7 +209,7 @@ def missing_page(web: WebState, request: Request) -> Response:
     """Render the 404 page in the browser's language, with links that work from any path."""
     wanted = request.query_params.get("lang") or request.cookies.get(LANGUAGE_COOKIE)
     language = choose_language(wanted, request.headers.get("accept-language", ""))
-    if web.archive:  # a web host serves the page at any path, so links must be absolute
+    if web.archive:  # a web host shows this page for any missing path, so links must be absolute
         root = f"{web.archive.address}/" if web.archive.address else ""
     else:
         root = "../" * (request.url.path.count("/") - 1)
@@ -221,7 +221,7 @@ async def require_member(request: Request, web: Web, number: str = "") -> None:
     """Raise 404 unless `?number=` in the URL is a member's number."""
     if not re.fullmatch(r"[1-9][0-9]{0,9}", number) or int(number) >= 2**31:
         raise HTTPException(404, "A member's page needs the member's number, such as `?number=1`.")
-    await people.member(request, web, int(number))  # fills the cache for the same request by the page's script
+    await people.member(request, web, int(number))  # also caches the response for the page's script
 
 
 def offer(view: View) -> None:

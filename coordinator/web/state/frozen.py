@@ -1,4 +1,4 @@
-"""Pure functions that name an archive's files, which replace the API's responses.
+"""Pure functions for the names of an archive's files, which replace API responses.
 
 The file of an API response is named after its URL: `curve?points=600` becomes
 `curve,points=600.json`. The pages' scripts construct the same names (`dashboards/web/api.js`).

@@ -22,7 +22,7 @@ REFRESH_S = 1.0
 
 
 class LiveSnapshot:
-    """A holder of the latest snapshot, which wakes tasks that wait for a new snapshot."""
+    """A container for the latest snapshot, which notifies tasks that wait for a new one."""
 
     def __init__(self, take: Callable[[Snapshot | None], Snapshot], ear: Ear | None = None) -> None:
         self._take = take
@@ -39,13 +39,13 @@ class LiveSnapshot:
 
     @asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
-        """Take one snapshot, and use it unchanged during the block."""
+        """Take one snapshot, and keep it unchanged until the block ends."""
         self._current = await asyncio.to_thread(self._take, None)
         yield
 
     @asynccontextmanager
     async def refreshing(self) -> AsyncIterator[None]:
-        """Take the first snapshot, and refresh it regularly during the block."""
+        """Take a snapshot, and refresh it regularly until the block ends."""
         self._current = await asyncio.to_thread(self._take, None)
         task = asyncio.create_task(self._refresh_for_ever())
         try:

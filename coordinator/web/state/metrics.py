@@ -102,7 +102,7 @@ def _progress(now: Snapshot) -> Iterator[Gauge]:
 
 
 def _newest_step(now: Snapshot) -> Iterator[Gauge]:
-    """Yield the newest step's time and loss, and figures of the newest fully reported step."""
+    """Yield the newest step's time and loss, and statistics of the newest fully reported step."""
     completed_at = now.steps[-1].completed_at if now.steps else None
     loss = next((row.loss for row in reversed(now.steps[-100:]) if row.loss is not None), None)
     settled = now.settled_step
@@ -135,7 +135,7 @@ def _checkpoints(now: Snapshot) -> Iterator[Gauge]:
 
 
 def _pending_validations(now: Snapshot | None) -> Iterator[Gauge]:
-    """Yield the number of checkpoints to evaluate; `now` is None if evaluation is disabled."""
+    """Yield metrics of unevaluated checkpoints; `now` is None if evaluation is disabled."""
     count: int | None = None
     oldest: float | None = None
     if now is not None:

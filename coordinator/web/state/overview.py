@@ -26,7 +26,7 @@ from peer.config.phases import PhaseFacts, all_phases, phase_at
 from peer.config.run import RunConfig
 
 MOST_CONTRIBUTIONS = 100  # maximum number of contributions; `/api/v1/participants` lists all
-RECENT_STEPS = 20  # number of newest steps, which late reports may still change
+RECENT_STEPS = 20  # number of newest steps to include; late reports may still change them
 NO_KEEPER: Mapping[str, Any] = MappingProxyType(
     {"step": 0, "samples_accumulated": 0, "eta_s": None, "samples_per_second": 0.0, "peers": 0, "updated_at": None}
 )
@@ -62,7 +62,7 @@ class RunProgress(BaseModel):
     step: int
     total_steps: int
     began_at: float | None  # time at which the first step was completed
-    ends_at: float | None  # estimate at the current speed; null if unknown
+    ends_at: float | None  # expected end at the current speed; null if unknown
 
 
 class PhaseSummary(BaseModel):
@@ -74,7 +74,7 @@ class PhaseSummary(BaseModel):
     sequence_length: int
     target_batch_size: int
     fresh_optimizer: bool
-    final_batch_size: int | None  # target batch size when it stops growing; null if it does not grow
+    final_batch_size: int | None  # final target batch size; null if the batch does not grow
     text: str
 
 
@@ -180,7 +180,7 @@ class ValidationSummary(BaseModel):
 
 
 class RecentSteps(BaseModel):
-    """The newest global steps as columns, with which pages extend their curve without a request."""
+    """The newest global steps as columns, from which pages extend their curve without a request."""
 
     step: list[int]
     loss: list[float | None]

@@ -28,7 +28,7 @@ from coordinator.web.state.snapshot import Snapshot, take_snapshot
 from dashboards import GUIDE
 from peer.config.run import RunConfig
 
-ASKS_PER_MINUTE = 30  # limit per address; a comparison of checkpoints asks each one question
+ASKS_PER_MINUTE = 30  # limit per address; comparing checkpoints sends one question to each
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class WebState:
     streams: CallerPlaces = field(default_factory=partial(CallerPlaces, 768, per_caller=32))  # event streams
 
     def prepare(self) -> None:
-        """Build the join link, metrics and software files. A new certificate requires a restart."""
+        """Build the join link, metrics and software files, which are cached until a restart."""
         _ = self.join_link, self.metrics, self.software
 
     @property
@@ -103,7 +103,7 @@ class WebState:
         return metrics_text(self.directory, self.services.telemetry, lambda: self.snapshot)
 
     async def answer(self, request: Request, question: Hashable, version: Hashable, make: Make) -> Response:
-        """Respond with the result of `make`, built in a thread once per question and version."""
+        """Respond with the result of `make`, run in a thread once per `question` and `version`."""
         return answer(request, await self.answers.get(question, version, make))
 
 
