@@ -2,7 +2,7 @@
 
 Only the requested command is imported, so that `manyhands --help` is fast. Each spawned process
 imports this module, too, but does not need typer. Only this module converts a `ManyhandsError`,
-which a person can fix, to one sentence on stderr and an exit code.
+which a user can fix, into one sentence on stderr and an exit code.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ EPILOG = "Example: manyhands demo --steps 12"
 
 
 def check_packages(root: Path) -> None:
-    """Check that our packages are those beside this file: PyPI has others of the same names.
+    """Check that our packages are those next to this file: PyPI has others with the same names.
 
     Raises `SystemExit`, because even the package with our error classes may be a foreign one.
     """
@@ -81,7 +81,7 @@ def build_app() -> typer.Typer:
     """Build the command line interface; a command is imported only when called."""
     import typer
 
-    from peer.runtime.commands import LazyCommand, lazy_app  # after `check_packages`
+    from peer.runtime.commands import LazyCommand, lazy_app  # must follow `check_packages`
 
     def print_version(asked: bool) -> None:
         if asked:
@@ -109,7 +109,7 @@ def build_app() -> typer.Typer:
 def main() -> None:
     """Run the command line; the entry point of `manyhands` and of `python -m manyhands`."""
     check_packages(Path(__file__).resolve().parent)
-    from auth.errors import ManyhandsError  # after the check, because `auth` might be a foreign package
+    from auth.errors import ManyhandsError  # imported after the check, because `auth` might be a foreign package
     from peer.runtime.software import how_to_add
 
     try:

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""For which packages of constraints.txt PyPI has no wheel: `python .ci/wheels.py [--uv COMMAND] [--lock FILE]`.
+"""Packages of constraints.txt without a wheel on PyPI: `python .ci/wheels.py [--uv COMMAND] [--lock FILE]`.
 
-Prints, for each platform and Python version, how many packages a volunteer needs, and which of them have no wheel; the
-same with the extras. uv (`pip install uv`) resolves the project for all platforms at once, which takes the network and
-half a minute. So it is no part of CI, and docs/volunteers/hardware.md has its last results. `--lock` reads what uv has
-written before (`uv pip compile --universal --format pylock.toml`).
+For each platform and Python version, the script prints the number of packages that a volunteer needs and the packages
+without a wheel; then the same with all extras. uv (`pip install uv`) resolves the project for all platforms at once,
+which needs the network and takes half a minute, so CI does not run the script; docs/volunteers/hardware.md has the last
+results. `--lock` reads a lock file written by `uv pip compile --universal --format pylock.toml`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ else:
 ROOT = Path(__file__).resolve().parent.parent
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 EXTRAS = ("coordinator", "corpus", "kenlm", "evaluate", "embeddings", "tpu")
-NEWEST_GLIBC = 31  # 2.31: Debian 11, Ubuntu 20.04; PyTorch asks for 2.28, libtpu for 2.31
+NEWEST_GLIBC = 31  # minor version; 2.31 is in Debian 11 and Ubuntu 20.04, PyTorch requires 2.28, libtpu 2.31
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Platform:
     system: str
     sys_platform: str
     machine: str
-    tags: tuple[str, ...]  # platform tags of the wheels that it takes
+    tags: tuple[str, ...]  # platform tags of compatible wheels
 
     def marks(self, python: str) -> dict[str, str]:
         """Return the environment for evaluating a requirement's marker."""
@@ -82,14 +82,14 @@ PLATFORMS = (
 
 @dataclass(frozen=True)
 class Found:
-    """The number of packages for a platform and Python version, and those without a wheel (`name==version`)."""
+    """The number of needed packages, and the packages without a wheel (`name==version`)."""
 
     needed: int
     missing: tuple[str, ...]
 
 
 def examine(packages: Sequence[dict[str, Any]], platform: Platform, python: str) -> Found:
-    """Find the packages of a lock file that a platform and Python version need."""
+    """Count a lock file's packages for a platform and Python; find those without a wheel."""
     marks, tags = platform.marks(python), platform.wheel_tags(python)
     needed = [package for package in packages if _is_needed(package, marks)]
     missing = [f"{package['name']}=={package['version']}" for package in needed if not tags & set(_tags(package))]
@@ -106,7 +106,7 @@ def _tags(package: dict[str, Any]) -> Iterator[Tag]:
 
 
 def resolve(uv: str, extras: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the project's dependencies on all platforms, at the versions of constraints.txt, from PyPI."""
+    """Resolve the project's dependencies for all platforms, at the versions in constraints.txt."""
     wanted = [word for extra in extras for word in ("--extra", extra)]
     form = ["--universal", "--python-version", PYTHONS[0], "--format", "pylock.toml", "--no-header"]
     command = [uv, "pip", "compile", "-q", *form, "-c", "constraints.txt", "pyproject.toml", *wanted]
@@ -120,7 +120,7 @@ def read(lock: str) -> list[dict[str, Any]]:
 
 
 def show(title: str, packages: Sequence[dict[str, Any]]) -> None:
-    """Print a line for each platform and version."""
+    """Print a line for each platform and Python version."""
     print(title)  # noqa: T201
     for platform in PLATFORMS:
         for python in PYTHONS:

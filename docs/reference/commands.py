@@ -1,4 +1,4 @@
-"""Every command with its help, arguments and options, read from typer's command tree."""
+"""The reference of all commands, with help, arguments and options, from typer's command tree."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ DOCS = ROOT / "docs"
 
 @cache
 def every_command() -> dict[str, Any]:
-    """`manyhands coordinator init` -> its click command, for every command that does something."""
+    """Return commands without subcommands by full name, such as `manyhands coordinator init`."""
     return {path: command for _, path, command in _below("manyhands", typer.main.get_command(build_app()))}
 
 
 def commands_by_panel() -> str:
-    """Return a section for each command, in the order of the overviews and under the headings of their panels."""
+    """Return a Markdown section for each command, grouped by help panel."""
     found = list(_below("manyhands", typer.main.get_command(build_app())))
     order = list(dict.fromkeys(panel for panel, _, _ in found))
     parts = []
@@ -40,7 +40,7 @@ def commands_by_panel() -> str:
 
 
 def _below(path: str, command: Any, panel: str = "Commands") -> Iterator[tuple[str, str, Any]]:
-    """Yield the panel, the path and the command for each that lies below."""
+    """Yield (panel, full name, command) for this command or, if any, for its subcommands."""
     names = list(getattr(command, "commands", ()))
     for name in names:
         own = command.commands[name].rich_help_panel
@@ -80,7 +80,7 @@ def _is_option(parameter: Any) -> bool:
 
 
 def _name(argument: Any) -> str:
-    """Return an argument as usage lines have it, in brackets unless it is required."""
+    """Return an argument's name for a usage line, in brackets unless it is required."""
     name = argument.metavar or argument.name.upper()
     return name if argument.required or name.startswith("[") else f"[{name}]"
 
@@ -109,7 +109,7 @@ def _default(parameter: Any) -> str:
 
 
 def _guides(path: str) -> Iterator[str]:
-    """Yield a sentence with a link for each heading of the guides that names the command."""
+    """Yield a sentence with a link to each heading in the guides that contains the command."""
     for guide, text in _guide_texts().items():
         for heading in re.findall(rf"^#+ ([^\n]*`{path}`.*)$", text, re.MULTILINE):
             title = text.partition("\n")[0].removeprefix("# ")

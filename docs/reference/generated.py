@@ -1,6 +1,6 @@
-"""The generated parts of the guide's pages, between `<!-- generated: NAME -->` and `<!-- end -->`.
+"""Generated parts of the documentation, between `<!-- generated: NAME -->` and `<!-- end -->`.
 
-They are committed, so that a code host shows them. `make reference` writes them anew; a test holds them.
+They are committed, so code hosts show them. `make reference` updates them; a test compares them.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ PART = re.compile(r"(<!-- generated: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def fill(markdown: str) -> str:
-    """Return a page with its generated parts made anew; raises `KeyError` for an unknown name."""
+    """Return a page with its generated parts updated. Raises `KeyError` for an unknown part."""
     return PART.sub(lambda part: f"{part[1]}\n{parts()[part[2]].strip()}\n\n{part[3]}", markdown)
 
 
 @cache
 def parts() -> dict[str, str]:
-    """Everything that is generated, as Markdown, by the names in the markers."""
+    """Return all generated parts as Markdown, by their names in the markers."""
     return {
         "commands": commands_by_panel(),
         "exit codes": _exit_codes(),
@@ -41,14 +41,14 @@ def parts() -> dict[str, str]:
 
 
 def _exit_codes() -> str:
-    """Return the exit codes of the errors that a person can mend: what happened, and what to do."""
+    """Return the exit codes of errors that a user can fix, with their causes and remedies."""
     errors = sorted(_errors_below(ManyhandsError), key=lambda error: error.exit_code)
     told = [(f"{error.exit_code}", f"`{error.code}`", " ".join((error.__doc__ or "").split())) for error in errors]
     return "\n\n".join(definition([code], name, "", meaning) for code, name, meaning in told)
 
 
 def _inputs() -> str:
-    """Return the figures from which a rehearsal's volunteers are drawn, by their sources."""
+    """Return a table of the figures from which rehearsals draw volunteers, one row per source."""
     rows = [
         f"| {', '.join(map(_input, origin.entries))} | {origin.kind} | {' '.join(origin.source.split())} |"
         for origin in provenance()
@@ -57,7 +57,7 @@ def _inputs() -> str:
 
 
 def _input(entry: str) -> str:
-    """Return an entry of the tables, with its value if it is a number."""
+    """Return the name of a table entry, with the value if it is a single number."""
     found: Any = population_tables()
     for name in entry.split("."):
         found = found[name] if isinstance(found, dict) else getattr(found, name)

@@ -1,6 +1,6 @@
-"""Lists of the keys that the run file, settings.yaml and a scenario may have, read from the models that check them.
+"""Lists of the keys of the run file, settings.yaml and scenarios, from the validating models.
 
-A key's meaning is the docstring below its field, else the docstring of the section that it holds.
+A key's description is the docstring below its field or, without one, its section's docstring.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from peer.rehearsal.scenario import Scenario
 
 NAMES: Mapping[Any, str] = {bool: "`true` or `false`", int: "whole number", float: "number", str: "text", Path: "path"}
 SCALARS = {bool, int, float, str}
-FREE = "NAME"  # in place of a name that the operator chooses
+FREE = "NAME"  # placeholder for a name that the operator chooses
 
 
 @dataclass(frozen=True)
 class Key:
-    """A key, with dots between it and the keys that hold it."""
+    """A key, named by its full path with dots, and its description."""
 
     name: str
-    values: str  # in words
+    values: str  # description of the allowed values
     default: str
     meaning: str
 
 
 def key_lists() -> dict[str, str]:
-    """Return Markdown for each section of the run file and of settings.yaml, a scenario, and `model.options`."""
+    """Return all lists of keys as Markdown, by names such as `run.yaml model` and `scenario`."""
     lists = {}
     for section, field in RunConfig.model_fields.items():
         model = next(sections_in(field.annotation))
@@ -61,7 +61,7 @@ def key_lists() -> dict[str, str]:
 
 
 def keys_of(model: type[BaseModel], names: Iterable[str], prefix: str, seen: dict[Any, str]) -> Iterator[Key]:
-    """Yield these keys of a model and all in their sections; a section that was `seen` refers to its first key."""
+    """Yield these keys of a model and those of their sections; `seen`: section -> first key."""
     meanings = _meanings(model)
     for name in names:
         field = model.model_fields[name]
@@ -87,7 +87,7 @@ def sections_in(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def words(annotation: Any, metadata: Iterable[Any] = ()) -> str:
-    """Describe the values that a type allows, without None, for people."""
+    """Describe in words the values that a type allows, except None."""
     bounds = list(_flat(metadata))
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
@@ -111,20 +111,20 @@ def words(annotation: Any, metadata: Iterable[Any] = ()) -> str:
 
 
 def definition(names: Iterable[str], values: str, default: str, meaning: str) -> str:
-    """Return an item of a definition list: the names, what they may be set to, and the meaning below."""
+    """Return an item of a definition list: names, values, default and, below, the meaning."""
     facts = [values, default if default in ("", "required") else f"default: {default}"]
     told = "; ".join(filter(None, facts))
     return f"{', '.join(f'**`{name}`**' for name in names)}{f' ({told})' if told else ''}\n:   {meaning}"
 
 
 def alternatives(values: Iterable[Any]) -> str:
-    """Set the values as code, with `or` before the last."""
+    """Format the values as inline code, with `or` before the last."""
     *others, last = (f"`{value}`" for value in values)
     return f"{', '.join(others)} or {last}" if others else last
 
 
 def default_of(field: FieldInfo) -> str:
-    """Describe a field's default as YAML writes it."""
+    """Describe a field's default, in YAML syntax."""
     if field.is_required():
         return "required"
     value = field.get_default(call_default_factory=True, validated_data={})
@@ -132,7 +132,7 @@ def default_of(field: FieldInfo) -> str:
 
 
 def as_default(value: Any) -> str:
-    """Set a default as code, in the way that YAML writes it."""
+    """Format a default as inline code, in YAML syntax."""
     if value is None or (isinstance(value, (tuple, list, dict)) and not value):
         return "none"
     if value == "":
@@ -163,7 +163,7 @@ def _sentence(model: type[BaseModel]) -> str:
 
 
 def _is_plain(field: FieldInfo) -> bool:
-    """Return True for a section that is always there: its own row would say nothing."""
+    """Return whether a section is always present, so that a separate entry is unnecessary."""
     return isinstance(field.annotation, type)
 
 
@@ -195,7 +195,7 @@ def _scalar(annotation: Any, bounds: list[Any]) -> str:
 
 
 def _sized(bounds: list[Any], unit: str) -> str:
-    """Describe how many of a unit there may be."""
+    """Describe the allowed number of units, such as list items or characters."""
     least = next((rule.min_length for rule in bounds if isinstance(rule, MinLen)), 0)
     most = next((rule.max_length for rule in bounds if isinstance(rule, MaxLen)), None)
     between = _between(least or None, most)
@@ -203,7 +203,7 @@ def _sized(bounds: list[Any], unit: str) -> str:
 
 
 def _range(bounds: list[Any], *, whole: bool) -> str:
-    """Describe which numbers are allowed."""
+    """Describe the range of the allowed numbers."""
     least = most = above = below = steps = None
     for rule in bounds:
         match rule:
@@ -225,7 +225,7 @@ def _range(bounds: list[Any], *, whole: bool) -> str:
 
 
 def _between(least: Any, most: Any) -> str:
-    """Describe a range by its ends, of which any may be missing."""
+    """Describe a range by its ends, either of which may be None."""
     if least is None:
         return "" if most is None else f"at most {most:.10g}"
     if most is None:

@@ -1,7 +1,7 @@
-"""The table of models and the memory that one sample of each needs, computed by the program's own code without weights.
+"""A table of the memory for training several models on one sample, computed without weights.
 
-A model of the real size is built of PyTorch's fake tensors, which have shapes only, and is given one sample: what the
-forward pass keeps for the backward pass is counted, with gradient checkpointing and without.
+The models are built at full size from fake PyTorch tensors, which have no data. The bytes that the
+forward pass saves for the backward pass are counted, with and without gradient checkpointing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from peer.reduction.sizes import gradient_bytes
 
 LENGTH = 512
 CARDS_GIB = (8, 16, 24)
-# Beside its parameters, a replica holds the sum of gradients of this step and the gradients of the latest microbatch.
+# copies on the card: parameters, gradient sum of this step, gradient of the latest microbatch
 CARD_COPIES = 3
 LOGITS_COPIES = 2  # the logits of the head, and their gradient
 SPECIAL = SpecialIds(pad=3, unk=1, cls=2, sep=3, mask=4)
@@ -55,21 +55,21 @@ MODELS: Mapping[str, tuple[str, str, int, dict[str, int]]] = {  # architecture, 
 
 @dataclass(frozen=True)
 class Need:
-    """The bytes that training one sample of a model needs."""
+    """The amounts of memory for training a model on one sample."""
 
     parameters: int
-    states: int  # on the card, whatever the sample
-    kept: int  # activations of the sample, with all of them kept
-    checkpointed: int  # with gradient checkpointing: each layer's input, and one layer computed again
-    gradients: int  # that a peer sends in each round
-    moments: int  # values of the optimizer's statistics
+    states: int  # bytes on the card, regardless of the sample
+    kept: int  # bytes of activations for the sample, if all are kept
+    checkpointed: int  # bytes with gradient checkpointing: each layer's input, and one recomputed layer
+    gradients: int  # bytes that a peer sends in each round
+    moments: int  # number of values in the optimizer's statistics
 
     @property
     def main_memory(self) -> int:
         return swarm_bytes(self.parameters, self.moments)
 
     def card(self, gib: int) -> str:
-        """Return how a sample fits on a card."""
+        """Return whether one sample fits on a card: yes, no, or only with checkpointing."""
         room = PROBED_SHARE * gib * GIB
         if self.states + self.kept <= room:
             return "yes"
@@ -77,7 +77,7 @@ class Need:
 
 
 def memory_table() -> str:
-    """Return the table, as Markdown."""
+    """Return the table as Markdown."""
     columns = ["model", "parameters", "states on the card", "one sample, kept", "one sample, checkpointing"]
     columns += [*(f"{gib} GB" for gib in CARDS_GIB), "main memory", "sent each round"]
     rows = [columns, ["---"] * len(columns)]
@@ -91,7 +91,7 @@ def memory_table() -> str:
 
 
 def need_of(architecture: str, objective: str, vocabulary: int, sizes: Mapping[str, int]) -> Need:
-    """Count the bytes for one sample in 32 bits."""
+    """Compute the memory for training a model on one sample in 32-bit floating point."""
     config = RunConfig.from_mapping(
         {
             "model": {"architecture": architecture, "max_position_embeddings": LENGTH, **sizes},
@@ -122,7 +122,7 @@ def need_of(architecture: str, objective: str, vocabulary: int, sizes: Mapping[s
 
 
 def _saved_bytes(model: PreTrainedModel, batch: Batch, config: RunConfig) -> int:
-    """Count the bytes that the forward pass of a batch keeps, without the parameters."""
+    """Count the bytes that a batch's forward pass saves, excluding the parameters."""
     saved = {}  # address -> storage; the reference prevents reuse of the address
 
     def keep(tensor: Tensor) -> Tensor:

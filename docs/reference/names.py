@@ -1,4 +1,4 @@
-"""The classes and functions that a programmer may build on, with their docstrings."""
+"""The reference of the public classes and functions, with their docstrings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from docs.reference.keys import definition
 
-# What is written in notebooks and scripts beside a run; everything else may change its name at any time.
+# Names for use in notebooks and scripts; all other names may change at any time.
 NAMES = {
     "A run": (
         "peer.config.run.RunConfig",
@@ -56,7 +56,7 @@ NAMES = {
 
 
 def names_by_topic() -> str:
-    """Return a section for each topic: every name with its parameters, and below it its docstring."""
+    """Return a section for each topic, with the names, their parameters and their docstrings."""
     sections = ((topic, map(_definition, names)) for topic, names in NAMES.items())
     return "\n\n".join(f"## {topic}\n\n" + "\n\n".join(described) for topic, described in sections)
 

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 MOST_REMEMBERED = 512  # maximum number of remembered peers
-REMEMBERED_ROUNDS = 16  # smallest number of rounds after which a peer's absences are forgotten
+REMEMBERED_ROUNDS = 16  # minimum number of rounds after which a peer's absences are forgotten
 MOST_DOUBLINGS = 20
 LINE_LOST = 0.5  # share of absent peers above which this peer's own connection is assumed down
 
@@ -31,7 +31,7 @@ class Absences:
     """The recently absent peers, as recorded by one peer."""
 
     def __init__(self, *, free: int, first_rounds: int) -> None:
-        """Set up; `free`: tolerated absences; `first_rounds`: rounds of the first exclusion."""
+        """Allow `free` absences before the first exclusion, which lasts `first_rounds` rounds."""
         self._free, self._first_rounds = free, first_rounds
         self._rounds = 0
         self._records: dict[str, _Record] = {}

@@ -193,7 +193,7 @@ class ExactAllReduce(AllReduceRunner):
 
     @property
     def attested_by_peer(self) -> dict[str, AttestedWeight]:
-        """Each sender's attested weight by peer ID; reducers that cut most members are left out."""
+        """Each sender's attested weight; reducers that cut most members' weights are ignored."""
         accounts = self.accounts
         left_out = accounts.cutting_most()
         heard = [attestation for reducer, attestation in accounts.attestations.items() if reducer not in left_out]
@@ -272,7 +272,7 @@ class ExactAllReduce(AllReduceRunner):
         return signed
 
     async def _committed_parts(self, peer_index: int) -> AsyncIterator[averaging_pb2.AveragingData]:
-        """Yield the digests of all parts for a reducer, then the parts; neither without samples."""
+        """Yield digests of a reducer's parts, then the parts; both are empty without samples."""
         weight, digests, held = self.weight, list[bytes](), list[averaging_pb2.AveragingData]()
         if weight:
             held = [message async for message in self._generate_input_for_peer(peer_index)]
@@ -325,14 +325,14 @@ class ExactAllReduce(AllReduceRunner):
                 raise AllreduceException(f"{peer_id} returned {part_index} of {expected} parts, and no attestation")
         except BaseException as error:  # also on cancellation: callers must not keep waiting for this reducer
             if not isinstance(error, FalseAverage):
-                self.missed.add(peer_id.to_base58())  # before hivemind's container raises at the round's end
+                self.missed.add(peer_id.to_base58())  # set before hivemind's container raises at the round's end
             container.register_failed_reducer(peer_index)
             raise
 
     def _take_attestation(self, reducer: PeerID, content: bytes) -> None:
-        """Store a reducer's attestation; report the reducer and raise `FalseAverage` if false.
+        """Store an attestation; if it is false, report its reducer and raise `FalseAverage`.
 
-        Raises `AllreduceException`, without a report, if the leader mixed steps or orders of peers.
+        Raises `AllreduceException` instead if the leader gave the reducer another step or order.
         """
         key = self._attesting.key_of(reducer)
         if key is None:
@@ -421,7 +421,7 @@ class ExactAllReduce(AllReduceRunner):
                 returned += 1
                 yield averaging_pb2.AveragingData(code=averaging_pb2.AVERAGED_PART, tensor_part=wire, weight=weight)
                 if returned == self.tensor_part_reducer.num_parts:
-                    signed = await asyncio.shield(self._attestation)  # shielded: other senders await it too
+                    signed = await asyncio.shield(self._attestation)  # shielded, because other senders await it too
                     yield averaging_pb2.AveragingData(
                         code=ATTESTED, tensor_part=runtime_pb2.Tensor(buffer=signed.content)
                     )
@@ -514,7 +514,7 @@ class ExactAllReduce(AllReduceRunner):
 
 
 def _own_reducer(hiveminds: TensorPartReducer, combine: Combine, unawaited: Collection[int]) -> PartReducer:
-    """Replace hivemind's reducer, which is marked as finished to avoid a warning."""
+    """Mark hivemind's reducer as finished, to avoid a warning, and return its replacement."""
     hiveminds.finished.set()
     return PartReducer(hiveminds.part_shapes, hiveminds.num_senders, combine, unawaited)
 
@@ -536,7 +536,7 @@ def _received_part(
 async def take_averages(runner: ExactAllReduce, tensors: Sequence[torch.Tensor]) -> None:
     """Run the round and store its averages. Raises `AllreduceException` if one is invalid.
 
-    An average without samples is invalid. On an error the tensors are unchanged, for a retry.
+    An average without samples is invalid. An error leaves the tensors unchanged, for a retry.
     """
     averages = [average async for average in runner]
     if runner.missing_values:

@@ -72,8 +72,8 @@ logger = logging.getLogger(__name__)
 GROUP_POLL_S = 0.2
 UNAWAITED_ROUNDS = 4  # rounds without waiting for a sender that was silent twice
 MISSED_ROUNDS = 16  # rounds without a share for a reducer that did not return all averages
-UNDERCOUNTED_ROUNDS = 2  # successive rounds after which an undercounting reducer is treated as missed
-SENDERS_SHARE, REDUCERS_SHARE = 1 / 3, 2 / 3  # fractions of a round's time limit to wait for their next part
+UNDERCOUNTED_ROUNDS = 2  # successive rounds of undercounting after which a reducer is treated as failed
+SENDERS_SHARE, REDUCERS_SHARE = 1 / 3, 2 / 3  # shares of the time limit to wait for a sender's or reducer's next part
 LATE_SHARE = 0.9  # fraction of a round's time limit after which an awaited sender is late
 SETTLE_S = 0.5  # delay after a round, until its tasks have ended and hivemind has released its errors
 
@@ -86,8 +86,8 @@ class AveragedGroup:
     samples: int  # the senders' total weight; if a sender was lost, the smallest total of any part
     averaged_bytes: int  # bytes received from others for reduction
     weights: Mapping[str, float] = field(default_factory=dict)  # peer ID -> samples in this peer's reduction
-    counted: Mapping[str, float] = field(default_factory=dict)  # peer ID -> samples after cuts of weights
-    attested: Mapping[str, AttestedWeight] = field(default_factory=dict)  # peer ID -> weight attested by all reducers
+    counted: Mapping[str, float] = field(default_factory=dict)  # peer ID -> samples after any cut in weight
+    attested: Mapping[str, AttestedWeight] = field(default_factory=dict)  # peer ID -> weight attested by the reducers
     seconds: float = 0.0  # time from the group's formation to the last average
     traffic: RoundTraffic | None = None  # measured traffic of this peer's connection
     lines: GroupLines = NOBODY  # declared bandwidths and roles
@@ -157,11 +157,11 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         events: EventLog = NOWHERE,
         **kwargs: Any,
     ) -> None:
-        """Set up the averager; `averaging`: first settings; `events`: log of its own process."""
+        """Set up the averager; `averaging`: initial settings; `events`: the log of its process."""
         parameters = tuple(parameters)
         self._shapes = shapes = [parameter.shape for parameter in parameters]
         self._values_sent = cache(lambda rank: values_sent(shapes, rank))
-        self.averaging = averaging or Averaging()  # the current gradient encoding, in either process
+        self.averaging = averaging or Averaging()  # the current gradient encoding; each process has a copy
         self._code, gathering.code = self._code_in(self.averaging), self.averaging.code
         self._averaged = mp.Value("b", False)  # whether the values last loaded have been averaged
         self._may_reduce = may_reduce
@@ -221,7 +221,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         return self._take_up(averaging)
 
     def _take_up(self, averaging: Averaging) -> bool:
-        """Apply an encoding in this process; reset the norms, deadlines and counters."""
+        """Switch this process to a new encoding; reset the deadline, counters and old norms."""
         if averaging.code == self.averaging.code:
             return False
         if averaging.powersgd_rank != self.averaging.powersgd_rank:
@@ -305,7 +305,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
             sums = self._held or list(self._grad_accumulators())
             self._code.settle(averaged, sums, averaged=bool(self._averaged.value))
         newer = [parameter.grad for parameter in self.parameters]
-        for parameter, spare in zip(self.parameters, self._held, strict=False):  # nothing to replace if none are held
+        for parameter, spare in zip(self.parameters, self._held, strict=False):  # no effect if no gradients are held
             parameter.grad = spare
         yield
         if not self.holds:
@@ -440,7 +440,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         )
 
     def _round_failed(self) -> None:
-        """Record a failed round, unless this peer cancelled it; its time limit may be too short."""
+        """Record a failed round unless this peer cancelled it; the time limit may be too short."""
         if self._control is None or self._control.done():
             return
         self._failed_rounds.value += 1
@@ -449,7 +449,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         self._declare()
 
     def _undercounting_again(self, runner: ExactAllReduce, half: bytes) -> set[str]:
-        """Return the reducers that undercounted repeatedly; an honest reducer may do so once."""
+        """Return the reducers that undercounted in several rounds; an honest one may do so once."""
         accounts, before = runner.accounts, self._undercounted.get(half, {})
         rounds = {peer: before.get(peer, 0) + 1 for peer in accounts.undercounting(self.gathering.target)}
         again = {peer for peer, count in rounds.items() if count >= UNDERCOUNTED_ROUNDS}
@@ -468,7 +468,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         senders = {peer.to_base58() for peer in runner.sender_peer_ids}
         late = runner.late if time.monotonic() >= self._nearly_over_at else set()
         silent = absent_of(late or runner.silent, senders)  # the end of a round bans senders with open streams
-        unreturned = set() if late else runner.missed  # reducers may await the late sender too
+        unreturned = set() if late else runner.missed  # reducers may have waited for the late sender too
         missed = absent_of(unreturned, runner.other_reducers | own)
         self._missed.round_ended(missed)
         self._silent.round_ended(silent)
@@ -498,7 +498,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
 
     @contextmanager
     def _register_allreduce_group(self, group_info: GroupInfo) -> Iterator[None]:
-        """Accept parts for every half of a round; then release senders to a half that never ran."""
+        """Accept parts for each half of a round; then release the senders of a half that never ran."""
         halves = [group_info.group_id + half for half in self._code.halves]
         for half in halves:  # the last half has the group's own ID and is registered below
             self._running_groups[half] = asyncio.Future()
@@ -572,7 +572,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
             self.auditing.give_up(group_id)
             raise
         finally:
-            self._note_absent(group_info, runner, half)  # before any call that may raise
+            self._note_absent(group_info, runner, half)  # must precede any call that may raise
             self._events.add(runner.passed(is_whole))
             guard.ended()
         self._guard.accepted(half, tensors)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from peer.averaging.declarations import MAX_BANDWIDTH
 
-LEAST_BYTES = 2**20  # least transfer in each direction; less may fit into buffers and proves nothing
+LEAST_BYTES = 2**20  # minimum transfer in each direction; a smaller one may fit into buffers and proves nothing
 RISE = 0.5  # fraction of the difference by which a faster round raises the estimate
 SLOW_TIMES, SLOW_S = 2.0, 5.0  # a round is slow above `SLOW_TIMES` times the expected time plus `SLOW_S`
 DOUBTFUL_ROUNDS = 2  # successive slow rounds after which the estimate is doubtful
@@ -35,7 +35,7 @@ class RoundTraffic:
 
     @property
     def rate(self) -> float | None:
-        """A lower bound of the slower direction's bytes per second; None for a small transfer."""
+        """A lower bound on the slower direction's bytes per second; None for a small transfer."""
         moved = min(self.sent_bytes, self.received_bytes)
         return moved / self.seconds if moved >= LEAST_BYTES and self.seconds > 0 else None
 

@@ -65,14 +65,14 @@ class RoundPace:
         return self.round_s(way), self.batch_s * self.present_speed / speed if is_known else self.batch_s
 
     def utilisation(self, way: AveragingWay) -> float:
-        """Return the fraction of time for training in a mode, with the peers that it admits."""
+        """Return the fraction of time spent training in a mode, with the peers that it admits."""
         round_s, batch_s = self.round_and_batch_s(way)
         if self.averaging.delay:
             return min(1.0, batch_s / round_s) if round_s else 1.0
         return batch_s / (batch_s + round_s) if math.isfinite(batch_s) else 1.0
 
     def contribution(self, way: AveragingWay) -> float:
-        """Return the total training speed in a mode, including the time for rounds."""
+        """Return the total training speed in a mode, net of the time for rounds."""
         return self.speed(way) * self.utilisation(way)
 
     def speed(self, way: AveragingWay) -> float:
@@ -93,7 +93,7 @@ class RoundPace:
         return self._passes(way_of(self.averaging))
 
     def _passes(self, way: AveragingWay) -> list[bool]:
-        """Return for each peer whether its connection is fast enough for a mode."""
+        """Return whether each peer's connection is fast enough for a mode."""
         longest_s = self.averaging.averaging_timeout_s
         return [
             is_trusted or rate is None or passes(way, self.values, rate, longest_s)
@@ -118,7 +118,7 @@ class AveragingChoice:
 def choose(pace: RoundPace, ways: Sequence[AveragingWay], *, may_shut_out: bool = True) -> AveragingChoice:
     """Return the first of `ways` that leaves enough time for training, or the most productive one.
 
-    The first mode must admit as many volunteers as the most productive mode. A mode may exclude
+    The mode must admit as many volunteers as the most productive one. A mode may exclude
     present peers only with `may_shut_out`, and only if the others train much faster without them.
     If no mode admits any volunteer, return the mode with the fewest bytes.
     """

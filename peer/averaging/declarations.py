@@ -87,7 +87,7 @@ def _parts(gathered: bytes) -> tuple[str, bytes]:
         if not isinstance(signature, bytes):
             raise TypeError("it has no signature")
         return body.decode("ascii"), signature
-    except Exception as error:  # MessagePack's errors have no common base class; also for malformed pairs
+    except Exception as error:  # MessagePack's errors have no common base class; includes malformed pairs
         raise ValueError("The declaration is not one.") from error
 
 

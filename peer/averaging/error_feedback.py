@@ -46,7 +46,7 @@ class ErrorFeedback(GradientCode):
 
     @torch.no_grad()
     def load(self, tensors: Sequence[torch.Tensor], samples: int) -> None:
-        """Replace mean gradients by the sparse values to send, including the remainders.
+        """Replace mean gradients with the sparse values to send, including the remainders.
 
         Without samples nothing is sent, and the remainders are kept. Remainders are sums, so they
         are independent of the peer's share of the batch.

@@ -49,7 +49,7 @@ class GradientCode:
         """Load an earlier session's remainders of all tensors; an empty mapping means none."""
 
     def load(self, tensors: Sequence[torch.Tensor], samples: int) -> None:
-        """Replace mean gradients over `samples` samples by the values to average."""
+        """Replace mean gradients over `samples` samples with the values to average."""
 
     async def average(self, tensors: Sequence[torch.Tensor], reduce: Reduce) -> None:
         """Average the loaded values; an exception must leave no lasting change."""

@@ -35,7 +35,7 @@ from peer.averaging.shares import TRUSTED_ROLES
 from peer.config.training import Compression
 
 logger = logging.getLogger(__name__)
-AVOIDED_S = 60.0  # how long a leader is avoided; short, because an honest leader may miss a recent revocation
+AVOIDED_S = 60.0  # seconds for which a leader is avoided; few, because an honest leader may miss a recent revocation
 MOST_AVOIDED = 1000
 FRUITLESS_GROUPS = 2  # failed groups after which a leader is skipped for a time
 MOST_PASSED_OVER_S = 600.0
@@ -45,7 +45,7 @@ MOST_REQUEST_S = 3.0  # timeout for a peer's answer; ends mutual waits within th
 NEVER = 2**30  # a group size that is never reached
 FULL_GROUP_ATTEMPTS = 3  # number of failed rounds after which a majority of the peers suffices
 COMPRESSIONS: tuple[Compression, ...] = get_args(Compression)
-LEAST_WINDOW_S = 3.0  # shortest matchmaking: a DHT record and a distant peer's answer take up to a second each
+LEAST_WINDOW_S = 3.0  # shortest matchmaking time: a DHT record and a distant peer's answer take up to a second each
 
 
 class Gathering:
@@ -141,7 +141,7 @@ class Gathering:
         """Apply the trainer's requirements to the search for this step's group, until cancelled."""
         while True:
             self.apply(matchmaking)
-            if step.triggered:  # the gradients are ready; until then, new trainers can still join
+            if step.triggered:  # the gradients are ready; before that, new trainers can still join
                 await begin_if_complete(matchmaking, step, self.expected)
             await asyncio.sleep(BEGIN_POLL_S)
 
@@ -190,7 +190,7 @@ class Beginnings:
         try:
             async for message in stream:
                 if message.group_id:  # set in the first message only
-                    self._sent[peer] = message.group_id[:GROUP_ID_BYTES]  # without the suffix for half a round
+                    self._sent[peer] = message.group_id[:GROUP_ID_BYTES]  # without the suffix that names half a round
                     self._judge()
                 yield message
         finally:
@@ -278,7 +278,7 @@ class Leaders:
         return leaders - self._passed_over.keys() or leaders
 
     def _came_to_nothing(self, leader: PeerID) -> None:
-        """Skip the leader from its second failed group on, for twice as long each time."""
+        """Skip a leader after its second failed group, and twice as long after each further one."""
         self._fruitless[leader] += 1
         over = self._fruitless[leader] - FRUITLESS_GROUPS
         if over >= 0:
@@ -287,7 +287,7 @@ class Leaders:
             self._fruitless.clear()
 
     def group_ended(self, group: GroupInfo, came_about: bool) -> None:
-        """Record, for the leader of a group, whether the group succeeded."""
+        """Record a group's success or failure for its leader."""
         leader = self._leader_of(group)
         if leader is None:
             return

@@ -147,7 +147,7 @@ class LowRank(GradientCode):
     def take(
         self, tensors: Sequence[torch.Tensor], lefts: Sequence[torch.Tensor], averages: Sequence[torch.Tensor]
     ) -> None:
-        """Replace this peer's values by the averages; matrices are stored as factors.
+        """Replace this peer's values with the averages; matrices are stored as factors.
 
         Raises `OverflowError`, without any change, if a value of a product could be infinite.
         """
@@ -164,7 +164,7 @@ class LowRank(GradientCode):
 
     @torch.no_grad()
     def settle(self, tensors: Sequence[torch.Tensor], sums: Sequence[torch.Tensor], *, averaged: bool) -> None:
-        """Replace the factors by the averaged matrices, and update this peer's remainders.
+        """Replace the factors with the averaged matrices, and update this peer's remainders.
 
         A remainder is the part of the peer's own values outside the common directions. If it were
         the difference from the average, some of it would never be sent after a peer has left. A
@@ -199,7 +199,7 @@ def as_matrix(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _directions(index: int, right: torch.Tensor) -> torch.Tensor:
-    """Return orthonormal directions, (rank, columns), from the last round or random."""
+    """Return orthonormal directions (rank, columns): the last round's, or random ones."""
     found = orthonormal(right)
     none = found.abs().amax(dim=1, keepdim=True) == 0
     return orthonormal(torch.where(none, first_directions(index, found.shape), found))

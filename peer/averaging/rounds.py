@@ -60,7 +60,7 @@ class RoundDeadline:
 
 
 def freeze_imported() -> None:
-    """At the start of a forked process, exclude all existing objects from garbage collection.
+    """Exclude all existing objects from garbage collection, at the start of a forked process.
 
     Collections then take a few milliseconds and copy no pages shared with the parent process.
     """

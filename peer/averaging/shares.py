@@ -18,10 +18,10 @@ fraction f sends V * (1 + ((n - 1) * r - 1) * f), where V is the size of its own
 A reducer determines the averages of its parts, and its bandwidth is only a claim. Except for the
 keeper, no device therefore reduces more than a quarter of the values, or two equal shares if that
 is more (`largest_share`). The limit costs time only if one or two connections are much faster than
-the others and the keeper, which has no limit, is absent. 8 peers with 200 and 7 x 10 Mbit/s then
-need 1.64 times as long (16 peers: 1.70). DeDLOC's example of 4 x 200, 8 x 100, 4 x 50 is
-unaffected. A limit of a half would give 1.43, but let a dishonest peer reduce twice as much. (These
-factors are results of `round_time`; if all peers reduce, they are at most 2.)
+the others and the keeper, which has no limit, is absent. A round of 8 peers, one with 200 Mbit/s
+and seven with 10, then takes 1.64 times as long (16 peers: 1.70). DeDLOC's example, with 4 x 200,
+8 x 100 and 4 x 50 Mbit/s, is unaffected. With a limit of one half, 1.64 would be 1.43, but a
+dishonest peer could reduce twice as much. (Factors by `round_time`; at most 2 if all peers reduce.)
 """
 
 from __future__ import annotations
@@ -253,7 +253,7 @@ def reducing_peers(
 def agreed_patience(members: Sequence[str], patience_s: Sequence[float]) -> float:
     """Return a round's time limit: the median, over the members, of each member's longest limit.
 
-    With different limits, some peers would give up a reducer that still waits for a silent sender,
+    With different limits, some peers would give up on a reducer that still awaits a silent sender,
     and treat the reducer as missing.
     """
     longest: dict[str, float] = {}

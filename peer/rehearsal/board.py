@@ -10,7 +10,7 @@ import simpy
 from peer.rehearsal.troubles import Troubles
 from peer.swarm.records import KnownPeer
 
-# Bytes in each direction per read, and per other peer in a read, with reports and keep-alives.
+# Bytes in each direction per read, and per other peer read, including reports and keep-alives.
 # Measured in real swarms of 2 to 8 peers that only compute (`benchmarks/swarm/rehearsal.py` at
 # commit f9c99822).
 LOOK_BYTES, PEER_BYTES = 9_000, 1_500

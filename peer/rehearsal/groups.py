@@ -221,7 +221,7 @@ class Groups:
                 self._consider(group)
 
     def _leader(self, seekers: Sequence[Seeker]) -> Seeker | None:
-        """Return the leader, the reachable peer whose search ends first, or None."""
+        """Return the leader (the reachable peer whose search ends first), or None."""
         return min(
             (seeker for seeker in seekers if seeker.leads and not self._troubles.is_cut_off(seeker.name)),
             key=lambda each: (each.scheduled_at, each.name),
@@ -391,7 +391,7 @@ class Groups:
         return attested
 
     def _traffic(self, present: Sequence[Seeker], share_of: Mapping[str, float]) -> dict[Direction, float]:
-        """Return the bytes per connection and direction, of parts and averages."""
+        """Return the bytes of parts and averages per connection and direction."""
         senders = {each.name for each in present if each.weight}
         traffic: dict[Direction, float] = {}
         for each in present:

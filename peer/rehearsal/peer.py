@@ -232,7 +232,7 @@ class RehearsedPeer:
 
     @property
     def is_client(self) -> bool:
-        """Whether other peers cannot connect to this peer."""
+        """Whether this peer is in client mode, in which no other peer can connect to it."""
         return not self.device.is_reachable
 
     @property

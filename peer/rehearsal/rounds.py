@@ -212,7 +212,7 @@ class VirtualRounds:
         self._world.tell(self._peer.name, "round failed", self._peer.step, ",".join(sorted(result.missed)))
 
     def _follow_gathering(self, waited_s: float | None) -> None:
-        """Adapt the matchmaking time to the seconds waited for a group, or None if no group was found."""
+        """Adapt the matchmaking time to the seconds a group took to form; None: no group formed."""
         if waited_s is None:
             self._window.failed()
         else:

@@ -167,11 +167,11 @@ class Scenario(Section):
     """Figures measured in the past run that this scenario describes; `manyhands scenario` writes them."""
 
     def gradient_bytes(self, averaging: Averaging) -> int:
-        """Return the bytes of a peer's gradients in the slower direction of its connection."""
+        """Return the bytes for a peer's own gradient in its connection's slower direction."""
         return round(self.round_bytes(averaging).own)
 
     def round_bytes(self, averaging: Averaging) -> RoundBytes:
-        """Return the bytes of a round in each direction."""
+        """Return a round's bytes sent by each sender and returned to each peer."""
         return RoundBytes.of(averaging.wire_format, self.averaged or self.parameters)
 
     @model_validator(mode="after")

@@ -62,7 +62,7 @@ class RehearsedRun:
 
     @property
     def counted_share(self) -> float:
-        """The fraction of all samples, whether in steps or lost, that ended in steps."""
+        """The fraction of all counted and lost samples that ended in steps."""
         counted = sum(each.work.counted for each in self.devices)
         judged = counted + sum(each.work.lost.total() for each in self.devices)
         return counted / judged if judged else 0.0
@@ -98,7 +98,7 @@ def rehearse(
     env.run(until=scenario.duration_s)
     world.end()
     outcomes = {
-        # copied, because peers still present lose samples when Python closes their generators
+        # copied: Python later closes the generators of present peers, which then lose samples
         name: RehearsedDevice(
             device, deepcopy(works[name]), world.lines.moved(name, "up"), world.lines.moved(name, "down")
         )

@@ -48,7 +48,7 @@ class RehearsedStep:
     samples: int  # number of averaged samples
     round_s: float
     waited_s: float  # time spent waiting for the group
-    missing_auxiliaries: int | None  # as computed by the first peer to take the step; None: unknown
+    missing_auxiliaries: int | None  # computed by the first peer that took the step; None: unknown
     batches: dict[tuple[str, ...], int]  # group -> number of peers that took the step with its average
 
 
@@ -75,7 +75,7 @@ class UndoneSteps:
 
 
 class Taking(Protocol):
-    """The attributes of a participating peer that the peer's components read."""
+    """The attributes of a participating peer that its components read."""
 
     @property
     def name(self) -> str: ...
@@ -110,7 +110,7 @@ class World:
         seed: int,
         watch: Callable[[TakenStep | UndoneSteps], None] = lambda _: None,
     ) -> None:
-        """Set up; `watch` is called for each step of a peer and each return to a checkpoint."""
+        """Set up the world; `watch` is called for each step of a peer and each rollback."""
         self.env, self.config, self.scenario = env, config, scenario
         self.rng = random.Random(seed)
         self.target = config.averaging.target_batch_size
@@ -157,21 +157,21 @@ class World:
         return self._here.get(peer.name) is peer
 
     def declared_rate(self, device: Rehearsed) -> float | None:
-        """Return the first declared bandwidth of a device in bytes per second, or None."""
+        """Return a device's first declared bandwidth in bytes per second; None if unlimited."""
         if device.name != KEEPER:
             return device.line.slower_rate
         return None if self.scenario.line_mbit is None else self.scenario.line_mbit * BYTES_PER_S_OF_MBIT
 
     @property
     def usable_checkpoint(self) -> tuple[int, int, int] | None:
-        """The newest checkpoint (era, step, state); None if the keeper lacks a later average."""
+        """The newest checkpoint (era, step, state); None if the keeper lacks any later average."""
         keeper, newest = self.keeper, self.checkpoint
         if keeper is None or newest is None or not self.scenario.has_checkpoints:
             return None
         return newest if newest[0] == keeper.era and 0 <= keeper.step - newest[1] <= HELD_AVERAGES else None
 
     def turned_away(self, donor: RehearsedPeer) -> None:
-        """Record a rejected download, after which the keeper writes a checkpoint."""
+        """Process a rejected download; if the keeper was the donor, it writes a checkpoint."""
         if donor is self.keeper:
             self.checkpoint = donor.era, donor.step, donor.state
 

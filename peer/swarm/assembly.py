@@ -36,7 +36,7 @@ SHUTDOWN_S = 2.0
 
 @dataclass(frozen=True)
 class Assembly:
-    """A factory for one peer's tracker and averagers, which share its fields; starts nothing."""
+    """A factory for one peer's tracker and averagers, which it does not start."""
 
     config: RunConfig
     access: SwarmAccess

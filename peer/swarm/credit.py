@@ -2,17 +2,17 @@
 
 A global step begins when the claimed samples fill its batch. Each claim is capped at twice the
 samples that the device, or all devices of its member, recently contributed to a step, as measured
-by the keeper. A device without history may claim a share of the batch. Both caps grow while a step
+by the keeper. A device without history may claim a share of the batch. The caps grow while a step
 takes longer than usual, so every step ends. Samples above the cap are still averaged.
 
-A round with fewer samples than claimed fails and would be retried forever. After a device's first
-false claim, its missing samples are deducted from its claim. After false claims in two rounds, only
-its contributions are counted. All peers use the reducers' attestations: a peer that used only its
-own parts could consider a batch full while other peers wait. A device with rejected parts is not
-counted until some are accepted; after the second rejection, never again. A device that contributes
-nothing to several rounds in a row is not counted until it contributes again. If a device's weight
-was cut in the last round because its gradients do not support the weight
-(`peer.reduction.standing`), only the reduced weight is credited.
+A round with fewer samples than claimed fails, and would be retried forever if all claims still
+counted. After a device's first false claim, the missing samples are therefore deducted from the
+claim; after false claims in two rounds, only the device's contributions count. All peers use the
+reducers' attestations: with its own parts only, a peer could consider a batch full while others
+wait. A device with rejected parts does not count until some are accepted, and after a second
+rejection never again. A device that contributes nothing to several rounds in a row does not count
+until it contributes again. If a device's weight was cut in the last round because its gradients do
+not support the weight (`peer.reduction.standing`), only the remaining weight is credited.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ WEIGHT_MARGIN = 4.0  # tolerated multiple of the usual maximum, because one micr
 
 
 def newcomer_share(members: int, least: float) -> float:
-    """Return the share of a batch that a newcomer may fill: two equal shares, at least `least`."""
+    """Return a newcomer's largest share of a batch: two equal shares, but at least `least`."""
     return min(1.0, max(2.0 / max(1, members), least))
 
 
@@ -71,7 +71,7 @@ class Allowances:
         return min(claimed, most)
 
     def rate(self, peer: KnownPeer) -> float:
-        """Return a peer's credited samples/s: all it claims until a step's duration is known."""
+        """Return a peer's credited samples/s: its claim, capped once a step's duration is known."""
         most = self.of([peer.peer_id]) / self.usual_s if self.usual_s else math.inf
         return min(peer.record.rate, most)
 
@@ -147,8 +147,8 @@ class FalseClaims:
         self.doubted: dict[str, int] = {}  # peer ID -> samples contributed to the last round
         self._cut: dict[str, int] = {}  # peer ID -> samples counted in the last round, if the weight was cut
         self.refused: frozenset[str] = frozenset()  # peer IDs whose samples are not counted
-        self._false: dict[str, set[float]] = {}  # peer ID -> times of records contradicted by all attestations
-        self._seen_false: dict[str, set[float]] = {}  # peer ID -> times of records contradicted by own parts
+        self._false: dict[str, set[float]] = {}  # peer ID -> times of records contradicted by the attestations
+        self._seen_false: dict[str, set[float]] = {}  # peer ID -> times of records contradicted by parts reduced here
         self._lost: Counter[str] = Counter()  # peer ID -> rounds of this step without a contribution
         self._lost_in_all: Counter[str] = Counter()  # peer ID -> rounds since its last contribution
         self._refusals: Counter[str] = Counter()  # peer ID -> rounds in which its parts were rejected
@@ -159,7 +159,7 @@ class FalseClaims:
 
     @property
     def believed(self) -> dict[str, int]:
-        """The maximum samples credited to each peer with doubted claims or a cut weight."""
+        """The limit on the credited samples of each peer with doubted claims or a cut weight."""
         both = self.doubted.keys() & self._cut.keys()
         return self.doubted | self._cut | {peer_id: min(self.doubted[peer_id], self._cut[peer_id]) for peer_id in both}
 
@@ -169,7 +169,7 @@ class FalseClaims:
         self._lost.clear()
 
     def parts_refused(self, peer_ids: Iterable[str]) -> None:
-        """Stop counting the samples of these peers, banned from a round for invalid parts."""
+        """Stop counting the samples of these peers, which a round banned for invalid parts."""
         peer_ids = set(peer_ids)
         self._refusals.update(peer_ids)
         self.refused |= peer_ids
@@ -225,9 +225,9 @@ class FalseClaims:
 
 
 def is_inflated(named: float, cap: float, most: int) -> bool:
-    """Return whether a declared weight exceeds its cap and several times the usual maximum.
+    """Return whether a declared weight exceeds both its cap and several times the usual maximum.
 
-    `most`: the samples at which a peer stops computing. The peer's record is not used: the peer
-    continues to compute while its network or daemon is stalled, so the record may be old.
+    `most`: the samples at which a peer stops computing. The peer's record is not used, because it
+    may be old: a peer continues to compute while its network or daemon is stalled.
     """
     return named > max(cap, WEIGHT_MARGIN * most)

@@ -41,7 +41,7 @@ class Move(Enum):
 class Situation:
     """A peer's own status and its view of the swarm at one moment."""
 
-    step: int  # global steps completed by this peer's state
+    step: int  # global steps included in this peer's state
     swarm_step: int  # global steps completed by the swarm, as far as this peer knows
     is_too_slow: bool = False  # the connection cannot send this peer's gradients within a round
     is_undone: bool = False  # this peer's state predates the run's last return to a checkpoint
@@ -59,14 +59,14 @@ class Situation:
 
 
 def decide(now: Situation) -> tuple[Move, str]:
-    """Return this peer's next move and the reason; adopting the swarm's state comes first."""
+    """Return this peer's next move and the reason; adopting the swarm's state takes precedence."""
     if now.is_too_slow:
         return Move.STAND_BY, "the line does not pass the gradients within a round"
     return _towards_the_state(now) or _towards_the_batch(now)
 
 
 def _towards_the_state(now: Situation) -> tuple[Move, str] | None:
-    """Return the move of a peer whose state differs from the swarm's; None if they match."""
+    """Return the move of a peer whose state differs from the swarm's; None if the states match."""
     state = Move.DOWNLOAD if now.may_download else Move.WAIT
     if now.is_undone:
         return state, "the run has returned to a checkpoint"
@@ -110,9 +110,9 @@ def samples_at_once(microbatch: int, rate: float, usual_s: float) -> int:
 def longest_hold_s(usual_s: float, look_s: float, missing: int, faster_rate: float) -> float:
     """Return the longest wait for the last samples of a batch, given a step's usual duration.
 
-    Publishing and reading a report takes a few times `look_s`. The fastest peer then resumes
-    computing, and each slower peer resumes once all faster peers (`faster_rate` samples per second)
-    could have computed the missing samples. Thus one peer fills the batch instead of all.
+    Publishing and reading a report takes a few times `look_s`. After that, the fastest peer resumes
+    computing; a slower peer resumes once all faster peers (`faster_rate` samples per second) could
+    have computed the missing samples. One peer therefore fills the batch instead of all.
     """
     others_s = missing / faster_rate if faster_rate > 0 else 0.0
     return min(HELD_SHARE * usual_s, HELD_LOOKS * look_s + others_s)
@@ -141,7 +141,7 @@ def demands_on_group(
     """Return the group sizes that a peer requires when its state is after `step`.
 
     `left_out`: IDs of peers absent from recent groups. `attempts`: failed rounds of this step.
-    `has_looked`: the records were read again after the batch was full for this peer.
+    `has_looked`: the records were read again after this peer saw a full batch.
     """
     absent = len(unawaited(left_out, view.here - {own_id}))
     has_keeper = view.keepers > 0 or keeper_may_be_late
@@ -158,13 +158,13 @@ def may_average_alone(view: SwarmView, samples: int, target: int, keeper_may_be_
 
     The peer needs a whole batch: without one, the others have just taken the step, or this peer is
     the keeper. It must wait while the keeper may merely be late, so as not to leave the keeper
-    behind, and while others are at another step, because one peer is no majority.
+    behind, and while others are at another step, because one peer is not a majority.
     """
     return samples >= target and not keeper_may_be_late and view.live <= 1
 
 
 def patience_s(timeout_s: float, usual_s: float) -> float:
-    """Return the seconds to wait for absent peers once a batch is full; they may be computing."""
+    """Return the seconds to wait for absent peers, which may be computing, once a batch is full."""
     return max(timeout_s / 2, WAITED_SHARE * usual_s)
 
 

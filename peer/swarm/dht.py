@@ -70,7 +70,7 @@ THRIFT = {  # options of hivemind's DHT node to reduce traffic
     "cache_on_store": False,
     "cache_refresh_before_expiry": 0.0,
 }
-DAEMON_MEMORY = "256MiB"  # soft limit of the p2p daemon's garbage collector; it uses about 90 MiB
+DAEMON_MEMORY = "256MiB"  # soft limit of the p2p daemon's garbage collector; the daemon uses about 90 MiB
 REACHABILITY = {"direct": "public", "relayed": "relayed", "client": "private"}
 
 
@@ -105,7 +105,7 @@ class Node(DHT):
         await super()._get(key, latest=False, future=future, beam_size=REPLICAS, **options)
 
     async def _store(self, *arguments: Any, **options: Any) -> None:
-        """Avoid duplicates: fetch known entries first, and store on `REPLICAS` nodes only."""
+        """Store on `REPLICAS` nodes only, after fetching known entries to avoid duplicates."""
         await self._look(options["key"])
         await super()._store(*arguments, beam_size=REPLICAS, **options)
 
@@ -128,8 +128,8 @@ class Node(DHT):
     def run(self) -> None:
         """Run the forked process, with all imported objects excluded from garbage collection.
 
-        Requests live for minutes. A full collection would touch all inherited objects and copy
-        about 50 MB of shared pages.
+        Requests live for minutes, which leads to full collections. These would touch all inherited
+        objects and copy about 50 MB of shared pages.
         """
         name_fork("DHT")
         freeze_imported()
@@ -190,7 +190,7 @@ def start_dht(
             client_mode=place.reach != "direct",  # only directly reachable nodes store the DHT's records
             use_auto_relay=place.reach == "relayed",
             trusted_relays=list(one_for_each_peer([*initial_peers, *relays])) if place.reach == "relayed" else None,
-            force_reachability=REACHABILITY[place.reach],  # otherwise libp2p takes minutes to detect its reachability
+            force_reachability=REACHABILITY[place.reach],  # libp2p would take minutes to detect the reachability
             startup_timeout=DAEMON_START_TIMEOUT_S,
             use_ipfs=False,
             dht_mode="client" if place.reach == "relayed" else "off",  # libp2p finds relays only through its own DHT
@@ -288,7 +288,7 @@ class NodeWatch:
         self.lost: SwarmError | None = None
         self.heard_at = clock()  # time of the daemon's last answer
         self._answers, self._answers_seen = 0, 0
-        self._silent_looks = 0  # checks instead of seconds, because a suspended machine makes none
+        self._silent_looks = 0  # counts checks, not seconds, because a suspended machine makes no checks
         self._stop = threading.Event()
         self._watching = threading.Thread(target=self._watch, name="node watch", daemon=True)
         self._listening = threading.Thread(target=self._listen, name="daemon watch", daemon=True)
@@ -305,7 +305,7 @@ class NodeWatch:
         """Stop watching, before the node is shut down."""
         self._stop.set()
         self._watching.join()
-        self._listening.join(NODE_LOOK_S)  # a hung daemon may not return
+        self._listening.join(NODE_LOOK_S)  # a call to a hung daemon may never return
 
     def look(self) -> SwarmError | None:
         """Return an error if a process has died or the daemon does not respond; None otherwise."""

@@ -1,7 +1,7 @@
 """Short sketches of peers' states, to detect peers with different states.
 
 Each parameter tensor is projected onto a fixed random vector of signs. The relative difference of
-two models' projections is near that of the models (Johnson-Lindenstrauss lemma). The optimizer's
+two models' projections is close to the models' own (Johnson-Lindenstrauss lemma). The optimizer's
 tensors have fewer projections and are rounded for joiners, so they have a separate tolerance.
 Identical states have identical sketches. Sketches reveal faults and simple forgeries, but an
 attacker who knows the vectors can construct a different state with the same sketch.
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 import torch
 
 Sketch = tuple[float, ...]
-SKETCH_SIZE = 32  # number of projections of the parameters; with more tensors, several share one
+SKETCH_SIZE = 32  # number of projections of the parameters; if there are more tensors, several share one
 MOMENTS_SIZE = 8  # number of projections of each kind of tensor in the optimizer's state
 MAX_MOMENTS = 4  # maximum number of kinds of tensors in the optimizer's state
 MAX_SKETCH_SIZE = SKETCH_SIZE + MAX_MOMENTS * MOMENTS_SIZE
@@ -53,7 +53,7 @@ def drifted(own: Sketch, other: Sketch) -> bool:
     """Return whether two sketches belong to clearly different states; False if either is missing."""
     if not own or not other:
         return False
-    if own == other:  # nearly always; infinite or NaN values still count as drift
+    if own == other:  # the usual case; infinite or NaN values still count as drift
         return not math.isfinite(math.hypot(*own))
     blocks = [0, *range(SKETCH_SIZE, MAX_SKETCH_SIZE, MOMENTS_SIZE), MAX_SKETCH_SIZE]
     return len(own) != len(other) or any(

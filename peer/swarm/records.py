@@ -66,7 +66,7 @@ class BeaconWatch:
         self.newest: Beacon | None = None
 
     def look(self, beacon: Beacon | None, now: float) -> Beacon | None:
-        """Process a beacon just read, if any; return the newest beacon unless stale, else None."""
+        """Process a beacon just read, if any; return the newest beacon, or None if it is stale."""
         newest = self.newest
         if beacon is not None and (newest is None or _order(beacon) >= _order(newest)):
             if newest is None or beacon.time != newest.time:
@@ -83,7 +83,7 @@ def nearest_step(agreed: int, seen: Beacon | None, held: Beacon | None) -> int:
     """Return the swarm's step: the majority's step, clamped to the beacon's step or the next one.
 
     `seen` is the beacon now in the DHT, possibly from a keeper that has left. Only `held`, a beacon
-    that the keeper still renews, is an upper bound.
+    that the keeper still renews, is also an upper bound.
     """
     step = agreed if seen is None else max(agreed, seen.step)
     return step if held is None else min(max(step, held.step), held.step + 1)
@@ -160,7 +160,7 @@ class NewestRecords:
         self._newest: dict[str, KnownPeer] = {}
 
     def take(self, peers: list[KnownPeer], now: float) -> list[KnownPeer]:
-        """Add records; return the newest record of each peer among them; `now`: the DHT's clock."""
+        """Add records; return the newest record of each peer in `peers`; `now`: the DHT's time."""
         newest: dict[str, KnownPeer] = {}
         for peer in peers:
             known = max(filter(None, (newest.get(peer.peer_id), self._newest.get(peer.peer_id), peer)), key=_time_of)

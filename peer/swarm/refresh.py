@@ -1,4 +1,4 @@
-"""The intervals between a peer's reads and reports of records; long if the batch is far from full.
+"""The intervals between a peer's reads and reports of records, which shrink as the batch fills.
 
 These pure decisions are used by `peer.swarm.tracker`. All times are in seconds.
 """
@@ -7,13 +7,13 @@ from __future__ import annotations
 
 LOOKS_AHEAD = 4  # minimum number of reads before a batch is full at the reported rates
 UNKNOWN_S = 1.0  # interval between reads before any rate is known
-REPORTS_PER_S = 16.0  # maximum of all peers together, because every peer reads all reports
+REPORTS_PER_S = 16.0  # maximum number of reports by all peers together, because every peer reads all reports
 LOOKS_PER_S = 60.0  # maximum number of reads by all peers together, because every read lists all records
 SLOWEST = 20  # ratio of the longest interval to the shortest; a missing keeper must be noticed soon
 
 
 def longest_refresh_s(shortest_s: float, expiration_s: float) -> float:
-    """Return the longest interval, given the shortest and the lifetime of records."""
+    """Return the longest interval, given the shortest one and the lifetime of records."""
     return min(SLOWEST * shortest_s, expiration_s / SLOWEST)
 
 
@@ -28,6 +28,6 @@ def report_interval_s(live: int, remaining_s: float, longest_s: float) -> float:
 
 
 def _interval_s(remaining_s: float, least_s: float, most_s: float) -> float:
-    """Return a fraction of the remaining time within the bounds; `least_s` overrides `most_s`."""
+    """Return a fraction of the remaining time, within the bounds; `least_s` overrides `most_s`."""
     expected_s = UNKNOWN_S if remaining_s == float("inf") else remaining_s / LOOKS_AHEAD
     return min(max(least_s, most_s), max(least_s, expected_s))

@@ -27,7 +27,7 @@ from peer.swarm.view import MEETING_S
 logger = logging.getLogger(__name__)
 CONFIRMATION_WAIT_S = 3.0
 DISAGREEMENT_S = 20.0  # the keeper's wait for a majority to confirm a state
-FORGOTTEN_S = 600.0  # time without an unconfirmed state after which this wait starts over
+FORGOTTEN_S = 600.0  # if no unconfirmed state arrives for this long, the wait starts over
 NEVER = (float("-inf"), float("-inf"))
 LOOK_S = 0.1
 
@@ -135,7 +135,7 @@ class SharedState:
         return loaded
 
     def restore(self, step: int, era: int | None = None) -> None:
-        """Set the step of a state loaded from a checkpoint: `step` global steps are completed.
+        """Set the number of completed global steps of a state loaded from a checkpoint.
 
         With a newer `era`, set by the keeper, all peers that are ahead return to this state.
         """
@@ -150,12 +150,12 @@ class SharedState:
         self._gradients.resume_remainders(file, self.era, max(self.step, self._tracker.swarm_step))
 
     def keep_remainders(self, file: RemainderFile) -> None:
-        """Save the remainders, unless a round of this step failed: others may have counted them."""
+        """Save the remainders unless a round of this step failed: others may have counted them."""
         if not self._rounds.attempts:
             self._gradients.keep_remainders(file, self.era, self.step)
 
     def _step_on_averages(self) -> None:
-        """Apply the averaged gradients; the keeper also keeps them for peers that fall behind."""
+        """Apply the averaged gradients; the keeper also stores them for peers that fall behind."""
         with torch.no_grad(), self._gradients.get_tensors() as averages:
             for parameter, average in zip(self._averager.main_parameters, averages, strict=True):
                 parameter.grad.copy_(average)

@@ -54,11 +54,11 @@ AT_ONCE = 4
 FOLLOWERS_AT_ONCE = 16  # concurrent downloads of averages, which have a quarter of a state's size and are not copied
 OF_ONE_MEMBER = 2  # maximum number of downloads by one member, over all its devices
 STALLED_S = 30.0  # time without progress after which a download loses its slot
-BROKEN_OFF_S = 120.0  # time of rejection after an interrupted download, enough to write a checkpoint
+BROKEN_OFF_S = 120.0  # rejection time after an interrupted download; long enough to write a checkpoint
 STATE_OVERHEAD_BYTES = 1 << 20
 LOOK_S = 0.5  # interval between checks of a download's progress
 HUNG_S = 600.0  # time without progress after which the averager's process is considered hung
-QUICK_S, QUICK_DONORS = 1800.0, 3  # time limit and number of the first attempts
+QUICK_S, QUICK_DONORS = 1800.0, 3  # time limit in seconds of the first attempts, and their number
 STATE_CODE = RoleAdaptiveCompression(optimizer=ROOTS)  # rounds the optimizer moments selected by `moment_roles`
 _LACKS = frozenset(lack.value for lack in Lack)
 Doubt = Callable[[str, int, Sketch], str | None]  # (donor, step, sketch) -> reason to reject
@@ -129,7 +129,7 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
         "Recent enough" means at least `minimum_step` and `minimum_era`. With `adopt_era` this peer
         adopts the state's era; the keeper, which sets eras, does not. Nothing is overwritten before
         all checks pass. Returns False if no donor had such a state, or when this peer is
-        interrupted. The download continues while donors send at the minimum rate. Raises
+        interrupted. A download continues while its donor sends at the minimum rate. Raises
         `SwarmError` if the averager's process hangs.
         """
         refused: list[str] = []

@@ -48,7 +48,7 @@ class StepRounds:
         interrupted: threading.Event,
         events: EventLog = NOWHERE,
     ) -> None:
-        """Set up; `leads`: others can connect to this peer; `interrupted` ends all waits."""
+        """Set up rounds; `leads`: others can connect to this peer; `interrupted` ends all waits."""
         self._trains = trains
         self._gradients, self._tracker, self._line = gradients, tracker, line
         self._timeout_s, self._leads, self._interrupted = averaging.averaging_timeout_s, leads, interrupted
@@ -58,7 +58,7 @@ class StepRounds:
         self.counts = RoundCounts(time.monotonic)
         self.attempts = 0  # failed rounds of the current step
         self._met_nobody = False  # whether the newest round found no group
-        self.missing_auxiliaries: int | None = None  # as of the newest group; None before the first
+        self.missing_auxiliaries: int | None = None  # computed from the newest group; None before the first group
         self.lines = NOBODY  # connections of the newest group
         self._scheduled: StepControl | None = None  # a round that was scheduled ahead of time
         self._due_view = tracker.view  # view in which the batch was full
@@ -133,7 +133,7 @@ class StepRounds:
     def average_when_due(self) -> AveragedGroup | None:
         """Average, with retries on failure; return None if this peer should compute or leave.
 
-        A failed round is retried at once, because further samples are useless. If no group was
+        A failed round is retried at once, because the batch needs no more samples. If no group was
         found, this peer computes: absent peers, such as the keeper, may wait for more samples.
         """
         self._due_since = time.monotonic()
@@ -290,7 +290,7 @@ class StepRounds:
             try:
                 return control.result(GROUP_POLL_S)
             except futures.TimeoutError:
-                is_full = self.is_full  # read before the stage: a running round no longer reports its start
+                is_full = self.is_full  # read before the stage, because a running round resets its reported start
                 runs = control.stage is AveragingStage.RUNNING_ALLREDUCE
                 tracker.is_reducing(runs)
                 late_s = time.monotonic() - deadline

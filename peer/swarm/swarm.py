@@ -167,7 +167,7 @@ class Swarm:
         on_lost: Callable[[SwarmError], object] = lambda _: None,
         events: EventLog = NOWHERE,
     ) -> Swarm:
-        """Start the DHT node and the averagers. Forks: call before initializing an accelerator.
+        """Start the DHT node and the averagers by forking; call before initializing an accelerator.
 
         `on_lost` is called from a separate thread when one of these processes dies or hangs. Raises
         `SwarmError` if the p2p daemon does not start or no initial peer can be reached.
@@ -229,7 +229,7 @@ class Swarm:
 
     @property
     def step_is_shared(self) -> bool:
-        """Whether a peer besides the keeper has reached this peer's step, and no step is newer."""
+        """Whether a peer besides the keeper is at this peer's step, and the swarm is not ahead."""
         view = self._tracker.view
         return view.step == self.step and view.step_is_shared
 
@@ -276,7 +276,7 @@ class Swarm:
 
     @property
     def has_ended(self) -> bool:
-        """Whether this peer (on standby: the swarm) has taken the last step of the run."""
+        """Whether this peer (or, during its standby, the swarm) has taken the run's last step."""
         step = self._tracker.swarm_step if self._stands_by else self.step
         return self._tracker.course.steering.has_ended(step)
 
@@ -300,7 +300,7 @@ class Swarm:
         return samples_at_once(most, rate, self._tracker.course.allowances.usual_s)
 
     def conditions(self) -> Conditions:
-        """Return the durations that determine whether this peer's samples are in time."""
+        """Return the durations that determine whether this peer's samples arrive in time."""
         rate, line_rate = self._tracker.performance_ema.samples_per_second, self._line.rate
         return Conditions(
             step_s=self._tracker.course.allowances.usual_s,
@@ -350,7 +350,7 @@ class Swarm:
         return self._step(*self._average())
 
     def _hold(self) -> None:
-        """Wait while `Move.HOLD` applies; after a timeout, do not wait again in the step."""
+        """Wait while `Move.HOLD` applies; after a timeout, do not wait again in this step."""
         tracker, began, step = self._tracker, time.monotonic(), self.step
         held_before_s = self._held[1] if self._held[0] == step else 0.0
         longest_s = longest_hold_s(
@@ -412,7 +412,7 @@ class Swarm:
     def _others_arrive(self) -> bool:
         """Whether to wait, for a limited time, for peers that have not taken the newest step.
 
-        Otherwise, samples accumulated during a round could fill the next batch before they arrive.
+        Otherwise, samples accumulated during a round could fill the next batch without these peers.
         """
         patience_s = self._config.averaging.matchmaking_time_s
         return self._tracker.view.arriving > 0 and time.monotonic() - self.state.changed_at < patience_s
@@ -595,7 +595,7 @@ class Swarm:
 
     @property
     def lines(self) -> GroupLines:
-        """The connections of the newest group; `NOBODY` before the first."""
+        """The connections of the newest group; `NOBODY` before the first group."""
         return self._rounds.lines
 
     @property
@@ -605,7 +605,7 @@ class Swarm:
 
     @property
     def batch_s(self) -> float:
-        """The seconds in which the current trainers compute a batch; infinite without rates."""
+        """The seconds that current trainers need for a batch; infinite if no rate is known."""
         rate = self._tracker.view.rate
         return self._tracker.target_batch_size / rate if rate > 0 else math.inf
 
@@ -646,7 +646,7 @@ class Witness:
         """Sign a receipt of the round that led to `step`; return "" if this peer reduced nothing.
 
         `weights`: peer ID -> samples; `pseudonyms`: peer ID -> name in receipts. The device's own
-        samples are included: they prove nothing, but all receipts of a round are equal.
+        samples are included: they prove nothing, but make all receipts of a round equal.
         """
         samples = {pseudonyms[peer]: brought for peer, brought in whole_samples(weights).items()}
         if not samples:

@@ -83,7 +83,7 @@ class StepTracker(ProgressTracker):
         self._greeted_at = float("-inf")
         self._published: tuple[float, object, int] = (float("-inf"), None, 0)  # last report: time, stage, samples
         self._reducing_since: float | None = None
-        self._keeper_seen_at = swarm_time() if self._keeper_ids else float("-inf")  # joining counts as seeing it
+        self._keeper_seen_at = swarm_time() if self._keeper_ids else float("-inf")  # joining counts as seeing a keeper
         self.view = NOTHING_SEEN
         super().__init__(dht, private_key=key, start=False, metadata_expiration=metadata_expiration, **kwargs)
         self.training_progress_key = peers_key(access.run)

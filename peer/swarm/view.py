@@ -61,7 +61,7 @@ class SwarmView:
     step_is_shared: bool = False  # a peer other than a keeper has taken the step
 
     def expected_samples(self, own_id: str, now: float, longest_s: float) -> float:
-        """Estimate the samples of others since their records, over at most `longest_s`."""
+        """Estimate the samples that others computed since their records, in at most `longest_s`."""
         return sum(
             pace.rate * min(max(0.0, now - pace.time), longest_s) for pace in self.paces if pace.peer_id != own_id
         )
@@ -69,7 +69,7 @@ class SwarmView:
     def remaining_s(self, own_id: str, missing: int, now: float, longest_s: float) -> float:
         """Return the seconds until a batch that lacks `missing` samples is full.
 
-        Rates are extrapolated for at most `longest_s`; the result is infinite without rates.
+        Rates are extrapolated for at most `longest_s`; the result is infinite if no rate is known.
         """
         rate = sum(pace.rate for pace in self.paces)
         if rate <= 0:
@@ -77,7 +77,7 @@ class SwarmView:
         return max(0.0, missing - self.expected_samples(own_id, now, longest_s)) / rate
 
     def usual_remaining_s(self, target: int) -> float:
-        """Return the seconds until a batch of `target` samples is full at all trainers' rate."""
+        """Return the seconds until `target` samples are reached at all trainers' total rate."""
         return max(0, target - self.samples) / self.rate if self.rate > 0 else math.inf
 
     def faster_rate(self, own_id: str) -> float:
@@ -308,7 +308,7 @@ class SwarmCourse:
             self.suspect(finding.peer_id, finding.kind, step, finding.detail)
 
     def has_met_all(self, now: float) -> bool:
-        """Return whether all peers have had time to appear; the first to appear are no majority."""
+        """Return whether all peers have had time to appear; the first few may be a minority."""
         return self._met_at is not None and now - self._met_at >= MEETING_S
 
     def age_s(self, step: int, now: float) -> float:

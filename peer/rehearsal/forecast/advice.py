@@ -18,7 +18,7 @@ from peer.rehearsal.scenario import Scenario
 
 LEAST_GAIN = 1.05  # minimum gain, as a factor, to recommend a change
 LOCAL = "local steps"
-MUCH_BETTER = 1.1  # gain required of a change that alters the training more
+MUCH_BETTER = 1.1  # gain over the best so far that is required of a change that alters more
 LARGER_BATCHES = (2, 4)
 LOCAL_STEPS = 8
 LONGER_TIMEOUT, SHORTER_MATCHMAKING = 3, 1 / 3
@@ -131,7 +131,7 @@ def changes_to_try(config: RunConfig) -> list[TriedChange]:
         *(
             TriedChange(
                 "compression",
-                {key: value for key, value in way.keys.items() if value},  # the run has no rank
+                {key: value for key, value in way.keys.items() if value},  # a rank of 0 would change nothing
                 "a round sends fewer bytes",
                 "senders leave most values for later rounds" if way in SPARSE else "",
             )
@@ -179,7 +179,7 @@ def advise(
     """Try single changes, then combinations of the best changes, with the same volunteers.
 
     Changes without effect on the training are tried first. Changes that alter the training are
-    then added to the best of the first ones, and must gain much more.
+    then added to the best of the former, and must gain much more.
     """
 
     def shortened(config: RunConfig, seed: int) -> Scenario:

@@ -50,7 +50,7 @@ def _with_way(config: RunConfig, way: AveragingWay) -> RunConfig:
 
 
 def _in_the_middle(scenario: Scenario) -> list[Rehearsed]:
-    """Return the devices present at half time; all devices if none of these trains."""
+    """Return the devices present halfway through, or all devices if none of those trains."""
     moment = scenario.duration_s / 2
     present = [
         device

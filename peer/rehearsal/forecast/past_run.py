@@ -2,7 +2,7 @@
 
 The history consists of the Parquet tables in every dashboard and archive. They contain sessions and
 speeds, but no bandwidths. A device's share of the reduction, and thus its traffic, follows from the
-bytes it averaged for others. The group's shortest wait gives a lower bound on its bandwidth.
+bytes it averaged for others. The group's shortest wait gives a lower bound on the bandwidth.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from peer.rehearsal.scenario import MOST_PEERS, HomeLine, MeasuredRun, Rehearsed
 MOST_ROWS = 5_000_000  # maximum number of rows per table
 MOST_BYTES = 2**30
 LEAST_STEPS = 4  # fewest steps of a scenario: enough for three intervals
-UNKNOWN_MBIT = 100.0  # assumed for a connection without data, such as an auxiliary peer's
+UNKNOWN_MBIT = 100.0  # assumed bandwidth of a connection without data, such as an auxiliary peer's
 LINE_LEVEL = 0.9  # quantile of a connection's lower bounds, to ignore outliers
 TAKEN_S = 1.0  # assumed time between a step of the first peer and the same step of the last
 _Row = TypeVar("_Row", bound=BaseModel)
@@ -124,7 +124,7 @@ class PastScenario:
         """Return the scenario file's text, with the remarks as comments at the top."""
         assert self.scenario.measured is not None
         content = self.scenario.model_dump(mode="json", exclude_defaults=True)
-        content["measured"] = self.scenario.measured.model_dump(mode="json")  # defaults may change
+        content["measured"] = self.scenario.measured.model_dump(mode="json")  # in full, because defaults may change
         head = [line for remark in self.remarks for line in textwrap.wrap(remark, 100, subsequent_indent="  ")]
         return "".join(f"# {line}\n" for line in head) + yaml.safe_dump(content, sort_keys=False)
 
@@ -347,7 +347,7 @@ def _line_bounds(rounds: Iterable[Sequence[PastReport]], size: RoundBytes) -> de
     """
     bounds: defaultdict[int | None, list[float]] = defaultdict(list)
     for group in rounds:
-        others = len(group)  # number of other peers for each peer, including the keeper
+        others = len(group)  # number of other peers, for each device and for the keeper
         senders = sum(each.samples > 0 for each in group)
         times = ON_THE_LINE * (1 + BOTH_WAYS) / min(each.averaging_s for each in group)
         left = 1.0  # remaining fraction of the values, finally the keeper's share

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BLUE, ORANGE, GREY, INK = "#2563a8", "#d9822b", "#9aa3ad", "#222222"
-MOST_WINDOWS, STEPS_A_WINDOW = 24, 3  # maximum number of bars for the samples, and least number of steps per bar
+MOST_WINDOWS, STEPS_A_WINDOW = 24, 3  # maximum number of bars for the samples, and minimum number of steps per bar
 SMALL = 9
 
 

@@ -34,7 +34,7 @@ LEAST_BATCH, MOST_BATCH = 256, 2**20
 LOCAL_BATCH = 256  # samples per local step, as measured in docs/operators/network.md
 LOCAL_LEARNING_RATE = 4e-4  # learning rate of AdamW in the same measurement
 PROVEN_BATCH, PROVEN_RATE = 4096, 1.76e-3  # sahajBERT's batch and learning rate, with LAMB
-BUSY_SHARE = 0.5  # fraction of the volunteers' computing time that must end in steps
+BUSY_SHARE = 0.5  # minimum fraction of the volunteers' time to spend on samples that end in steps
 LEAST_STEPS = 50  # minimum number of steps in the event
 SEARCH_HOURS = 1.0
 TIMES_SLOWEST, LEAST_TIMEOUT_S = 3, 60
@@ -163,9 +163,9 @@ def _choose_batch(
     most: int,
     progress: Callable[[str], None],
 ) -> tuple[int, str]:
-    """Return the smallest power of two that keeps devices busy, or the largest with enough steps.
+    """Return the smallest power-of-two batch that keeps devices busy, and the reason.
 
-    The reason is returned too. The search starts without local steps, if such a batch may suffice.
+    If it leaves too few steps, return the largest with enough. Local steps are used only if needed.
     """
 
     def first(batch: int) -> int:

@@ -167,7 +167,7 @@ class ModelValues:
     @classmethod
     def of(cls, config: RunConfig) -> ModelValues:
         """Build the model without weights and return its sizes. Raises `ConfigError` for invalid sizes."""
-        import torch  # imported late, because a scenario file contains the sizes
+        import torch  # a large import, unnecessary for a scenario file with sizes
 
         from peer.data.tokenization.special_tokens import SpecialIds
         from peer.models.build import build_model
@@ -233,7 +233,7 @@ def _present_hours(run: RehearsedRun) -> float:
 
 
 def _middle_step(of: Callable[[Any], float]) -> Callable[[RehearsedRun, RunConfig], float]:
-    """Return a function for the median of `of` over a rehearsal's steps (0 if there are none)."""
+    """Return a function that computes the median of `of` over a rehearsal's steps (0 if none)."""
     return lambda run, _: median(map(of, run.steps)) if run.steps else 0.0
 
 
@@ -351,7 +351,7 @@ def rows(report: RehearsalReport) -> list[Sequence[str]]:
 
 
 def classes(report: RehearsalReport) -> Mapping[str, tuple[int, int]]:
-    """Return each class's devices and their samples in steps; a class is a name without number."""
+    """Return each class's (devices, samples in steps); a class is a name without its number."""
     found: dict[str, tuple[int, int]] = {}
     for run in report.runs:
         for each in run.devices:
