@@ -54,7 +54,7 @@ MAX_SESSIONS = 20_000
 
 @dataclass(frozen=True)
 class Outcome:
-    """Measurements with one number of sessions."""
+    """Measurements at one number of sessions."""
 
     sessions: int  # number of accepted sessions
     opened_per_s: float

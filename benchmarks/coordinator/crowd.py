@@ -249,7 +249,7 @@ async def keep(run: OpenRun, every_s: float, began: float, peers: int) -> None:
 
 
 async def look_at_dashboard(host: str, port: int, number: int, watched: Watched) -> None:
-    """Read one page's event stream from a separate address (the service trusts a proxy on this machine)."""
+    """Read one page's event stream; a forwarding header gives each page its own client address."""
     reader, writer = await asyncio.open_connection(host, port, limit=LONGEST_LINE_BYTES)
     address = f"10.0.{number // 250}.{1 + number % 250}"
     request = f"GET /api/v1/events HTTP/1.1\r\nHost: {host}:{port}\r\nX-Forwarded-For: {address}\r\n\r\n"

@@ -44,7 +44,7 @@ OTHER_PAGES = {  # page -> the element that its script draws last
 
 @dataclass(frozen=True)
 class Extent:
-    """The extent of the measurements."""
+    """The size of the recorded run, and the number or duration of each measurement."""
 
     recording: Recording
     requests: int
@@ -147,7 +147,7 @@ def measure_visit(run: Served, live_s: float) -> list[Figure]:
 
 
 def measure_other_pages(run: Served) -> Iterator[Figure]:
-    """Measure the other pages' Web Vitals on the same phone, and their layout shifts on a larger screen."""
+    """Measure the other pages' Web Vitals on an emulated phone, and their layout shifts on a desktop too."""
     invited = {f"join#invite={run.invite}": "#invited[data-state=open]"}
     for path, ready in (OTHER_PAGES | invited).items():
         name, url = re.split("[?=]", path)[0], f"http://{HOST}:{run.port}/{path}"

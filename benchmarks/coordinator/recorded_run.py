@@ -6,7 +6,7 @@
 The same options give the same history, except that the history always ends now. With DIR the run is kept, to be served
 by `manyhands coordinator serve DIR --service-only`. With `--live S` the run takes a step every S seconds until it is
 interrupted. The dashboard's benchmark and the tests of its pages also use this module. The benchmark measures the time
-of writing the history.
+to write the history.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ HARDWARE = (  # descriptions as in sessions, and samples per second
 )
 TARGET = 4096
 STEP_S, AVERAGING_S = 75.0, 9.0
-STAY = (0.1, 0.2)  # minimum and maximum stay, as a share of the interval between a machine's stays
-STILL_THERE = 8  # number of machines whose last stay has not ended
+STAY = (0.1, 0.2)  # minimum and maximum session, as a share of the interval between a machine's sessions
+STILL_THERE = 8  # number of machines whose last session has not ended
 LOST_SHARE = 0.015  # share of reports whose samples were not averaged
 UNCONFIRMED_STEPS = 2  # number of newest steps without receipts
 STEPS_AT_ONCE = 500  # number of steps written per transaction
@@ -112,7 +112,7 @@ def record(directory: Path, recording: Recording, ends_at: float) -> RunDirector
 
 
 def write_stays(database: Database, recording: Recording, ends_at: float, rng: random.Random) -> list[Stay]:
-    """Write members, their devices (3 for every 2) and sessions; return the sessions by start time.
+    """Write members, their devices (3 for every 2 members) and sessions; return the sessions by start time.
 
     The first device is always connected. One member is shown under a pseudonym.
     """
@@ -168,7 +168,7 @@ def write_stays(database: Database, recording: Recording, ends_at: float, rng: r
 
 
 def _stays_of(machine: int, count: int, rng: random.Random) -> Iterator[tuple[float, float]]:
-    """Yield the start and end of each stay of a machine as fractions of the run, one stay in each equal part."""
+    """Yield the start and end of a machine's `count` sessions as fractions of the run, evenly distributed."""
     for place in range(count):
         begins = place if machine == 0 else place + rng.uniform(0, 1 - STAY[1])
         lasts = 1.0 if machine == 0 else rng.uniform(*STAY)
@@ -266,7 +266,7 @@ def step_row(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def write_checkpoints(database: Database, recording: Recording, ends_at: float) -> None:
-    """Write held-out results of all checkpoints, and the newest checkpoints themselves, one of which is withheld."""
+    """Record the newest checkpoints, one of them as withheld, and the held-out results of all checkpoints."""
     rng, every = random.Random(recording.seed), max(1, recording.steps // CHECKPOINTS)
     saved = range(every, recording.steps + 1, every)
     for number, step in enumerate(reversed(saved)):

@@ -24,7 +24,7 @@ class Crowd:
 
 @contextmanager
 def watching(host: str, port: int, viewers: int) -> Iterator[Crowd]:
-    """Connect viewers until the context exits; yield once each has received an event. Raises `TimeoutError`."""
+    """Keep viewers connected until the context exits; yield when each has an event, or raise `TimeoutError`."""
     crowd, loop = Crowd(), asyncio.new_event_loop()
     watch = loop.create_task(_watch(crowd, host, port, viewers))
     thread = threading.Thread(target=_run, args=(loop, watch))

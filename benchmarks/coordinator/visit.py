@@ -69,7 +69,7 @@ class Visit:
     plotly_bytes: float
     first_paint_s: float
     chart_s: float
-    again_s: float  # time until the chart, with a warm browser cache
+    again_s: float  # time until the chart is drawn, with a warm browser cache
     idle_cores: float
     live_cores: float
 
@@ -102,7 +102,7 @@ class SlowVisit:
 
 
 def visit_slowly(url: str, ready: str = CHART, screen: dict[str, Any] = PHONE) -> SlowVisit:
-    """Open a page in a new browser that emulates a phone; wait for an element and a short time more."""
+    """Open a page in a new browser that emulates a phone; wait for an element, then a short time longer."""
     with _new_page(screen) as page:
         page.add_init_script(NOTE_VITALS)
         wire = _Wire(page)

@@ -105,7 +105,7 @@ class Mapped:
         self.tokens = self.samples = 0
 
     def rows(self, batch: Mapping[str, Sequence[str]]) -> dict[str, list[list[int]]]:
-        """Return the samples of a batch of documents, tokenizing each sentence once and many per call."""
+        """Return the samples of a batch of documents, tokenizing each sentence once, many sentences per call."""
         by_document = [split_sentences(document, self.language) for document in batch["text"]]
         flat = list(chain.from_iterable(by_document))
         encodings = iter(self.tokenizer.encode_batch_fast(flat, add_special_tokens=False))
@@ -156,7 +156,7 @@ Outcomes = dict[str, list[list[Outcome]]]  # pipeline -> rounds -> passes
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure both pipelines alternately, so that changes of the machine's load affect both; report medians."""
+    """Measure both pipelines alternately, so that changes in the machine's load affect both; report medians."""
     options = _parse(arguments)
     figures: list[Figure] = []
     with tempfile.TemporaryDirectory() as folder:

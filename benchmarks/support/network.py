@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-NETWORK_V6 = "2a05:f480:77:"  # also public, because libp2p does not relay for private addresses
+NETWORK_V6 = "2a05:f480:77:"  # public, like `NETWORK`
 NETWORK = "45.77.0"  # public, because libp2p does not relay for private addresses; no packet leaves the namespaces
 _CLONE_NEWNET = 0x40000000
 BURST_S = 0.01  # maximum burst of a link, in seconds at the link's rate

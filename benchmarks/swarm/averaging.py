@@ -2,10 +2,10 @@
 
     python -m benchmarks.swarm.averaging [--millions 19,151] [--codes float16,...] [--quick] [--json]
 
-Three volunteers with 10 Mbit/s up and 50 down and a keeper with 100 Mbit/s average random square matrices, once in
-each encoding. All are real peers (the product's averager over libp2p) in network namespaces with links limited by `tc`
-(network.py), and share this machine's processors. The baseline is the minimum time that the links allow, by the
-product's own estimate for a link's slower direction. Needs root and iproute2; takes a quarter of an hour.
+Three volunteers (10 Mbit/s up, 50 down) and a keeper (100 Mbit/s) average random square matrices, once in each
+encoding. All are real peers (the product's averager over libp2p) in network namespaces with links limited by `tc`
+(network.py), and share this machine's processors. The baseline is the minimum time that the links allow, estimated
+by the product from the slower direction of each link. Needs root and iproute2; takes a quarter of an hour.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def swarm_plans(directory: Path, roles: Sequence[Role], values: int, **options: 
 
 @contextmanager
 def started(hosts: Sequence[Host], plans: Sequence[Plan]) -> Iterator[list[subprocess.Popen[str]]]:
-    """Start a process per plan, all but the first with the first process's addresses; stop all on exit."""
+    """Start a process per plan, pass the first process's addresses to the others, and stop all on exit."""
     with ExitStack() as stack:
         addresses: tuple[str, ...] = ()
         peers = []

@@ -64,7 +64,7 @@ class FailingAverager(WatchedAverager):
     async def rpc_aggregate_part(
         self, stream: AsyncIterator[averaging_pb2.AveragingData], context: P2PContext
     ) -> AsyncIterator[averaging_pb2.AveragingData]:
-        """Answer all parts, or only the first one in every second round."""
+        """Aggregate all parts or, in every second round, only the first part."""
         async for message in super().rpc_aggregate_part(stream, context):
             yield message
             if self.rounds % 2:

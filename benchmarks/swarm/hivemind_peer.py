@@ -46,7 +46,7 @@ class WatchedOptimizer(hivemind.Optimizer):  # type: ignore[misc]
         super().__init__(**options)
 
     def train_on(self, samples: int) -> None:
-        """Accumulate a microbatch's gradient of this many samples."""
+        """Accumulate the gradient of a microbatch of this many samples."""
         self._unused = samples
         self.step(batch_size=samples)
         self._unused = 0
@@ -70,7 +70,7 @@ class WatchedOptimizer(hivemind.Optimizer):  # type: ignore[misc]
         self._tell(self._due.pop(control), group, is_finite)
 
     def _tell(self, due: Due, group: int, is_finite: bool = True) -> None:
-        """Record whether samples were averaged; a `group` of 0 is a step on the own gradient after a failed round.
+        """Record whether samples were averaged; a `group` of 0 means a step on this peer's gradient alone.
 
         hivemind also divides by the weight of parts that no peer sent, so an average may not be finite.
         """

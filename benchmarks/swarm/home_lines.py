@@ -4,7 +4,7 @@
                                     [--systems ours,delayed,hivemind-example] [--logs DIR] [--quick] [--json]
 
 The swarm has five hosts in network namespaces, with links limited by `tc` (network.py): a keeper, a fast volunteer, one
-half as fast, and two on home connections with an uplink of a fifth of the downlink, one of them behind a router. The
+half as fast, and two on home connections whose uplink is a fifth of the downlink, one of them behind a router. The
 link rates are realistic and the model is ALBERT-large, both scaled by 1/16. Each peer's processes, including daemons,
 run on a separate host; only the processors are shared.
 
@@ -14,7 +14,7 @@ taken the time that the setting defines for the volunteer's device. This machine
 - stress: the four devices compute a batch in 5 seconds; the slowest link needs 14 seconds for a gradient;
 - homes: all four have 10 Mbit/s up and 50 down (also scaled), and compute a batch in 20 seconds;
 - room: all four have fast links, and compute a batch in two seconds, starting half a minute after the first joins. The
-  many rounds test whether peers present since the first step keep identical bits (later joiners get 16-bit moments).
+  many rounds test whether peers present since the first step stay bit-identical (later joiners get 16-bit moments).
 
 `ours` takes exact steps, `delayed` takes steps with `averaging.delay`, and other names set other keys of `averaging`
 (`OURS` in homes.py). The first system of `--systems` is compared with each of the others. Our systems are the product's
@@ -30,9 +30,9 @@ the same initial weights; our peers download the keeper's state. In both systems
 With `--churn` there are six volunteers, and every 15 seconds one leaves or returns. In `room` the first volunteer
 stays, so that its parameters can be compared with the keeper's until the end.
 
-Samples count with their weight in the step's average, by the keeper's record of its round (`weights_in`); the cut part
-of a member's weight is lost. The measurement ends with the first step after `--seconds`. Samples that are then waiting
-for a step are neither counted nor lost. A volunteer's time starts when the volunteer has the run's state.
+Samples count with their weight in the step's average, as recorded by a reducer of the round (`weights_in`); the cut
+part of a member's weight is lost. The measurement ends with the first step after `--seconds`. Samples that are then
+waiting for a step are neither counted nor lost. A volunteer's time starts when the volunteer has the run's state.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ from peer.reporting.messages import LostCause
 
 TARGET_BATCH = 64
 MATCHMAKING_S, TIMEOUT_S, EXPIRATION_S = 15.0, 60.0, 60.0  # the first two are the product's defaults
-ROOM_BEGINS_S = 30.0  # time after the first volunteer's start, when all have the initial state
+ROOM_BEGINS_S = 30.0  # time from the first volunteer's start until all have the initial state
 CHURN_EVERY_S = 15.0
 STAY_IN_ROOM = 1  # number of volunteers who do not leave
 OVERTIME = 0.5  # maximum extra time for the last step, as a share of `--seconds`
@@ -184,7 +184,7 @@ Events = list[tuple[float, Callable[[], object]]]  # (seconds since the start, a
 
 
 def churn(homes: Homes, case: Case) -> Events:
-    """Let a volunteer leave every 15 seconds, or return if it has left; all volunteers take turns."""
+    """Return timed actions: every 15 seconds the next volunteer leaves, or the one that left returns."""
     staying = STAY_IN_ROOM if case.setting == "room" else 0
     turns = (
         action
@@ -267,7 +267,7 @@ def states_after_steps(peers: Sequence[Peer]) -> list[list[str]]:
 
 
 def outcomes_at(homes: Homes, seconds_per_sample: Mapping[Volunteer, float], ended_at: float) -> dict[str, Outcome]:
-    """Return each volunteer's measurements over all its stays until this time."""
+    """Return each volunteer's measurements until this time, summed over its processes."""
     groups, weights = groups_at(homes.peers, ended_at), weights_in(homes)
     outcomes = {each.name: Outcome(seconds) for each, seconds in seconds_per_sample.items()}
     for name, outcome in outcomes.items():
@@ -321,7 +321,7 @@ def _run(homes: Homes, case: Case, began_at: float) -> float:
 def _add_up(
     peer: Peer, outcome: Outcome, ended_at: float, groups: Mapping[int, Sequence[int]], weights: Weights
 ) -> None:
-    """Add a volunteer's stay until `ended_at`; `groups` has the group sizes reported for each step."""
+    """Add one process's measurements until `ended_at`; `groups` has the group sizes reported for each step."""
     if peer.began_at >= ended_at:
         return
     said = [event for event in list(peer.said) if event["at"] <= ended_at]

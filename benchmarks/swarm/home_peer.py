@@ -54,7 +54,7 @@ from peer.training.trainer import train
 
 KEEPER_POLL_S, WATCH_S = 0.03, 0.2
 BYTES_PER_PARAMETER = 4
-WHOLE = 0.9  # share of the parameters' bytes above which a download is a whole state
+WHOLE = 0.9  # a download of more than this share of the parameters' bytes is a whole state
 PORT = 31330
 BATCHES = 128  # number of batches made in advance and repeated, to take no time during training
 
@@ -62,7 +62,7 @@ BATCHES = 128  # number of batches made in advance and repeated, to take no time
 class RepeatedBatches:
     """A stream of batches that never waits for data; each peer draws different words.
 
-    Peers with the same words would have no gradient noise, and averaging cuts a weight without noise as false.
+    Peers with the same words would show no gradient noise, and averaging would cut their weights.
     """
 
     wait_s = 0.0
@@ -77,7 +77,7 @@ class RepeatedBatches:
 class DhtCalls:
     """A counter of the bytes of this peer's calls to other DHT nodes, including responses, by kind of call.
 
-    Only callers count, in any process; averaged over all peers, the count equals the bytes that a peer sends.
+    Each call is counted by its caller only; averaged over all peers, the count equals the bytes a peer sends.
     """
 
     KINDS = ("find", "store", "ping")
@@ -168,7 +168,7 @@ def line_traffic() -> tuple[int, int]:
 
 
 def end_of_input(then: Callable[[], None] = lambda: None) -> threading.Event:
-    """Return an event that is set when the benchmark asks this peer to leave; call `then` afterwards."""
+    """Return an event that is set, before a call of `then`, when the benchmark asks this peer to leave."""
     ended = threading.Event()
 
     def wait() -> None:
@@ -229,7 +229,7 @@ def keep(_plan: Plan, _config: RunConfig, swarm: Swarm, _model: Any, journal: Jo
 
 
 def facts_of(taken: StepOutcome | StepReport, swarm: Swarm) -> dict[str, Any]:
-    """Return a step's log entry; if this peer reduced a part, the receipt contains the average's weights."""
+    """Return a step's log entry, with the average's weights from the receipt if this peer reduced a part."""
     return {
         "step": taken.step,
         "seconds": taken.averaging_s,

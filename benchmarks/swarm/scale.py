@@ -1,17 +1,17 @@
-"""Swarms of growing size, compared with hivemind: peers per step, delay of steps, traffic, processor time and memory.
+"""Swarms of growing size, compared with hivemind: peers per step, step delay, traffic, processor time and memory.
 
     python -m benchmarks.swarm.scale [--sizes 5,10,20,30] [--seconds 60] [--systems ours,hivemind-example]
                                      [--logs DIR] [--quick] [--json]
 
 `--sizes` gives the numbers of volunteers, in addition to the keeper (for hivemind: an auxiliary peer). Each has a host
 in a network namespace (network.py), with a link much faster than the tiny model needs. The peers are the same as in
-home_lines.py, with all processes and the same simulated computation. All peers together compute a batch in 10 seconds,
+home_lines.py, with all of their processes and simulated computation. All peers together compute a batch in 10 seconds,
 so the figures depend on the protocol and on this machine's processors, which all peers share.
 
 The measurement starts when the last volunteer has the run's state, and lasts `--seconds`.
 
 - A step's peers are its largest group, including the keeper.
-- A batch is full when the samples that volunteers have computed since the previous step, and not lost, reach the
+- A batch is full when the samples computed by volunteers since the previous step, excluding lost ones, reach the
   target. The delay lasts from that moment until the last participating peer has taken the step.
 - DHT bytes include calls and responses; line bytes include all traffic. Both are for one direction, averaged over
   volunteers; on average a volunteer receives as much as it sends.

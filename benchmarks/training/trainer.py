@@ -157,7 +157,7 @@ VARIANTS: dict[str, Callable[[Plan, PreTrainedModel], Accumulate]] = {
 
 
 def measure(plan: Plan) -> Outcome:
-    """Run the variant on its batches and take the fastest, because other processes can only add time.
+    """Run the variant on its batches and report the fastest batch: other processes can only add time.
 
     With one thread, processor time is measured, which a busy machine affects less than wall-clock time.
     """

@@ -11,7 +11,7 @@ counted twice. The exit code is 1 if there are any, if a device was suspected (a
 although no fault had killed it.
 
 A row's lost samples are those that volunteers reported as lost, plus an estimate for killed agents, which cannot
-report: the samples computed since the last step, by the agent's rate.
+report: the samples computed since the last step, at the agent's rate.
 
 Disk and network faults need root (hosts in network namespaces, network.py), and setting the coordinator's clock back
 needs a C compiler (offset_clock.py); the other faults need neither. The p2p daemon is statically linked, so its clock
@@ -125,7 +125,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def measure(folder: Path, chosen: Mapping[str, Fault], options: argparse.Namespace) -> Outcome:
-    """Create a run in this folder and inject faults; copy its logs before its disks and database are removed."""
+    """Create a run in this folder and inject faults; copy the run's logs before its disks and database are removed."""
     with ExitStack() as stack:
         network, hosts = _make_hosts(chosen, stack)
         server = stack.enter_context(new_server())
@@ -179,7 +179,7 @@ class Chaos:
     before: Losses | None = None
 
     def go_on(self, minutes: float, times: int | None) -> None:
-        """Inject faults for this many minutes, or each fault this many times; inject each kind before any repeats."""
+        """Inject faults for this many minutes, or each this many times; inject every kind before repeating one."""
         deadline = time.monotonic() + 60 * minutes
         self.before = self._losses()
         self._book(self.outcome.calm, time.monotonic(), 0.0)

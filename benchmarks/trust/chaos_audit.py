@@ -1,6 +1,6 @@
 """Checks of the run's database for chaos.py, in SQL that shares no code with the ledger.
 
-Each question has one right answer, which `Check` compares with the actual answer.
+Each check has one expected result, which `Check` compares with the actual result.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from benchmarks.trust.chaos_site import Told
 
 @dataclass(frozen=True)
 class Check:
-    """A question to the database after the run, with the actual and the right answer."""
+    """A check of the database after the run, with the actual and the expected result."""
 
     question: str
     found: object
@@ -24,7 +24,7 @@ class Check:
 
     @property
     def holds(self) -> bool:
-        """Return whether the actual answer is right."""
+        """Return whether the actual result equals the expected one."""
         return self.found == self.right
 
 

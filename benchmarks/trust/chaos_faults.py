@@ -1,4 +1,4 @@
-"""The faults that chaos.py injects: functions of the site and a random generator that return a function to end it.
+"""Faults for chaos.py: functions that take a site and a random generator, and return a function to end the fault.
 
 A fault returns None if its victim is still restarting after an earlier fault.
 """
@@ -41,7 +41,7 @@ def _family(process: psutil.Process) -> list[psutil.Process]:
 
 
 def kill(find: Find, *names: str) -> Fault:
-    """Return a fault that sends SIGKILL to the process of one of these names, drawn at random."""
+    """Return a fault that draws one of these names at random, and sends SIGKILL to its process."""
 
     def inject(site: ChaosSite, chance: random.Random) -> Heal | None:
         victim = find(site, chance.choice(names))
@@ -92,7 +92,7 @@ def kill_database(site: ChaosSite, _: random.Random) -> Heal | None:
 
 
 def stop_database(site: ChaosSite, _: random.Random) -> Heal | None:
-    """Send SIGSTOP to all PostgreSQL processes: the kernel still accepts connections, but gets no responses."""
+    """Send SIGSTOP to all PostgreSQL processes: the kernel still accepts connections, but no query is answered."""
     if (postmaster := _database(site)) is None:
         return None
     family = _family(postmaster)

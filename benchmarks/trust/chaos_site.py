@@ -1,4 +1,4 @@
-"""A served run and its volunteers for chaos.py: real commands with PostgreSQL, each restarted when it exits.
+"""A run's coordinator and volunteers for chaos.py: real commands with PostgreSQL, each restarted when it exits.
 
 The run is created by `manyhands coordinator init` and served by `manyhands coordinator serve`. Each volunteer is a
 `manyhands join` with JSON output, on a separate host if there are hosts. A command that exits is restarted, as by a
@@ -247,7 +247,7 @@ class ChaosSite:
         return times
 
     def ended(self, starts: Mapping[str, int]) -> list[str]:
-        """Return the commands that have exited since `starts` were counted."""
+        """Return the commands that have exited since `starts` was recorded."""
         return [name for name, kept in self.kept.items() if kept.due_at is not None or kept.starts > starts[name]]
 
     def starts(self) -> dict[str, int]:
@@ -259,7 +259,7 @@ class ChaosSite:
         return next((told for told in reversed(self.told) if told.name == name), None)
 
     def log_bytes_per_hour(self) -> dict[str, float]:
-        """Return the growth rate of each log, excluding the requested lines about steps and progress."""
+        """Return the growth rate of each log, excluding lines about steps and progress."""
         hours = (time.monotonic() - self.began_at) / HOUR_S
         sizes = {"serve": self.log("serve").stat().st_size}
         for name, tail in self._tails.items():

@@ -61,7 +61,7 @@ def faults_of(scenario: Scenario) -> Counter[str]:
 
 
 def cost_of(seed: int) -> Cost:
-    """Rehearse a seed and return the cost."""
+    """Rehearse the scenario drawn from a seed, and return the cost."""
     logging.disable()
     outcome = run_chaos(draw_chaos(seed), seed)
     works = [each.work for each in outcome.run.devices]

@@ -161,7 +161,7 @@ def outcome_of(reply: Reply, attempts: int, *, repeatable: bool) -> DeliveryOutc
 
 
 def pause_s(attempts: int, asked_s: float | None) -> float:
-    """Return the next attempt's delay: exponential, at least as requested, capped at an hour."""
+    """Return the delay of the next attempt: exponential, at least `asked_s`, at most an hour."""
     own = FIRST_PAUSE_S * 2.0 ** (attempts - 1)
     return min(LONGEST_PAUSE_S, max(own, asked_s or 0.0))
 
@@ -191,7 +191,7 @@ class Herald:
             stop.wait(POLL_S)
 
     def tell_all(self) -> None:
-        """Announce due milestones to each webhook, in order; one that must wait delays the rest."""
+        """Announce due milestones to each webhook in order; a failed delivery delays the rest."""
         reached = self.reached()
         for name, webhook in self.directory.settings.webhooks.items():
             for milestone in reached:

@@ -1,4 +1,4 @@
-"""Backup of a run, and its restoration, if need be on another machine or kind of database.
+"""Backup and restoration of a run, even to another machine or another kind of database.
 
 Only the command line imports these modules.
 """

@@ -1,4 +1,4 @@
-"""Backup of a run, which may be served meanwhile, and verification of a backup.
+"""Backup of a run, even while the coordinator is running, and verification of a backup.
 
   backup.json    manifest with the digest of each file; written last, so a partial backup is invalid
   run/           run's directory: settings, keys, keeper's credentials, tokenizer, validation set, checkpoints
@@ -35,7 +35,7 @@ DATABASE_FILES = ("manyhands.db", "manyhands.db-wal", "manyhands.db-shm", "manyh
 def back_up(
     directory: RunDirectory, target: Path, now: float, checkpoints: bool = True, confirmed: bool = False
 ) -> Backup:
-    """Back up a run to a new folder `target`, atomically; the run may be served meanwhile.
+    """Back up a run to a new folder `target`, atomically, even while the coordinator is running.
 
     Raises `ConfigError` if `target` exists or is inside the run. Raises `ShrunkenRunError` if the
     run has far less data than its last backup or checkpoints imply, unless `confirmed`.

@@ -91,7 +91,7 @@ def remember_backup(directory: RunDirectory, backup: Backup) -> None:
 
 
 def _checkpoint_steps(connection: sqlite3.Connection, folder: Path) -> Iterator[int]:
-    """Yield the step of each checkpoint; if a rewind undid it, the last step that was kept."""
+    """Yield each checkpoint's step or, if a rewind undid the step, the last step that was kept."""
     for path in folder.glob("step-*"):
         with suppress(StorageError):  # skip a damaged checkpoint, as a resuming keeper does
             manifest = verify(path, files=()).manifest  # reads only the manifest

@@ -63,7 +63,7 @@ class StoredCheckpoint:
 
 
 def verify(path: Path, files: Collection[str] | None = None) -> StoredCheckpoint:
-    """Verify these files (default: all) by the manifest; raises `StorageError` if one differs."""
+    """Verify files (default: all) against the manifest; raises `StorageError` if one differs."""
     try:
         raw = _read_manifest(path / MANIFEST)
         manifest = Manifest.model_validate(json.loads(raw))

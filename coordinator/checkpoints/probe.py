@@ -20,7 +20,7 @@ from peer.models.packing import unpacked
 from peer.models.replaced_tokens import ReplacedTokens, detection_loss, shuffled
 
 PROBE_SAMPLES = 8
-PROBE_DEVICE = 2**32 - 1  # number of no real device, so that no device reads samples in the probe's order
+PROBE_DEVICE = 2**32 - 1  # not the number of a real device, so no device reads samples in the probe's order
 
 
 def make_probes(config: RunConfig, tokenizer_dir: Path) -> Mapping[int, Batch]:
@@ -46,7 +46,7 @@ def make_probe(config: RunConfig, tokenizer_dir: Path) -> Batch:
 
 
 def probe_loss(model: PreTrainedModel, probe: Batch, config: RunConfig) -> float:
-    """Return the model's loss on the probe without dropout; for ELECTRA, the discriminator's."""
+    """Return the loss on the probe without dropout; for ELECTRA, the discriminator's loss."""
     with evaluating(model):
         if isinstance(model, ReplacedTokens):
             input_ids, replaced = shuffled(probe)

@@ -116,7 +116,7 @@ class Validator:
     def _evaluate(self, checkpoint: CheckpointRow, samples: ValidationSet, should_stop: Callable[[], bool]) -> bool:
         """Evaluate a checkpoint, and store the result, with None for losses that are not finite.
 
-        Return False if `should_stop` ends it early.
+        Return False if `should_stop` ends the evaluation early.
         """
         began_at = self.clock()
         folder = self.directory.checkpoint_dir(checkpoint.step)

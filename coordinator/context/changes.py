@@ -1,6 +1,6 @@
 """Notifications of database changes by other processes, using PostgreSQL's LISTEN.
 
-Each waiting task has an `Ear` for its topics; one listening task per service process wakes them.
+Each waiting task has an `Ear` for its topics, woken by the service process's one listening task.
 Without notifications, tasks poll every second, so a lost connection causes only a short delay.
 """
 

@@ -73,7 +73,7 @@ def create_run(path: Path, config: RunConfig, settings: Settings) -> RunDirector
 
 @contextmanager
 def open_run(path: Path, clock: Callable[[], float] = time.time) -> Iterator[OpenRun]:
-    """Open a run; raises `ConfigError` if it does not exist, and the errors of `open_database`."""
+    """Open a run; raises `ConfigError` if it does not exist, or an error of `open_database`."""
     directory = RunDirectory.open(path)
     with open_database(directory) as database:
         membership = Membership.of_run(directory, database, clock)

@@ -83,7 +83,7 @@ def open_run_services(directory: RunDirectory, clock: Callable[[], float]) -> It
 
 @dataclass(frozen=True)
 class RunFile:
-    """A file that peers download, with its size and digest at the start of the service."""
+    """A file that peers download, with its size and digest when the service started."""
 
     path: Path
     size_bytes: int

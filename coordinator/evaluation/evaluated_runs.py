@@ -90,7 +90,7 @@ class LocalRun:
 
     @contextmanager
     def checkpoint(self, waiting: PendingEvaluation) -> Iterator[Path]:
-        """Yield a folder of hard links to the checkpoint's files, which survive its deletion."""
+        """Yield a folder of hard links to a checkpoint's files, which outlive the checkpoint."""
         if waiting.manifest_sha256 not in {row.manifest_sha256 for row in published_checkpoints(self._database)}:
             raise StorageError(f"The checkpoint of step {waiting.step} is no longer kept.")
         stored = verify(self._directory.checkpoint_dir(waiting.step), files=())
@@ -150,7 +150,7 @@ class RemoteRun:
         self.place = place  # base of the tasks' relative paths; folder for the evaluator's files
         self._outbox = place / "outbox"
         make_private_directory(self._outbox)
-        self._told: set[tuple[str, str, str]] = set()  # delivered, but perhaps not on the dashboard yet
+        self._told: set[tuple[str, str, str]] = set()  # delivered reports, perhaps not on the dashboard yet
         self.key = EvaluatorKey.load_or_create(place / "evaluator.key")
 
     @property

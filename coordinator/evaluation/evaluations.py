@@ -168,5 +168,5 @@ def _row(row: Evaluation) -> EvaluationRow:
 
 @lru_cache(maxsize=10_000)
 def _parsed(result: str) -> TaskResult:
-    """Parse a stored result, and cache it, because results are read every second."""
+    """Parse and cache a stored result, because results are read every second."""
     return TaskResult.model_validate_json(result)

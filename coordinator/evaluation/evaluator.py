@@ -35,7 +35,7 @@ class Evaluator:
     clock: Callable[[], float] = time.time
     threads: int = 0
     evaluate: Callable[[Plan, Callable[[], bool]], TaskResult | None] = run_apart
-    passed_over: set[tuple[str, str]] = field(default_factory=set)  # failed evaluations: (manifest and task digest)
+    passed_over: set[tuple[str, str]] = field(default_factory=set)  # failed evaluations: (manifest digest, task digest)
 
     def run(self, *, once: bool = False) -> None:
         """Run pending tasks until `should_stop()` is true or, with `once`, until none remains."""

@@ -63,7 +63,7 @@ def preset_of(name: str) -> BenchmarkPreset:
 
 
 def files_of(folder: Path) -> dict[str, str]:
-    """Find the file of each split; raises `ConfigError` if a split has two, or `test` has none."""
+    """Find the file of each split; raises `ConfigError` if a split has two files or `test` none."""
     found = {}
     for split, names in SPLITS.items():
         for name in names:

@@ -56,7 +56,7 @@ def front_matter(
 
 
 def _model_index(name: str, results: Sequence[EvalResult]) -> list[dict[str, Any]]:
-    """Convert results to the Hub's format, task by task; otherwise, tasks on one dataset merge."""
+    """Convert results to the Hub's format; keep tasks on the same dataset in separate entries."""
     tasks = groupby(results, lambda result: result.dataset_name)
     indices = [eval_results_to_model_index(name, list(each))[0] for _, each in tasks]
     return [{"name": name, "results": [found for index in indices for found in index["results"]]}]

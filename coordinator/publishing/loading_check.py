@@ -32,7 +32,7 @@ def load(folder: Path) -> transformers.PreTrainedModel:
 def probe_losses(model: transformers.PreTrainedModel, probe: dict[str, torch.Tensor]) -> dict[str, float]:
     """Return the model's total loss, and its token loss, which excludes sentence order.
 
-    Unless both of ALBERT's heads have labels, it has no loss; the token loss is returned twice.
+    ALBERT has a total loss only if both heads have labels; otherwise the token loss replaces it.
     """
     with torch.no_grad():
         output = model(**probe)

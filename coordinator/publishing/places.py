@@ -38,7 +38,7 @@ class Place(ABC):
     def publish(self, folder: Path, checkpoint: StoredCheckpoint) -> str:
         """Upload a checkpoint's exported folder atomically, and return its address at the destination.
 
-        After an interruption, only missing files are uploaded. Raises `PublicationError`.
+        After an interruption, uploads only missing files. Raises `PublicationError` on failure.
         """
         try:
             return self._bring(folder, checkpoint)
@@ -52,7 +52,7 @@ class Place(ABC):
 
 
 def open_place(base: Path, settings: PlaceSettings) -> Place:
-    """Open a destination; its `secret_file` is relative to `base`. Raises `ConfigError`."""
+    """Open a destination with its secret file in `base`; raises `ConfigError` if that fails."""
     secret = read_secret(base, settings)
     return HubPlace(settings, secret) if settings.is_hub else FolderPlace(settings, secret)
 

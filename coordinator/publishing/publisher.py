@@ -51,7 +51,7 @@ class Publisher:
         self.publish_pending()
 
     def publish_pending(self) -> bool:
-        """Publish the newest checkpoint wherever it is due; return whether any upload succeeded."""
+        """Publish the newest checkpoint to each due destination; return whether any succeeded."""
         done = [self._publish_to(place) for place in self.directory.settings.publications]
         self._tidy()
         return any(done)

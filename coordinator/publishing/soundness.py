@@ -77,7 +77,7 @@ def is_same(expected: float, found: float) -> bool:
 
 
 class EndedBadlyError(Exception):
-    """A command failed or timed out; the message has its last line of stderr or its exit code."""
+    """A failure or timeout of a command; the message quotes the end of stderr or the exit code."""
 
 
 def run_apart(command: Sequence[str]) -> str:
@@ -104,7 +104,7 @@ def _last_line(text: str) -> str:
 
 
 def find_exporter() -> Path:
-    """Return a Python interpreter with optimum's exporter: this one or that of `optimum-cli`.
+    """Return a Python interpreter with optimum's exporter: the current one or `optimum-cli`'s.
 
     Raises `ConfigError` if optimum is not installed.
     """

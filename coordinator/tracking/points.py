@@ -17,7 +17,7 @@ from coordinator.store.engine import Database
 from coordinator.store.eras import current_era
 from coordinator.store.models import Era, Step
 
-MOST_AT_ONCE = 20  # maximum number of steps, and as many evaluations, to write (or lose) at once
+MOST_AT_ONCE = 20  # maximum number of steps, and of evaluations, to write (or lose) at once
 EVALUATED = ("loss", "perplexity", "accuracy", "sop_accuracy", "detection_accuracy", "detection_f1")
 
 
@@ -56,7 +56,7 @@ def in_current_era(database: Database, position: SinkPosition) -> SinkPosition:
 
 
 def next_points(database: Database, position: SinkPosition, settled_before: float) -> list[Point]:
-    """Return the points after a position: steps completed by `settled_before`, then evaluations."""
+    """Return the next points: first steps completed by `settled_before`, then evaluations."""
     settled = Step.completed_at <= settled_before
     following = select(Step).where(Step.step > position.step, settled).order_by(Step.step).limit(MOST_AT_ONCE)
     with database() as session:

@@ -17,7 +17,7 @@ UNKNOWN_KEY = "unknown_key"
 
 @dataclass(frozen=True)
 class WrittenAs:
-    """A validator for text that must fully match `pattern`; errors show `words` instead."""
+    """A validator for text that must fully match `pattern`; errors quote `words`, not `pattern`."""
 
     pattern: str
     words: str

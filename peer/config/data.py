@@ -1,6 +1,6 @@
 """`data:` in a run file: sources and selection of documents, held-out text, and the samples' shape.
 
-Addresses are local paths, or file stores that every volunteer's machine can open (`SCHEMES`). A
+Addresses are local paths or URLs that every volunteer's machine can open (`SCHEMES`). A
 source's `sampling` and `duplicates` select its documents: `manyhands corpus sample` prints both
 keys, and `peer.data.selection.perplexity` defines the numbers. Documents of `validation` are
 never used for training, only to compare checkpoints.
@@ -24,7 +24,7 @@ Method = Literal["random", "stepwise", "gaussian"]
 Factor = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 Address = Annotated[str, Field(min_length=1, max_length=1000)]
 MAX_SAMPLES = 16_384  # upper limit, because all samples are evaluated for each checkpoint
-# Keys that apply to some kinds of sources only.
+# key -> kinds of sources to which the key applies
 KINDS_WITH = {
     "storage_options": {"text", "jsonl", "parquet"},
     "documents": {"text"},

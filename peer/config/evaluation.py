@@ -59,7 +59,7 @@ def _path_alone(value: Any) -> Any:
 
 
 class Examples(Section):
-    """A file (relative to the reader's folder), a web address, or `hub:OWNER/NAME`; a plain path is accepted."""
+    """The location of a task's examples; in a run file, a plain path may replace the section."""
 
     path: Name
     """File (relative to the run file), web address, or `hub:OWNER/NAME`; the path may be given instead of the
@@ -101,7 +101,7 @@ Where = Annotated[Examples, BeforeValidator(_path_alone)]
 
 
 class Columns(Section):
-    """The columns by role: names, or in CoNLL files numbers (from 0; negative: from the end)."""
+    """The columns by role: names or, in CoNLL files, numbers from 0 (negative: from the end)."""
 
     text: Column | None = None
     """Column of the text: in CoNLL files a number (from 0; negative: from the end), in other formats a name; by

@@ -46,7 +46,7 @@ WIKIPEDIA_CODES: Mapping[str, str] = {
     "vro": "fiu-vro",
     "yue": "zh-yue",
 }
-# Extended languages of BCP 47 with a Wikipedia, by the language that includes them.
+# BCP 47's extended languages that have a Wikipedia, by macrolanguage.
 EXTENDED_LANGUAGES: Mapping[str, frozenset[str]] = {
     "ar": frozenset({"ary", "arz"}),
     "kok": frozenset({"gom"}),

@@ -2,7 +2,7 @@
 
 A recipe is a valid run file whose comments cite sources and reasons. For another language, the
 text, name, description and, for ALBERT, tokenizer change. Comments are kept, so they mention no
-language. Keys that speed up averaging have their exact value in a comment (`# exact: false`).
+language. Keys that speed up averaging state the value for exact steps (`# exact: false`).
 """
 
 from __future__ import annotations
@@ -47,6 +47,6 @@ def load_recipe(name: str, language: str | None = None, *, is_exact: bool = Fals
 
 
 def _replace(text: str, lines: str, content: dict[str, Any]) -> str:
-    """Replace the first lines that match a pattern with a section's new content."""
+    """Put a section's new content in place of the first match of the pattern `lines`."""
     written = indent(yaml.safe_dump(content, sort_keys=False), "  ")
     return re.sub(f"(?m)^{lines}", lambda _: written, text, count=1)

@@ -23,7 +23,7 @@ from peer.config.tokenizer import Tokenizer
 from peer.config.training import Averaging, Optimizer, Phase, Schedule
 
 MAX_RUN_FILE_CHARS = 4_000_000
-MAX_DEVICES_PER_MEMBER = 32  # default of `max_devices_per_member` in a run file
+MAX_DEVICES_PER_MEMBER = 32  # default for `max_devices_per_member` in a run file
 BUILTIN_RUNS = Path(__file__).parents[1] / "runs"
 
 LanguageCode = Annotated[

@@ -29,9 +29,9 @@ class Change(BaseModel):
 
     from_step: _Step  # number of completed global steps at which the change takes effect
     learning_rate_scale: Annotated[float, Field(gt=0, le=MOST_SCALE, allow_inf_nan=False)] = 1.0  # multiplier
-    target_batch_size: Annotated[int, Field(ge=1, le=2**31)] | None = None  # None: as in the run file
-    compression: LiveCompression | None = None  # None: as in the run file
-    powersgd_rank: LiveRank | None = None  # None: as in the run file
+    target_batch_size: Annotated[int, Field(ge=1, le=2**31)] | None = None  # None: the run file's value
+    compression: LiveCompression | None = None  # None: the run file's value
+    powersgd_rank: LiveRank | None = None  # None: the run file's value
 
     def averaging(self, usual: Averaging) -> Averaging:
         """Return the run file's averaging settings with the gradient encoding in force.

@@ -192,7 +192,7 @@ NMT = SimpleNormalizer(name="nmt")  # removes control characters and normalizes 
 NFKC = SimpleNormalizer(name="nfkc")
 ONE_SPACE = Replace(name="replace", pattern=" {2,}", content=" ", regex=True)
 LOWERCASE = SimpleNormalizer(name="lowercase")
-# Unifies spellings of the danda and the visarga by keyboards and old fonts, as in sahajBERT.
+# Unifies the characters used for danda and visarga by keyboards and old fonts, as in sahajBERT.
 BENGALI_MARKS = (
     Replace(name="replace", pattern="\u09e4", content="।"),  # an unassigned code point, reserved for a danda
     Replace(name="replace", pattern="\u09e5", content="॥"),

@@ -1,4 +1,4 @@
-"""`optimizer:`, `schedule:`, `averaging:` and `phases:` in a run file: the swarm's steps and their changes.
+"""`optimizer:`, `schedule:`, `averaging:` and `phases:` in a run file: training steps and phases.
 
 BERTIN (de la Rosa et al. 2022, arXiv 2207.06814) was trained in two phases: most steps on 128
 tokens, the last on 512 with a fresh optimizer and a short warm-up. See `RunConfig.at_step`.
@@ -117,7 +117,7 @@ class Averaging(Section):
 
     @property
     def wire_format(self) -> Compression:
-        """The format of averaged values; for `auto`, used until the keeper's first choice."""
+        """The format of averaged values; with `auto`, the one used until the keeper chooses."""
         return CODE_BEFORE_CHOICE if self.compression == "auto" else self.compression
 
     @property

@@ -110,7 +110,7 @@ def _is_repository(source: Source, path: str) -> bool:
 
 
 def _is_within(path: str, folders: tuple[Path, ...]) -> bool:
-    """Return whether all files that match a pattern are in one of the folders, links resolved."""
+    """Return whether all matches of a pattern are in one of the folders, after resolving links."""
     parts = Path(os.path.expanduser(path)).parts  # noqa: PTH111 - like fsspec, also for unknown users
     plain = next((number for number, part in enumerate(parts) if has_magic(part)), len(parts))
     if ".." in parts[plain:]:

@@ -1,5 +1,5 @@
-"""Models, objectives and optimizers, each built by one function for peers, keeper and evaluation.
+"""Models, objectives and optimizers, built in the same way for peers, keeper and evaluation.
 
-`build` creates the model from a run's configuration. `optimizer_setup` creates its optimizer,
-defined in `optimizers`, and its schedule. All computing processes use them.
+`build` creates the model from a run's configuration. `optimizer_setup` creates the schedule and the
+optimizer, whose class is in `optimizers`.
 """

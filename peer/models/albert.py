@@ -1,9 +1,9 @@
 """A faster forward pass for transformers' `AlbertForPreTraining`, and linear layers with oneDNN.
 
 The module and its checkpoints are transformers'. The forward pass computes the same function for a
-training batch. Query, key and value are one matrix product, GELU is fused, and attention has no
-mask without padding. After the last layer's attention, only the positions needed for a loss are
-computed (labelled ones and [CLS]). `peer.models.build` lists ALBERT among the families.
+training batch. One matrix product gives query, key and value, GELU is fused, and attention has a
+mask only if there is padding. After the last layer's attention, only the positions needed for a
+loss (labels and [CLS]) are computed. `peer.models.build` lists ALBERT among the families.
 
 PyTorch multiplies float32 matrices with MKL, which does not use AMD processors' AVX-512 units. On
 these processors oneDNN, also part of PyTorch, is about twice as fast at the same precision. oneDNN
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def encode(model: AlbertForPreTraining, batch: Batch, wanted: Tensor) -> Tensor:
-    """Return the last layer's output (n, hidden) at `wanted`, (n,) flat indices into (b * l)."""
+    """Return the last layer's output (n, hidden) at the flat token positions `wanted` (n,)."""
     albert = model.albert
     config = albert.config
     embeddings = albert.embeddings
@@ -63,7 +63,7 @@ def encode(model: AlbertForPreTraining, batch: Batch, wanted: Tensor) -> Tensor:
 
 
 def compile_layers(model: AlbertForPreTraining, compiler: str | None) -> None:
-    """Compile the layers that `encode` uses with a torch.compile backend; with None, undo it."""
+    """Compile `encode`'s layers with a torch.compile backend; with None, undo the compilation."""
     compiled = None if compiler is None else torch.compile(_SharedLayer.forward, backend=compiler)
     model.albert.encoder.compiled_forward = compiled  # type: ignore[assignment]
 
@@ -139,7 +139,7 @@ def onednn_available() -> bool:
 
 
 def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return inputs (n, k) @ weight.T (m, k) + bias (m,) -> (n, m), with oneDNN if possible."""
+    """Return inputs (n, k) @ weight (m, k).T + bias (m,) -> (n, m), with oneDNN if possible."""
     if torch.compiler.is_compiling():  # Inductor cannot compile oneDNN's operator with changing weights
         return functional.linear(inputs, weight, bias)
     suits = inputs.device.type == "cpu" and inputs.dtype == torch.float32 and inputs.shape[0] > 0
@@ -186,6 +186,6 @@ class _TransposedLinear(Conv1D):
 
 
 def _product(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return left (n, k) @ right.T (m, k) + bias -> (n, m), computed by oneDNN."""
+    """Return left (n, k) @ right (m, k).T + bias (m,) -> (n, m), computed by oneDNN."""
     product: Tensor = torch.ops.mkldnn._linear_pointwise(left, right, bias, "none", [], "")
     return product

@@ -47,7 +47,7 @@ Settings = dict[str, Any]
 
 
 def encode(model: Any, batch: Batch, wanted: Tensor, **more: Any) -> Tensor:
-    """Return the last layer's output (n, hidden) at `wanted`, (n,) flat indices into (b * l)."""
+    """Return the last layer's output (n, hidden) at the flat token positions `wanted` (n,)."""
     segments = {} if batch.token_type_ids is None else {"token_type_ids": batch.token_type_ids}
     outputs = model.base_model(batch.input_ids, attention_mask=batch.attention_mask, **segments, **more)
     hidden: Tensor = outputs.last_hidden_state  # (b, l, hidden)
@@ -55,7 +55,7 @@ def encode(model: Any, batch: Batch, wanted: Tensor, **more: Any) -> Tensor:
 
 
 def compile_layers(model: Any, compiler: str | None) -> None:
-    """Compile transformers' layers with this backend on their next call; with None, undo it."""
+    """Compile a model's layers with a backend on the next call; with None, undo the compilation."""
     for module in model.base_model.modules():
         if isinstance(module, nn.ModuleList) and len(module) == model.config.num_hidden_layers:
             for layer in module:
@@ -66,7 +66,7 @@ def compile_layers(model: Any, compiler: str | None) -> None:
 
 @dataclass(frozen=True)
 class Family:
-    """A model family; its functions take instances of the class that `model` names."""
+    """A model family; its functions take an instance of the class named by `model`."""
 
     model: str  # transformers' class with the objective's head
     settings: Callable[[Model, SpecialIds], Settings]  # keyword arguments for its transformers configuration
@@ -192,7 +192,7 @@ def _untrained_in_deberta_v2(model: Model) -> tuple[str, ...]:
 
 
 def _prepare_gpt2(model: Any) -> None:
-    """Zero the gradient of the key bias, the middle third of the joint bias."""
+    """Zero the gradient of the key bias, the middle third of the query-key-value bias."""
     use_onednn(model)
 
     def without_key(gradient: Tensor) -> Tensor:

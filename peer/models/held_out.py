@@ -111,7 +111,7 @@ class Sums:
 def evaluate(
     model: PreTrainedModel, samples: Batch, should_stop: Callable[[], bool] = lambda: False
 ) -> HeldOutMetrics | None:
-    """Return the model's metrics over all samples, without dropout; None if stopped before the end."""
+    """Return the model's metrics over all samples, without dropout, or None if stopped early."""
     sums = Sums()
     with evaluating(model):
         for batch in parts_of(samples, max(1, TOKENS_AT_ONCE // samples.input_ids.shape[1])):
@@ -141,7 +141,7 @@ def summed(model: PreTrainedModel, batch: Batch) -> Sums:
 
 
 def _detected(model: ReplacedTokens, batch: Batch, hidden: Tensor) -> Sums:
-    """Replace tokens with the generator and classify all tokens; the batch must have no padding."""
+    """Sample the generator's replacements and classify all tokens of a batch without padding."""
     input_ids, replaced = replace_tokens(model, batch, hidden)
     logits = model.detection_logits(input_ids, batch)  # (b, l)
     called = logits > 0
@@ -156,13 +156,13 @@ def _detected(model: ReplacedTokens, batch: Batch, hidden: Tensor) -> Sums:
 
 
 def _loss_and_hits(logits: Tensor, labels: Tensor) -> tuple[float, int]:
-    """Return the summed cross entropy and the number of correct predictions, for (n, classes)."""
+    """Return the summed cross entropy and number of correct predictions of logits (n, classes)."""
     loss = functional.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
     return float(loss), int((logits.argmax(-1) == labels).sum())
 
 
 def unigram_loss(samples: Batch, vocab_size: int, special: SpecialIds) -> float:
-    """Return the loss, in nats per token, of predicting tokens by their frequencies plus one.
+    """Return the loss (nats per token) of predicting tokens by frequency, with add-one smoothing.
 
     The frequencies, without special tokens, come from the evaluated samples themselves; frequencies
     from other text would give a slightly higher loss.
@@ -185,7 +185,7 @@ class ValidationSet:
 
 
 class HeldOutDocuments:
-    """The distinct held-out documents in a fixed order, from a limited number of documents."""
+    """The distinct held-out documents, in a fixed order, among the first `limit` documents."""
 
     def __init__(self, documents: MixedDocuments, share: float, limit: int = MAX_DOCUMENTS_READ) -> None:
         self._documents, self._limit = documents, limit
@@ -251,7 +251,7 @@ def draw_samples(config: RunConfig, tokenizer_dir: Path, limit: int = MAX_DOCUME
 
 
 def _chunks(documents: Iterable[str]) -> Iterator[list[str]]:
-    """Yield groups of documents that are large enough to pack well, without prefetching."""
+    """Yield groups of documents, read lazily, that are large enough to pack well."""
     remaining = iter(documents)
     for first in remaining:
         chunk, characters = [], 0

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from peer.data.batching.batches import Batch
 
 ROWS = 64  # multiple to which numbers of rows are rounded up
-MAX_LOGITS = 1 << 26  # maximum logits in memory at once (256 MiB); more are computed in parts
+MAX_LOGITS = 1 << 26  # maximum number of logits in memory at once (256 MiB); more are computed in parts
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def logits_at_once(model: PreTrainedModel) -> int:
 def summed_cross_entropy(
     to_logits: Callable[[Tensor], Tensor], hidden: Tensor, labels: Tensor, rows_at_once: int
 ) -> Tensor:
-    """Return the cross entropy of hidden (n, hidden) and labels (n,), summed except `IGNORED`.
+    """Return the summed cross entropy of hidden (n, hidden) and labels (n,) except `IGNORED`.
 
     At most `rows_at_once` rows of logits are in memory; with more rows, each part recomputes its
     logits for the gradient.

@@ -22,7 +22,7 @@ from peer.reduction.sizes import StateSize
 
 
 def parameter_groups(model: torch.nn.Module, config: RunConfig) -> list[ParameterGroup]:
-    """Group the trainable parameters by weight decay, zero for vectors (biases, LayerNorms).
+    """Group the trainable parameters by weight decay, which is zero for vectors such as biases.
 
     Matrices of hidden layers, excluding embeddings and heads, form a separate group for Muon's own
     rule. A discriminator's embeddings, stored as differences, also form a separate group.
@@ -51,7 +51,7 @@ def _hidden_matrices(model: torch.nn.Module) -> list[torch.nn.Parameter]:
 
 
 def build_optimizer(config: RunConfig, groups: Iterable[ParameterGroup]) -> SharedOptimizer:
-    """Build the optimizer of global steps: the run file's, or with local steps the outer one."""
+    """Build the optimizer of global steps: the run file's or, with local steps, the outer one."""
     averaging = config.averaging
     if averaging.local_steps > 1:
         return OuterNesterov(groups, averaging.outer_learning_rate, averaging.outer_momentum)
@@ -98,7 +98,7 @@ def learning_rate_factor(step: int, schedule: Schedule, start: int = 0) -> float
     """Return the fraction of the peak learning rate for the global step after `step` completed ones.
 
     Warm-up is counted from `start` and includes the current step, so the first rate is above zero.
-    transformers' schedules begin at zero and have no `start`; its cosine rises after the last step.
+    transformers' schedules begin at zero and lack `start`; the cosine rises after the last step.
     """
     if step - start < schedule.warmup_steps:
         return (step - start + 1) / schedule.warmup_steps

@@ -6,10 +6,10 @@ step, and checkpoints contain it. A library's rule is used if it gives equal res
 processors:
 
 - LAMB (You et al. 2020, arXiv 1904.00962) is implemented here, because packaged versions differ
-  from the recipe in the clamp, in the bias correction and in where they clip.
+  from the recipe in the clamp, the bias correction and the gradient clipping.
 - AdamW (Loshchilov & Hutter 2019, arXiv 1711.05101) is PyTorch's.
 - StableAdamW (Wortsman et al. 2023, arXiv 2304.13013, algorithm 2) is not in PyTorch. torch-optimi
-  stores the number of steps outside of the state and creates the state in the first step only.
+  stores the number of steps outside of the state and creates the state only in the first step.
 - Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/) is PyTorch's formula in
   float32. `torch.optim.Muon` iterates in bfloat16, so updates differ by 1 % between processors.
 
@@ -116,7 +116,7 @@ class SharedOptimizer(torch.optim.Optimizer):
 
     @abstractmethod
     def _update_group(self, group: dict[str, Any], parameters: list[Tensor], scale: float) -> None:
-        """Update these parameters of a group with their gradients times `scale`."""
+        """Update the given parameters of a group, multiplying their gradients by `scale`."""
 
     def _update(self) -> None:
         scale = self._clip_factor()
@@ -147,7 +147,7 @@ class Lamb(SharedOptimizer):
     either is 0.
     """
 
-    rounded = frozenset({"exp_avg", "exp_avg_sq"})  # harmless: a step's length depends on the weights' norm only
+    rounded = frozenset({"exp_avg", "exp_avg_sq"})  # safe to round: a step's length depends only on the weights' norm
 
     def __init__(
         self,
@@ -261,8 +261,8 @@ class StableAdamW(AdamW):
 class Muon(AdamW):
     """Muon for groups with `is_hidden` (matrices of hidden layers), AdamW for all others.
 
-    B = momentum * B + (1 - momentum) * g; the update is the matrix closest to U V^T of g + momentum
-    * (B - g) = U S V^T, and p -= lr * (weight_decay * p + 0.2 * sqrt(max(rows, columns)) * update).
+    B = momentum * B + (1 - momentum) * g; the update is a matrix near U V^T, where U S V^T = g +
+    momentum * (B - g); p -= lr * (weight_decay * p + 0.2 * sqrt(max(rows, columns)) * update).
     """
 
     def __init__(
@@ -299,7 +299,7 @@ class Muon(AdamW):
 
 
 def orthogonalized(matrix: Tensor) -> Tensor:
-    """Return a matrix near U V^T of `matrix` = U S V^T, with singular values of about 0.7 to 1.2."""
+    """Return a matrix near U V^T for `matrix` = U S V^T, with singular values about 0.7 to 1.2."""
     is_tall = matrix.shape[0] > matrix.shape[1]
     wide = matrix.T if is_tall else matrix  # for the smaller of the two Gram matrices
     wide = wide / torch.linalg.vector_norm(wide).clamp(min=LEAST_NORM)

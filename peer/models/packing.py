@@ -1,8 +1,8 @@
 """Separation of the documents in a sample by block-diagonal attention and restarting positions.
 
-Each document of a sample begins with [CLS], the sample's first token. ModernBERT's own forward pass
-accepts masks and positions. With flash-attn on a GPU the samples become one row of documents of
-different lengths, without a mask. Otherwise a mask (b, 1, l, l) marks the tokens of the same
+Every document begins with [CLS], which is also a sample's first token. ModernBERT's own forward
+pass accepts masks and positions. With flash-attn on a GPU the samples become one row of documents
+of different lengths, without a mask. Otherwise a mask (b, 1, l, l) marks the tokens of the same
 document; PyTorch's attention computes the masked scores too, so the mask saves no time.
 """
 
@@ -33,7 +33,7 @@ def document_places(input_ids: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def encode_apart(model: Any, batch: Batch, wanted: Tensor) -> Tensor:
-    """Return the last layer's output (n, hidden) at `wanted` (n,), with separated documents."""
+    """Return the output (n, hidden) at positions `wanted` (n,), attending only within documents."""
     documents, places = document_places(batch.input_ids)
     if model.config._attn_implementation == FLASH:
         hidden = model.base_model(batch.input_ids.view(1, -1), position_ids=places.view(1, -1), **_lengths(places))

@@ -37,7 +37,7 @@ class Classifying(Subject):
         return [self.labels[int(logits.argmax())] for (logits,) in outputs]  # each of shape (labels,)
 
     def trivial_answers(self, examples: Sequence[Classified]) -> list[str]:
-        """Return, for every example, the most frequent label of the training set."""
+        """Return the most frequent label of the training set for every example."""
         return [_commonest(example.label for example in self.train)] * len(examples)
 
     def report(self, examples: Sequence[Classified], answers: Sequence[str]) -> ScoreReport:
@@ -83,7 +83,7 @@ class Tagging(Subject):
         return tags
 
     def trivial_answers(self, sentences: Sequence[Tagged]) -> list[list[str]]:
-        """Return, for every word, the most frequent tag of the training set."""
+        """Return the most frequent tag of the training set for every word."""
         commonest = _commonest(tag for sentence in self.train for tag in sentence.tags)
         return [[commonest] * len(sentence.words) for sentence in sentences]
 

@@ -169,7 +169,7 @@ def _read(path: Path) -> bytes:
 
 
 def _fetched(examples: Examples, cache: Path) -> bytes:
-    """Read a web file from the cache, where it is named by its digest, or download it."""
+    """Read a web file from the cache, where the file name is the digest, or download the file."""
     assert examples.sha256 is not None  # validated by `Examples`
     kept = cache / examples.sha256
     if kept.is_file():

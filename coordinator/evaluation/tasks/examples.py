@@ -155,7 +155,7 @@ def read_conll(text: str, origin: str, columns: Columns) -> list[Tagged]:
 
 
 def _plain_cells(line: str, *, has_tabs: bool) -> list[str] | None:
-    """Return a line's non-empty cells, [] after a sentence, or None for a comment.
+    """Return a line's non-empty cells, [] for the end of a sentence, or None for a comment.
 
     Tab-separated cells are stripped but not split: words may contain Unicode separators.
     """
@@ -167,7 +167,7 @@ def _plain_cells(line: str, *, has_tabs: bool) -> list[str] | None:
 
 
 def _numbered_cells(line: str) -> list[str] | None:
-    """Return a CoNLL-U line's cells, [] after a sentence, or None for comments and non-words."""
+    """Return a CoNLL-U line's cells, [] for a sentence's end, None for comments and non-words."""
     cells = [cell.strip() for cell in line.split("\t")]
     if line.startswith("#") or _NO_WORD.fullmatch(cells[0]):
         return None

@@ -69,7 +69,7 @@ class Subject(ABC):
         """Score the answers to these examples."""
 
     def outputs(self, model: PreTrainedModel, examples: Sequence[Encoded], *names: str) -> Iterator[tuple[Tensor, ...]]:
-        """Yield these outputs of the model for each example; dropout is off, batches are padded."""
+        """Yield the named outputs of the model for each example, without dropout."""
         model.train(False)
         for start in range(0, len(examples), self.task.recipe.batch_size):
             batch = padded(examples[start : start + self.task.recipe.batch_size], self.pad)
@@ -115,7 +115,7 @@ def _run_trial(subject: Subject, encoded: list[Encoded], seed: int, trivial: flo
 
 
 def failure(best: float | None, trivial: float) -> str:
-    """Return why a fine-tuning failed, or "" if its best score exceeds the trivial score."""
+    """Return the reason that training failed, or "" if its best score exceeds the trivial score."""
     if best is None:
         return "its loss became infinite or no number"
     if best <= trivial:

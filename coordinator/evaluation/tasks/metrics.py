@@ -100,7 +100,7 @@ def _accuracy_and_f1(truth: Sequence[str], predicted: Sequence[str]) -> Scores:
 
 
 def answer_scores(right: Sequence[str], given: str) -> Scores:
-    """Compute exact match and F1 (0 to 1) of an answer; each is its maximum over the correct ones.
+    """Compute exact match and F1 (0 to 1) of an answer, each for the closest correct answer.
 
     If there is no correct answer, only an empty answer scores 1 (SQuAD 2.0: Rajpurkar et al. 2018,
     arXiv 1806.03822).

@@ -130,7 +130,7 @@ def be_quiet() -> None:
 
 @contextmanager
 def _loading(source: str, what: str) -> Iterator[None]:
-    """Convert transformers' exceptions in the block to `ConfigError`; `what` is being loaded."""
+    """Convert transformers' exceptions in the block to `ConfigError`; `what` names the object."""
     try:
         yield
     except Exception as error:  # transformers raises many types of exception

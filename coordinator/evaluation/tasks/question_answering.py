@@ -22,7 +22,7 @@ from coordinator.evaluation.tasks.fine_tuning import Encoded, Subject
 from coordinator.evaluation.tasks.metrics import ScoreReport, Scores, answer_scores, mean_scores
 
 LONGEST_ANSWER = 30  # maximum length of an answer in tokens
-OVERLAP_SHARE = 8  # windows overlap by one in this many of their tokens
+OVERLAP_SHARE = 8  # a window shares one token in this many with the next window
 NO_ANSWER = ""
 
 
@@ -142,7 +142,7 @@ def _scores(questions: Sequence[QuestionExample], answers: Sequence[str]) -> lis
 def best_threshold(doubts: Sequence[float], answered: Sequence[float], empty: Sequence[float]) -> float:
     """Return the threshold with the highest total score; -inf if it is best never to answer.
 
-    For each question, `answered` is the score of answering with the span, `empty` that of "".
+    For each question, `answered` is the score of the span and `empty` the score of "no answer".
     """
     gains: dict[float, float] = {}
     for doubt, with_span, without in zip(doubts, answered, empty, strict=True):
@@ -156,7 +156,7 @@ def best_threshold(doubts: Sequence[float], answered: Sequence[float], empty: Se
 
 
 def token_span(offsets: Sequence[tuple[int, int] | None], begin: int, end: int) -> tuple[int, int] | None:
-    """Return the first and last token of characters `begin` to `end`; None if any is missing."""
+    """Return the first and last token of characters `begin` to `end`; None if one has no token."""
     inside = [place for place, span in enumerate(offsets) if span is not None and span[0] < end and span[1] > begin]
     spans = [offsets[place] for place in inside]
     if not spans or spans[0] is None or spans[-1] is None or spans[0][0] > begin or spans[-1][1] < end:
