@@ -199,7 +199,7 @@ class Agent:
         self._tell(Notice("info", "Leaving the swarm, which takes up to ten seconds; a second signal exits at once."))
 
     async def run(self) -> None:
-        """Take part until stopped. Raises `ManyhandsError` for errors that a person must fix."""
+        """Train or assist until stopped. Raises `ManyhandsError` if a person must fix an error."""
         peer_id = self._credentials.device_key.peer_id
         self._log.add(ProcessStarted(software=software_version(), role=self._options.role, peer=peer_id))
         handling = asyncio.create_task(self._handle_events())
@@ -233,7 +233,7 @@ class Agent:
             await self._client.close()
 
     async def _enter_patiently(self) -> control_pb2.JoinReply:
-        """Join the run; a device that has joined before retries if the coordinator is down."""
+        """Join the run; if this device has joined before, retry while the coordinator is down."""
         run = self._options.link.run
 
         def may_pass(error: BaseException) -> bool:
@@ -438,7 +438,7 @@ class Agent:
         self._show(report)
 
     def _on_lost(self, lost: Lost) -> None:
-        """Report lost samples, except after a cut-off: the coordinator then counts them itself."""
+        """Report lost samples; if this device was cut off, the coordinator counts them itself."""
         self._work = self._work.after(lost)
         self._show(self._work)
         if not self._is_cut_off:

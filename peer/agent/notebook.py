@@ -54,7 +54,7 @@ class LossCurve:
         return (*self.settled, _mean(self.newest)) if self.newest else self.settled
 
     def with_point(self, step: int, loss: float) -> LossCurve:
-        """Return the curve with a new point, without points of `step` or later (rolled back)."""
+        """Return the curve with a new point; drop points of rolled-back steps (`step` or later)."""
         settled = tuple(point for point in self.settled if point[0] < step)
         newest = tuple(point for point in self.newest if point[0] < step)
         if newest and newest[0][0] // self.stride != step // self.stride:

@@ -23,7 +23,7 @@ class StayWork(GuestEvent):
     at_end: bool = False
 
     def after(self, event: StepReport | Lost | Standing) -> StayWork:
-        """Return new counts that include an event."""
+        """Return the counts after an event."""
         match event:
             case StepReport():
                 lost = dict(Counter(self.lost) + Counter(event.lost))

@@ -146,7 +146,7 @@ def _going_on(state: PanelState, progress: Progress) -> str:
 
 
 def describe(event: DisplayEvent) -> str | None:
-    """Describe an event in one line of text; return None for events without a line."""
+    """Describe an event in one line of text; return None if it is not shown as a line."""
     match event:
         case Ready():
             doing = f"Training on {event.device}" if event.device else "Averaging for the others"

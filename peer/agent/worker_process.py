@@ -1,4 +1,4 @@
-"""The agent's child processes: start a worker or a device test, receive its events, end it.
+"""The agent's child processes, each of which runs a worker or a device test and sends events.
 
 Before joining, a child process tests the training device, because its driver may hang or crash.
 """
@@ -102,7 +102,7 @@ class ChildProcess(Generic[Plan, Message]):
         self.exit_code: int | None = None
 
     def start(self) -> None:
-        """Spawn the process and start receiving events; call it on the event loop."""
+        """Spawn the process and start receiving events; requires a running event loop."""
         prepare_children(os.environ)
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
@@ -156,7 +156,7 @@ class ChildProcess(Generic[Plan, Message]):
         return self._process.pid
 
     def _listen(self, loop: asyncio.AbstractEventLoop, pipe: Connection, pid: int) -> None:
-        """Forward events to the event loop until the process ends, even if its children hold the pipe."""
+        """Forward events until the process ends, even if its children keep the pipe open."""
         while True:
             try:
                 while not pipe.poll(POLL_S) and not has_ended(pid):

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 MeasureLine = Callable[[], Awaitable[float | None]]  # returns bytes/s in the slower direction, or None on failure
 CHECKPOINT_FOLDER = "checkpoint"  # name of the folder in the device's data folder
 AskForOffer = Callable[[], Awaitable[control_pb2.CheckpointReply]]
-REST_S = 300.0  # minimum time between a failed download and the next one
+REST_S = 300.0  # minimum time between a failed download and the next attempt
 
 
 class CheckpointWatch:

@@ -1,4 +1,4 @@
-"""The agent's workers: one at a time, restarted until stopped or until a restart cannot help.
+"""The agent's workers: run one at a time, and restarted after failures that a restart may fix.
 
 `Workers.run` starts and restarts them. It puts their messages into the agent's event queue; the
 agent's event handlers send messages to the running worker.
@@ -116,7 +116,7 @@ class Workers:
 
     @property
     def are_well(self) -> bool:
-        """Whether the running worker has sent a message in the last `SILENT_S` seconds.
+        """Whether the running worker has shown a sign of life in the last `SILENT_S` seconds.
 
         Also true if no worker is running, for example during a pause.
         """
@@ -199,7 +199,7 @@ class Workers:
         if failure.code == SwarmError.code:
             self._tell(KeeperSought())
             if self._clock() - self._ready_at >= FAILURE_WINDOW_S:
-                return False, failure  # the worker was in the swarm for long: reset the failure count
+                return False, failure  # the worker was in the swarm for a long time: reset the failure count
             raise await self._unreached(SwarmError(failure.text))
         return False, failure
 
@@ -339,7 +339,7 @@ def _is_of_swarm(error: BaseException) -> bool:
 
 
 def _error_of(failure: Failed) -> ManyhandsError:
-    """Return the error with the failure's code, or `MemoryLimitError` if memory ran out."""
+    """Convert a failure to the error with its code, or to `MemoryLimitError` if memory ran out."""
     if failure.short_of_memory:
         return MemoryLimitError(
             f"{failure.text} Not even one sample at a time fits: close other programs, or join from another machine."

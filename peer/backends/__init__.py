@@ -21,7 +21,7 @@ class MicrobatchResult:
     samples: int
     loss: float  # total loss under the objective
     mlm_loss: float
-    sop_loss: float | None  # None without sentence order
+    sop_loss: float | None  # None without sentence-order prediction
     finite: bool  # whether loss and gradient are finite; if not, no gradient was added
 
 
@@ -46,7 +46,7 @@ class Backend(Protocol):
         ...
 
     def accumulate(self, batch: Batch) -> MicrobatchResult:
-        """Add the gradient of the loss, summed over samples, or nothing if it is not finite.
+        """Add the gradient of the loss, summed over samples, if loss and gradient are finite.
 
         Raises `MemoryLimitError` if not even one sample fits.
         """

@@ -20,7 +20,7 @@ from peer.runtime.devices import Trial
 
 logger = logging.getLogger(__name__)
 VARIANTS = 8  # compilations of one layer on one device, for different input shapes
-REPEATS = 3  # repetitions of each timed microbatch; the minimum counts
+REPEATS = 3  # repetitions of each timed microbatch; the fastest is used
 CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 
 
@@ -35,7 +35,7 @@ class CompiledLayers:
         self.on = False
 
     def switch_on(self, cache: Path, report: Callable[[str], None]) -> None:
-        """Compile the layers on their next use; `cache` stores code for later processes."""
+        """Compile the layers on their next use; the folder `cache` keeps the code for later use."""
         os.environ.setdefault(CACHE_VARIABLE, str(cache))  # the default folder is shared by all users
         import torch._dynamo.config
         import torch._inductor.config

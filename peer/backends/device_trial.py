@@ -41,10 +41,9 @@ def run_trial(plan: TrialPlan, pipe: Connection, parent_pid: int) -> None:
 
 
 def working_device(name: str) -> tuple[str, str]:
-    """Return the device to train on, and the faults of devices that `auto` would prefer.
+    """Return the device to train on, and the faults of any better devices ("" if there are none).
 
-    The second text is empty without faults. Raises `ConfigError` if an explicitly selected
-    device is missing or faulty.
+    Raises `ConfigError` if an explicitly selected device is missing or faulty.
     """
     tpu, gpus, mps = has_tpu(), count_gpus(), has_mps()
     faults: list[str] = []
@@ -62,7 +61,7 @@ def working_device(name: str) -> tuple[str, str]:
 
 
 def _faults_of(device: str) -> dict[str, str]:
-    """Try each device; return the fault of each by name, "" for a working device."""
+    """Try each device; return device name -> fault, which is "" for a working device."""
     if device in JAX_DEVICES:
         require_jax(device)
         return {device: _fault(partial(_jax_gradients, device))}
@@ -73,20 +72,20 @@ def _fault(compute: Callable[[], list[float]]) -> str:
     """Return the first line of the error in `compute`, or "" if its result is correct."""
     try:
         sums = compute()
-    except Exception as error:  # noqa: BLE001 - drivers and builds raise arbitrary types
+    except Exception as error:  # noqa: BLE001 - drivers and builds raise errors of arbitrary types
         return (str(error) or type(error).__name__).strip().partition("\n")[0][:200].rstrip(".")
     return "" if sums and set(sums) == {2.0 * SIDE**3} else WRONG
 
 
 def _torch_gradients(device: torch.device) -> list[float]:
-    """Return the sum of the gradient of sum(A @ A) for a matrix A of ones."""
+    """Return the sum of all entries of the gradient of sum(A @ A), where A is a matrix of ones."""
     ones = torch.ones(SIDE, SIDE, device=device, requires_grad=True)
     (gradient,) = torch.autograd.grad((ones @ ones).sum(), [ones])
     return [float(gradient.sum())]  # `float` waits for the device
 
 
 def _jax_gradients(device: str) -> list[float]:
-    """Return the sum of `_torch_gradients` on each of JAX's devices."""
+    """Compute the gradient sum of `_torch_gradients` with JAX, once on each of its devices."""
     import jax  # optional dependency, imported when needed
 
     gradient = jax.jit(jax.grad(lambda ones: (ones @ ones).sum()))

@@ -54,7 +54,7 @@ def choose_backend(device: str, precision: Wanted, config: RunConfig, model: Pre
 def _start_torch(
     devices: Sequence[torch.device], wanted: Wanted, config: RunConfig, model: PreTrainedModel, threads: int
 ) -> Backend:
-    """Start PyTorch: with the swarm's own parameters on the CPU, with replicas on accelerators."""
+    """Start PyTorch on the swarm's own parameters (CPU) or on copies of them (accelerators)."""
     torch.set_num_threads(threads)
     precision = pick_precision(wanted, devices)
     if devices == (torch.device("cpu"),):
@@ -103,9 +103,9 @@ def compile_if_it_pays(
     tell: Callable[[str], None],
     clock: Callable[[], float],
 ) -> None:
-    """Try compilation according to `mode`, and keep it if it is faster, or if it works and `mode` is `on`.
+    """Try compilation if `mode` allows; keep it if it is faster, or if it works and `mode` is `on`.
 
-    `tell` receives a sentence on the outcome; `name` identifies device, model and microbatch.
+    `tell` receives a sentence about the outcome; `name` identifies device, model and microbatch.
     """
     if not isinstance(backend, TorchBackend | ReplicaBackend):  # the JAX backend always compiles
         return

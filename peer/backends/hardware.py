@@ -17,12 +17,12 @@ from peer.runtime.software import how_to_add
 
 
 def count_gpus() -> int:
-    """Return the number of GPUs by the driver's management library, after which forking is safe."""
+    """Count the GPUs through the driver's management library, so that forking remains safe."""
     return torch.cuda.device_count()
 
 
 def has_tpu(devices: Path = Path("/dev")) -> bool:
-    """Return whether this machine has TPU device files; querying JAX would start threads."""
+    """Return whether TPU device files and libtpu exist; querying JAX would start threads."""
     cores = any(any(devices.glob(pattern)) for pattern in TPU_CORES)
     return cores and importlib.util.find_spec("libtpu") is not None
 
@@ -44,7 +44,7 @@ def find_device(name: str) -> str:
 
 
 def torch_devices(device: str) -> tuple[torch.device, ...]:
-    """Return the PyTorch devices of a selection, for example two devices for `cuda:0,2`."""
+    """Return the PyTorch devices for a selection: two devices for `cuda:0,2`, for example."""
     numbers = gpu_numbers(device)
     return tuple(torch.device("cuda", number) for number in numbers) or (torch.device(device),)
 
@@ -60,7 +60,7 @@ def pick_threads(wanted: int | None) -> int:
 
 
 def pick_precision(wanted: Wanted, devices: Sequence[torch.device]) -> Precision:
-    """Return the precision; `auto`: float32 without GPUs, bfloat16 if all support it, else float16."""
+    """Return `wanted`; for `auto`, fp32 without GPUs, bf16 if all GPUs support it, else fp16."""
     if wanted != "auto":
         return wanted
     if any(device.type != "cuda" for device in devices):  # half precision is untested on Apple GPUs

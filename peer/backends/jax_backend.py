@@ -1,12 +1,12 @@
 """Gradients with JAX: on all cores of a TPU host, and with the same code on CPUs and GPUs.
 
 A microbatch is divided among the devices, each of which accumulates its own gradients. Gradients
-are summed over devices and copied to the host once per averaging (`collect`), and new parameters
+are summed and copied to the host once per averaging round (`collect`), and new parameters
 are copied to the devices once per global step (`synchronize`). The master copy of the parameters is
 in the PyTorch module, so the swarm, checkpoints and state downloads do not depend on JAX.
 
-The forward pass and the losses of an encoder equal transformers' in PyTorch. They are pure
-functions of a dictionary of weights, with the names of `peer.backends.jax_layout`. Products use
+The forward pass and the losses of an encoder match those of transformers in PyTorch. They are pure
+functions of a dictionary of weights, named as in `peer.backends.jax_layout`. Matrix products use
 `precision` (bfloat16 on TPUs); accumulation, normalization, softmax and losses use float32.
 """
 
@@ -32,7 +32,7 @@ from peer.config.run import RunConfig
 if TYPE_CHECKING:
     from peer.data.batching.batches import Batch
 
-PLACES = 16  # label counts are padded to a multiple, to limit the number of compiled shapes
+PLACES = 16  # label counts are padded to a multiple of this, to limit the number of compiled shapes
 AXIS = "data"
 EVERYWHERE, DIVIDED = PartitionSpec(), PartitionSpec(AXIS)  # type: ignore[no-untyped-call]
 Gradients = dict[str, Array]
@@ -50,7 +50,7 @@ class DeviceBatch:
     positions: Array  # (b, p) int32, index in the sample
     labels: Array  # (b, p) int32
     counted: Array  # (b, p) float32; 0 for padding
-    sop_labels: Array  # (b,) int32; negative without a label, zeros without sentence order
+    sop_labels: Array  # (b,) int32; negative if unlabelled, all 0 without sentence-order prediction
     real: Array  # (b,) float32; 0 for padding
 
 
@@ -73,7 +73,7 @@ jax.tree_util.register_dataclass(
 def loss_sums(
     weights: Weights, shard: DeviceBatch, layout: EncoderLayout, precision: Any, key: Array
 ) -> tuple[Array, Array]:
-    """Return the summed masked-LM cross entropy and the summed order cross entropy, in float32."""
+    """Return the sums of the masked-LM and sentence-order cross entropies, in float32."""
     hidden = _encode(weights, shard, layout, precision, key)  # (b, l, hidden)
     masked = jnp.take_along_axis(hidden, shard.positions[..., None], axis=1)  # (b, p, hidden)
     entropies = _cross_entropy(_masked_logits(weights, masked, layout, precision), shard.labels)  # (b, p)
@@ -126,7 +126,7 @@ def _layer(
 def _attend(
     weights: Weights, names: LayerNames, hidden: Array, mask: Array, layout: EncoderLayout, precision: Any, key: Array
 ) -> Array:
-    """Apply attention within samples, (b, l, hidden); the key bias has no gradient (`peer.models.albert`)."""
+    """Apply self-attention, (b, l, hidden); key biases get no gradient (`peer.models.albert`)."""
     batch, length, width = hidden.shape
     shape = (batch, length, layout.heads, width // layout.heads)
     query = _linear(weights, names.query, hidden, precision).reshape(shape)
@@ -159,12 +159,12 @@ def _linear(weights: Weights, name: str, inputs: Array, precision: Any) -> Array
 
 
 def _product(inputs: Array, matrix: Array, precision: Any) -> Array:
-    """Return inputs (..., k) times a matrix (m, k), as stored by PyTorch -> (..., m) float32."""
+    """Multiply inputs (..., k) by the transpose of a PyTorch weight (m, k) -> (..., m) float32."""
     return _einsum("...k,mk->...m", inputs, matrix, precision)
 
 
 def _einsum(subscripts: str, left: Array, right: Array, precision: Any) -> Array:
-    """Multiply in `precision` and sum in float32; TPUs would truncate to bfloat16 by default."""
+    """Multiply in `precision`, accumulate in float32; TPUs would otherwise truncate to bfloat16."""
     exact = jax.lax.Precision.HIGHEST if precision == jnp.float32 else jax.lax.Precision.DEFAULT
     return jnp.einsum(
         subscripts,
@@ -224,16 +224,16 @@ class JaxBackend:
         return len(self._devices)
 
     def microbatch_size(self, usual: int, limit: int, make_batch: Callable[[int], Batch]) -> int:
-        """Return `usual` samples per device, up to `limit`; other sizes would be recompiled."""
+        """Return `usual` samples per device, at most `limit`; other sizes require recompilation."""
         del make_batch
         return max(1, min(limit, usual * self.replicas))
 
     def stage(self, batch: Batch) -> Batch:
-        """Return the batch unchanged; JAX copies it in one transfer once it is divided."""
+        """Return the batch unchanged; `accumulate` divides it and copies it in one transfer."""
         return batch
 
     def accumulate(self, batch: Batch) -> MicrobatchResult:
-        """Add the gradient of the loss, summed over samples, or nothing if it is not finite."""
+        """Add the gradient of the loss, summed over samples, if loss and gradient are finite."""
         masked = max(1, len(batch.labels))
         shard = jax.device_put(divide(batch, self.replicas), NamedSharding(self._mesh, DIVIDED))
         self._microbatches += 1
@@ -280,7 +280,7 @@ class JaxBackend:
 
 
 def divide(batch: Batch, replicas: int) -> DeviceBatch:
-    """Convert a batch to arrays divisible by `replicas`, with label positions within each sample."""
+    """Pad a batch to a number of samples divisible by `replicas`; group its labels by sample."""
     samples, length = batch.input_ids.shape
     rows = math.ceil(samples / replicas) * replicas
     positions = batch.label_positions.numpy()

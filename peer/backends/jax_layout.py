@@ -1,8 +1,8 @@
 """The names of an encoder's weights in transformers and the order of its layers, for JAX.
 
-ALBERT, BERT and RoBERTa are one architecture with different names: embeddings, layers that
-normalize after each residual sum, and a head. Weights keep their names, so checkpoints need no
-conversion. This module is separate because machines without JAX import it too.
+ALBERT, BERT and RoBERTa share one architecture (embeddings, layers that normalize after each
+residual sum, and a head), but name its weights differently. JAX uses the names of each family, so
+checkpoints need no conversion. This module is separate because machines without JAX import it too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ POSITIONS_AFTER_PADDING = {"roberta"}  # families whose positions start after th
 
 @dataclass(frozen=True)
 class LayerNames:
-    """The weights of one encoder layer, as prefixes of `.weight` and `.bias`."""
+    """The names of one encoder layer's weights, without the suffixes `.weight` and `.bias`."""
 
     query: str
     key: str
@@ -35,11 +35,11 @@ class EncoderLayout:
 
     embeddings: str
     projection: str | None  # projects embeddings to the hidden size (ALBERT)
-    layers: tuple[tuple[LayerNames, int], ...]  # layers in order, with their number of successive repeats
+    layers: tuple[tuple[LayerNames, int], ...]  # layers in order, with their number of consecutive repeats
     head_dense: str
     head_norm: str
     head_bias: str
-    pooler: str | None  # None without sentence order
+    pooler: str | None  # None without sentence-order prediction
     classifier: str | None
     heads: int
     norm_epsilon: float
@@ -85,7 +85,7 @@ def layout_of(config: Any, *, sentence_order: bool) -> EncoderLayout:
 
 
 def _albert_layers(config: Any) -> tuple[tuple[LayerNames, int], ...]:
-    """Return ALBERT's layers in order, with successive repeats of a layer merged."""
+    """Return ALBERT's layers in order, with consecutive repeats of a layer merged."""
     groups = [index * config.num_hidden_groups // config.num_hidden_layers for index in range(config.num_hidden_layers)]
     order = [(group, inner) for group in groups for inner in range(config.inner_group_num)]
     runs: list[tuple[LayerNames, int]] = []

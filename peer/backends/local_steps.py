@@ -5,7 +5,7 @@ gradients every minute. A peer trains a copy of the common parameters. When the 
 full, the difference between copy and common parameters is averaged, weighted by samples, instead of
 gradients. The outer step (`OuterNesterov`) changes the common parameters, and the copy restarts
 from them. The swarm handles only the common parameters: it sketches them, sends them to joiners and
-stores them in checkpoints. To the trainer, local steps are a backend that wraps its backend.
+stores them in checkpoints. To the trainer, `LocalSteps` is a backend that wraps another.
 
 θ and v are the common parameters and outer momentum; θᵢ is the copy of peer i after local steps on
 nᵢ samples from the base bᵢ:
@@ -25,12 +25,12 @@ when the average arrives, the copy keeps its progress since that microbatch:
 
 (5) is the eager update of Kale, Douillard & Donchev 2025 (arXiv 2502.12996): it applies the peer's
 own pseudo-gradient at once, instead of the average, which arrives one round late. In that paper,
-each worker's own θ and v take that step. Here only the copy does, so θ and v stay identical on all
-peers. None of (5) to (7) changes the part of bᵢ - θᵢ that is still to be averaged, so every local
-step is in exactly one average. A failed round changes nothing: bᵢ - θᵢ contains the local steps
-on the failed round's samples and on later ones. A mixture of θᵢ and θ' (Douillard et al. 2025,
-arXiv 2501.18512) would count a part of dᵢ twice. The inner optimizer's moments are always kept,
-except in a phase with a fresh optimizer.
+each worker applies that step to its own θ and v. Here only the copy moves, so θ and v stay equal on
+all peers. None of (5) to (7) changes the part of bᵢ - θᵢ that is still to be averaged, so every
+local step is in exactly one average. A failed round changes nothing: bᵢ - θᵢ contains the local
+steps on the failed round's samples and on later ones. A mixture of θᵢ and θ' (Douillard et al.
+2025, arXiv 2501.18512) would count a part of dᵢ twice. The inner optimizer's moments are always
+kept, except in a phase with a fresh optimizer.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class OuterSteps(Protocol):
 def with_local_steps(
     config: RunConfig, backend: Backend, own: torch.nn.Module, common: torch.nn.Module, swarm: OuterSteps
 ) -> Backend:
-    """Return the backend of `own`, wrapped in `LocalSteps` if the run has local steps."""
+    """Return `backend`, wrapped in `LocalSteps` if the run takes local steps."""
     return backend if own is common else LocalSteps(config, backend, own, common, swarm)
 
 
@@ -104,7 +104,7 @@ class LocalSteps:
         self._guesses = self._bases  # e in equation (5) during a background round, else the bases
         self._began_at = swarm.step
         self._samples = self._pending = 0  # samples since the base, and samples not yet in a local step
-        self._set_aside = 0  # samples accumulated before the guess of equation (5)
+        self._set_aside = 0  # samples accumulated before the estimate of equation (5)
         self.synchronize()
 
     @property
@@ -151,7 +151,7 @@ class LocalSteps:
     def synchronize(self) -> None:
         """Continue from the common parameters after an outer step or a resynchronization.
 
-        Progress on samples that are still to be averaged is kept: (6), (7).
+        Progress on samples not yet averaged is kept; see (6) and (7) in the module docstring.
         """
         kept = self._swarm.own_samples
         for (mine, shared), origin in zip(self._pairs, self._origins(kept), strict=True):
@@ -168,7 +168,7 @@ class LocalSteps:
 
     @torch.no_grad()
     def _go_ahead(self) -> None:
-        """Continue from a guess of the next common parameters, (5), during a background round."""
+        """Continue from an estimate of the next common parameters during a round: equation (5)."""
         outer = self._swarm.optimizer
         assert isinstance(outer, OuterNesterov)
         progress = [base - mine for (mine, _), base in zip(self._pairs, self._bases, strict=True)]
@@ -194,7 +194,7 @@ class LocalSteps:
 
     @torch.no_grad()
     def _take_step(self) -> None:
-        """Take a local step with the pending samples' mean gradient; a partial batch lowers the rate."""
+        """Take a local step on the pending samples; lower the learning rate for a partial batch."""
         self._backend.collect()
         grads = [mine.grad for mine, _ in self._pairs if mine.grad is not None]
         torch._foreach_div_(grads, self._pending)

@@ -1,7 +1,7 @@
 """The largest microbatch that fits into memory, and detection of out-of-memory errors.
 
 The user may set the size; otherwise the backend finds it by trials. Results are stored in a file
-per device, model and sequence length, so the next start needs no trials.
+by device, model and sequence length, so the next start needs no trials.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PHRASES = (
     "cudnn_status_internal_error",
     "could not create a primitive",
 )
-MICROBATCHES_A_STEP = 16  # minimum number of microbatches in a step, which waits for whole microbatches
+MICROBATCHES_A_STEP = 16  # minimum number of microbatches per step, because a step waits for whole microbatches
 
 
 def fitting_microbatch_size(
@@ -68,7 +68,7 @@ def most_samples(config: RunConfig) -> int:
 
 
 def describe_work(device: str, config: RunConfig, vocab_size: int, limit: int) -> str:
-    """Return a key for stored results: a device, model, length and number of samples."""
+    """Return a key for the results of a device, model, sequence length and number of samples."""
     facts = [config.model.model_dump(mode="json"), config.objective.model_dump(mode="json")]
     sizes = [vocab_size, config.data.sequence_length, config.data.microbatch_size, limit]
     return f"{device}: {sha256(json.dumps([facts, sizes]).encode()).hexdigest()}"
@@ -108,7 +108,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def largest_fitting(fits: Callable[[int], bool], limit: int) -> int:
-    """Return the largest fitting size up to `limit`, or 0, by doubling from 1, then 1.5 times."""
+    """Return the largest size 2^n or 3 * 2^n up to `limit` that fits, or 0 if 1 does not fit."""
     size = 0
     while (following := max(1, 2 * size)) <= limit and fits(following):
         size = following

@@ -37,20 +37,20 @@ PROBED_SHARE = 0.9  # fraction of a GPU's memory that trials may use; training n
 
 @dataclass(frozen=True)
 class Counts:
-    """The denominators for means over a whole microbatch, even if a device computes only a part."""
+    """The denominators of means over a microbatch, of which a device may compute only a part."""
 
     samples: int
     labels: int
 
     @classmethod
     def of(cls, batch: Batch) -> Counts:
-        """Return the numbers of a batch's samples and labels."""
+        """Count a batch's samples and labels."""
         return cls(batch.samples, len(batch.labels))
 
 
 @dataclass(frozen=True)
 class MicrobatchShare:
-    """A part's share of a microbatch's mean losses, and of the gradients of (total * samples)."""
+    """A part's contribution to a microbatch's mean losses and gradients of (total * samples)."""
 
     total: float
     mlm_loss: float
@@ -70,7 +70,7 @@ class Passes:
         precision: Precision,
         layers: CompiledLayers | None = None,
     ) -> None:
-        """Set up the passes; `layers` switches compilation of `model` and its copies, if given."""
+        """Set up the passes; `layers`, if given, switches compilation of `model` and its copies."""
         self.device = device
         self._layers = layers or CompiledLayers([model])
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -78,7 +78,7 @@ class Passes:
         self._config = config
         self._model = model
         self._precision: Precision = precision
-        self._at_once: int | None = None  # samples per pass after memory ran out; None: no limit
+        self._at_once: int | None = None  # maximum samples per pass, set when memory runs out; None: no limit
         self._shortage = ""  # message of the last out-of-memory error
 
     def compute(self, batch: Batch, whole: Counts) -> MicrobatchShare:
@@ -135,11 +135,11 @@ class Passes:
             compiled = self._layers.on
             try:
                 return self._in_parts(batch, whole, scale)
-            except Exception as error:  # compilers and allocators raise arbitrary types
+            except Exception as error:  # compilers and allocators raise errors of arbitrary types
                 if is_out_of_memory(error):
                     self._shortage = str(error).partition("\n")[0]
                     break
-                # After a compiler's error, retry uncompiled; another copy may already have switched
+                # After a compiler error, retry uncompiled; another copy may already have switched
                 # compilation off.
                 if not (self._layers.give_up(error) or compiled):
                     raise
@@ -148,7 +148,7 @@ class Passes:
         return None
 
     def _in_parts(self, batch: Batch, whole: Counts, scale: float) -> MicrobatchShare:
-        """Compute the batch in parts, weighted by their shares of labels and samples; sum them."""
+        """Compute the batch in parts; return the sum weighted by numbers of labels and samples."""
         sums: list[Tensor | None] = [None] * len(self.parameters)
         mlm: list[Tensor] = []  # weighted losses on the device
         by_sample: list[Tensor] = []
@@ -219,7 +219,7 @@ def result_of(batch: Batch, shares: list[MicrobatchShare]) -> MicrobatchResult:
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
-    """Copy a batch to `device`; from pinned memory the copy overlaps with computation."""
+    """Copy a batch to `device`; copies from pinned memory overlap with computation."""
     if device.type == "cpu":
         return batch
     beside = device.type == "cuda"  # Apple GPUs have no pinned memory

@@ -2,8 +2,8 @@
 
 The swarm's own parameters are on the host, where hivemind averages and the optimizer steps; each
 accelerator has a replica. A microbatch is divided among the replicas by samples. Replicas
-compute in threads, mostly outside Python (hivemind forks, which rules out processes and NCCL). Each
-replica accumulates its own gradients. Gradients are summed on the host once per averaging
+compute in threads that mostly release the GIL (hivemind's forks rule out processes and NCCL). Each
+replica accumulates its own gradients. These are summed on the host once per averaging round
 (`collect`), and new parameters are copied to the replicas once per global step (`synchronize`).
 """
 
@@ -85,11 +85,10 @@ class ReplicaBackend:
         return batch if self._pin is None else pin_batch(batch, self._pin)
 
     def accumulate(self, batch: Batch) -> MicrobatchResult:
-        """Add the gradient of the loss, summed over samples, or nothing if it is not finite.
+        """Add the gradient of the loss, summed over samples, if loss and gradient are finite.
 
-        A replica that runs out of memory or overflows repeats its part. A result that is still not
-        finite, or a `MemoryLimitError` if not even one sample fits, is detected before any replica
-        adds its part.
+        A replica that runs out of memory or overflows repeats its part. No replica adds its part
+        unless all results are finite. Raises `MemoryLimitError` if not even one sample fits.
         """
         busy = self._divide(batch)
         shares = self._side_by_side([partial(replica.compute, part, Counts.of(batch)) for replica, part in busy])
@@ -106,7 +105,7 @@ class ReplicaBackend:
         return any(device.type == "cuda" for device in self._devices)
 
     def rehearse(self, batch: Batch) -> None:
-        """Compute a microbatch part by part and discard it; PyTorch compiles in one thread."""
+        """Compute and discard a microbatch's parts in turn, as PyTorch compiles in one thread."""
         for replica, part in self._divide(batch):
             replica.compute(part, Counts.of(batch))
 
@@ -166,7 +165,7 @@ class _Replica:
             parameter.grad = torch.zeros_like(parameter)
         if device.type == "cuda":
             with self._here():
-                torch.cuda.seed()  # otherwise all GPUs would use the same dropout
+                torch.cuda.seed()  # otherwise all GPUs would use the same dropout masks
 
     def fitting_size(self, usual: int, limit: int, make_batch: Callable[[int], Batch]) -> int:
         with self._here():
@@ -201,7 +200,7 @@ class _Replica:
         return [parameter.grad for parameter in self._parameters if parameter.grad is not None]
 
     def _here(self) -> AbstractContextManager[object]:
-        """Make the device current for this thread, for allocations without a device."""
+        """Make the device current for this thread, for allocations that name no device."""
         return torch.cuda.device(self._device) if self._device.type == "cuda" else nullcontext()
 
 
@@ -210,7 +209,7 @@ def _place(
 ) -> _Replica:
     try:
         return _Replica(config, model, device, precision, layers)
-    except Exception as error:  # allocators raise arbitrary types; other errors are raised again
+    except Exception as error:  # allocators raise errors of arbitrary types; other errors are raised again
         if not is_out_of_memory(error):
             raise
         raise MemoryLimitError(

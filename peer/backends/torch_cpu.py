@@ -56,7 +56,7 @@ class TorchBackend:
         self._passes.compute(batch, Counts.of(batch))
 
     def accumulate(self, batch: Batch) -> MicrobatchResult:
-        """Add the gradient of the loss, summed over samples, or nothing if it is not finite."""
+        """Add the gradient of the loss, summed over samples, if loss and gradient are finite."""
         computed = self._passes.compute(batch, Counts.of(batch))
         if computed.finite:
             add_gradients(self._passes.parameters, computed.gradients)

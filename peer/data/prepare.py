@@ -29,7 +29,7 @@ from peer.data.tokenization.tokenizers import (
 from peer.data.tokenization.training import train_tokenizer
 
 logger = logging.getLogger(__name__)
-ORDER_DOCUMENTS, MOST_SINGLE = 500, 0.1  # sample size, and share of single sentences above which to warn
+ORDER_DOCUMENTS, MOST_SINGLE = 500, 0.1  # sample size, and share of single-sentence documents above which to warn
 
 
 def prepare_tokenizer(config: RunConfig, out_dir: Path) -> None:
@@ -61,21 +61,21 @@ def training_sample(config: RunConfig) -> Iterator[str]:
 
 
 def order_sample(config: RunConfig) -> list[str]:
-    """Return a sample of each source for `single_sentences`; empty if the objective has no sentence order."""
-    known = all(source.kind == "builtin" for source in config.data.sources)  # built-in ones have many sentences
+    """Return a sample of the documents, or [] if their sentences need not be counted."""
+    known = all(source.kind == "builtin" for source in config.data.sources)  # built-in documents have many sentences
     return [] if known or config.objective.name != "mlm+sop" else list(sample_documents(config, ORDER_DOCUMENTS))
 
 
 @dataclass(frozen=True)
 class SingleSentences:
-    """The share of documents that are a single sentence and so teach no sentence order."""
+    """The share of single-sentence documents, which teach no sentence order."""
 
     share: float
     documents: int  # number of documents in the sample
 
     @property
     def found(self) -> str:
-        """The share of single sentences, as a sentence for the user."""
+        """The share of single-sentence documents, described for the user."""
         return (
             f"{100 * self.share:.0f} % of {self.documents:,} documents are one sentence; they take no part in the "
             "sentence-order loss."
@@ -95,7 +95,7 @@ class SingleSentences:
 
 
 def single_sentences(config: RunConfig, documents: Iterable[str]) -> SingleSentences | None:
-    """Return the share of single-sentence documents; None if there are no documents or no sentence order."""
+    """Return the share of single-sentence documents; None without documents or sentence order."""
     are_single = [len(split_sentences(document, config.run.language)) < 2 for document in documents]
     if config.objective.name != "mlm+sop" or not are_single:
         return None

@@ -87,7 +87,7 @@ WHY_NO_SWARM = (*CONTACT, REQUIREMENTS, DAEMON, KEEPER)
 
 
 def conclude(context: Context) -> Conclusion:
-    """Describe this machine's expected contribution; call it after all stages have passed."""
+    """Describe this machine's expected contribution, once all stages have passed."""
     speed, description = context.speed, context.description
     if speed is None:
         return Conclusion(True, "This machine is ready to join.")
@@ -111,9 +111,9 @@ async def explain(error: UnreachableError | SwarmError, context: Context) -> Man
 
 
 def reason(original: str, findings: Sequence[StageResult]) -> str:
-    """Return the first failure and all warnings in one line, or the original error if no stage failed."""
+    """Return the first failure and all warnings in one line; the original error if none failed."""
     broken = [finding for finding in findings if finding.verdict is Verdict.FAILED]
     if not broken:
         return f"{original} `manyhands doctor` finds no problem now: try again."
-    odd = [finding for finding in findings if finding.verdict is Verdict.WARNING]  # for example a proxy
+    odd = [finding for finding in findings if finding.verdict is Verdict.WARNING]  # for example, about a proxy
     return " ".join(finding.sentence for finding in (broken[0], *odd))

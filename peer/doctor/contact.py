@@ -74,7 +74,7 @@ async def check_tcp(context: Context) -> CheckResult:
 
 
 def judge_connections(reasons: Mapping[Address, str | None]) -> CheckResult:
-    """Return the result of connection attempts; `reasons` maps addresses to errors, None on success."""
+    """Judge connection attempts; `reasons` maps each address to its error, or None on success."""
     failures = {address: reason for address, reason in reasons.items() if reason is not None}
     reached = [str(address) for address in reasons if address not in failures]
     data = {"reached": reached, "failures": {str(address): reason for address, reason in failures.items()}}
@@ -104,7 +104,7 @@ async def _try_connection(address: Address, timeout_s: float) -> str | None:
 
 
 def check_proxy(context: Context) -> CheckResult:
-    """Check for proxy variables, which manyhands ignores; hide values, which may contain passwords."""
+    """Check for proxy variables, which manyhands ignores; omit values, which may be secret."""
     names = sorted(name for name, value in context.environ.items() if value and name.lower() in PROXY_VARIABLES)
     if not names:
         return ok("The environment names no proxy.", variables=[])
@@ -132,7 +132,7 @@ def check_route(context: Context) -> CheckResult:
 
 
 def judge_route(local_address: str, interface: str | None) -> CheckResult:
-    """Return the result for the outgoing interface: a warning if it looks like a VPN."""
+    """Judge the outgoing network interface; warn if it looks like a VPN."""
     data = {"interface": interface, "local_address": local_address}
     if interface is not None and interface.lower().startswith(TUNNELS):
         remedy = "Disconnect it while you train if you can: it costs speed and hides this machine from other peers."

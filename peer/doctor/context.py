@@ -47,7 +47,7 @@ class Timing:
 
     connect_s: float = 10.0
     daemon_s: float = 20.0  # time limit for starting the p2p daemon, which usually takes less than a second
-    helper_s: float = 120.0  # time limit for an answer by the helper, including the import of torch
+    helper_s: float = 120.0  # time limit for the helper's answer, including the import of torch
     dial_back_s: float = 8.0
     probe_s: float = 5.0  # duration of the bandwidth measurement in each direction
     speed_s: float = 5.0  # duration of the speed measurement

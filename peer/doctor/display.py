@@ -58,7 +58,7 @@ class CheckupLineDisplay:
 
 
 class CheckupJsonDisplay:
-    """A display with a JSON object for each finding, and one for the conclusion."""
+    """A display that prints each finding and the conclusion as a JSON object."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

@@ -38,7 +38,7 @@ LOG = "helper.log"
 
 
 class HelperError(Exception):
-    """The error for a helper that hangs or has died; `died` distinguishes the two."""
+    """The error raised if the helper hangs or dies; `died` distinguishes the two."""
 
     def __init__(self, text: str, died: bool) -> None:
         super().__init__(text)
@@ -129,7 +129,7 @@ def _end(running: _Running) -> None:
         if has_ended(running.pid):
             break
         time.sleep(POLL_S)
-    end_group(running.pid)  # not yet reaped, so the id cannot have been reused
+    end_group(running.pid)  # the process is not reaped yet, so its id cannot have been reused
     running.process.kill()
     running.process.join()
     running.process.close()

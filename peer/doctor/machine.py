@@ -1,8 +1,8 @@
 """Stages that check the machine: disk, memory, processor, device, training speed and pace.
 
 Resources are read from the operating system, or from a container's limits if these are lower. The
-training speed is measured, and shows whether the machine keeps pace with the run. PyTorch runs in a
-helper process, so that only the helper is killed if memory runs out.
+training speed is measured, to predict whether the machine keeps pace with the run. PyTorch runs in
+a helper process, so that only the helper is killed if memory runs out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from peer.reporting.advice import FASTER_ROUND, Conditions, why_late
 CGROUPS = Path("/sys/fs/cgroup")
 NO_LIMIT_BYTES = 1 << 60  # cgroups v1 represents "no limit" as about 2^63
 MIB, GIB = 1 << 20, 1 << 30
-LEAST_DISK_BYTES, GOOD_DISK_BYTES = 200 * MIB, GIB  # minimum without a dataset cache, and with one
+LEAST_DISK_BYTES, GOOD_DISK_BYTES = 200 * MIB, GIB  # minimum without and with a dataset cache
 LEAST_MEMORY_BYTES, GOOD_MEMORY_BYTES = GIB, 3 * GIB  # minimum for the libraries alone, and with a small model
 BUSY_SHARE = 0.5  # training is slow above this fraction of busy cores
 MODEL_COPIES = 6  # extra copies of the model in a peer, for averages in flight and buffers
@@ -48,7 +48,7 @@ def check_disk(context: Context) -> CheckResult:
 
 
 def judge_disk(free_bytes: int) -> CheckResult:
-    """Return the result for the amount of free disk space."""
+    """Judge the amount of free disk space."""
     found = f"{free_bytes / GIB:.1f} GiB are free for this device's files."
     if free_bytes < LEAST_DISK_BYTES:
         remedy = f"Make room for {LEAST_DISK_BYTES // MIB} MiB at least, or give another --state-dir."
@@ -70,7 +70,7 @@ def judge_memory(memory: Memory) -> CheckResult:
 
 
 def judge_processor(processor: Processor) -> CheckResult:
-    """Return the result for the number of cores and their load."""
+    """Judge the number of cores and their load."""
     cores, quota, load = processor.cores, processor.quota, processor.load
     data = {"cores": cores, "quota": quota, "load": round(load, 2)}
     if quota is not None and quota < cores:
@@ -88,7 +88,7 @@ def judge_processor(processor: Processor) -> CheckResult:
 
 @dataclass(frozen=True)
 class Memory:
-    """The size of the main memory in bytes: total, and available."""
+    """The total and the available main memory, in bytes."""
 
     total_bytes: int
     available_bytes: int
@@ -190,7 +190,7 @@ def swarm_bytes(parameters: int, moments: int) -> int:
 
 
 def judge_speed(speed: Speed, microbatch_size: int, whose: str, memory_bytes: int) -> CheckResult:
-    """Return the result for the measured speed and the memory that training needs."""
+    """Judge the measured speed, and whether the memory is sufficient for training."""
     of = f"microbatches of {microbatch_size} of {whose} model"
     if speed.out_of_memory:  # not even one sample fits
         remedy = "Close what else runs, or use a machine with more memory."
@@ -219,7 +219,7 @@ def check_pace(context: Context) -> CheckResult:
 
 
 def judge_pace(speed: Speed, line: LineSpeed, description: RunDescription) -> CheckResult:
-    """Return the result for the pace: samples and gradients must arrive in time for a step."""
+    """Judge whether this machine's samples and gradients would arrive in time for each step."""
     target = description.config.averaging.target_batch_size
     longest_s = description.config.averaging.averaging_timeout_s
     averages_of_own = RoundBytes.of(description.config.averaging.wire_format).averages_of_own

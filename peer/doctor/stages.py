@@ -102,7 +102,7 @@ class StageResult:
 class Conclusion:
     """The conclusion from all findings, shown last."""
 
-    fit: bool  # whether no stage failed
+    fit: bool  # true if no stage failed
     text: str
     samples_per_step: int | None = None  # expected contribution to each step; None if unknown
     joins_as: str | None = None
@@ -113,7 +113,7 @@ async def run_stages(
 ) -> AsyncIterator[StageResult]:
     """Run the stages in order and yield each result; call `on_begin` with each stage's name."""
     verdicts: dict[str, Verdict] = {}
-    causes: dict[str, str] = {}  # failed dependency of each skipped stage
+    causes: dict[str, str] = {}  # skipped stage -> the earlier stage that caused the skip
     for stage in stages:
         on_begin(stage.name)
         missing = next((need for need in stage.needs if verdicts[need] in BLOCKING), None)

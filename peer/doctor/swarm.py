@@ -28,7 +28,7 @@ class NetworkPosition(str, Enum):
     """A machine's position in the network, inferred from the coordinator's connection attempt."""
 
     OPEN = "open"  # public address that accepts connections
-    FIREWALL = "firewall"  # public address with connections blocked
+    FIREWALL = "firewall"  # public address, but incoming connections are blocked
     FORWARDED = "forwarded port"  # behind a router that forwards this port
     NAT = "NAT"  # behind a router that does not forward the port
     CARRIER_NAT = "carrier-grade NAT"  # behind the internet provider's NAT, which forwards no ports
@@ -76,7 +76,7 @@ def _not_bound(endpoint: Endpoint) -> CheckResult:
 def judge_position(
     dialled: bool, observed: IPAddress, own: Collection[IPAddress], port: int, ways: tuple[str, ...] = ()
 ) -> CheckResult:
-    """Return the reachability result; `dialled` means that the coordinator's connection arrived."""
+    """Judge the reachability; `dialled` means that the coordinator's connection arrived."""
     position = position_of(dialled, observed, own)
     data = {
         "reachable": dialled,
@@ -132,7 +132,7 @@ async def check_swarm_tcp(context: Context) -> CheckResult:
 
 
 async def check_swarm_quic(context: Context) -> CheckResult:
-    """Check that the keeper answers over QUIC if it listens there; QUIC is optional."""
+    """Check that the keeper answers over QUIC, if it offers QUIC; joining does not require this."""
     absent = skipped("The run's keeper listens on TCP only.")
     remedy = "Allow outgoing UDP to port {ports} if you can; TCP does as well."
     return await _dial_keeper(context, "udp", absent, warning, remedy)
@@ -146,7 +146,7 @@ async def _dial_keeper(
     `absent` is the result if there is no such address; `silent` creates the result if none answers.
     """
     assert context.description is not None
-    reasons: dict[str, str] = {}  # error by address; "" if it answered
+    reasons: dict[str, str] = {}  # address -> error, or "" if it answered
     for address in context.description.addresses_over(transport):
         try:
             dialled: Dialled = await context.helper.ask(DIAL, address, context.timing.connect_s)

@@ -42,7 +42,7 @@ class LastWords(logging.Handler):
 
 
 def start_daemon(listen: Sequence[str], timeout_s: float) -> Daemon:
-    """Start the daemon with these addresses; return its listening addresses, or the error and its log."""
+    """Start the daemon on these addresses; return its listening addresses, or the error and log."""
     logger, words = logging.getLogger(DAEMON_LOGGER), LastWords()
     logger.setLevel(logging.DEBUG)
     logger.addHandler(words)

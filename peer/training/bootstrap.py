@@ -33,11 +33,11 @@ BEACON_WAIT_S = 5.0  # timeout for the swarm's first beacon
 RETRY_S = 2.0
 NOTICE_EVERY = 15  # number of retries between notices to the user
 SEEK_AFTER_S = 60.0  # time without a visible keeper before its addresses are requested
-ASK_EVERY = 5  # tries per request for a checkpoint, because the coordinator limits requests per IP address
+ASK_EVERY = 5  # attempts per checkpoint request, because the coordinator limits requests per IP address
 
 
 class StateTaking:
-    """A loader of a worker's initial state; the thread for the agent's messages calls `hear`."""
+    """A loader of a worker's initial state; `hear` may be called from another thread."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class StateTaking:
             if attempts % NOTICE_EVERY == 0:
                 self._tell(Notice("warning", f"Waiting for the run's state: {self._reason()}"))
             attempts += 1
-            self._stop.wait(self._rng.uniform(0.5, 1.5) * RETRY_S)  # jitter spreads many peers' retries
+            self._stop.wait(self._rng.uniform(0.5, 1.5) * RETRY_S)  # so that peers do not all retry at once
         return False
 
     def _reason(self) -> str:
@@ -110,7 +110,7 @@ class StateTaking:
         return None
 
     def _take(self, step: int, directory: Path) -> bool:
-        """Load a checkpoint's state if this peer can follow the swarm from it; return whether it did.
+        """Load a checkpoint's state if this peer can catch up from there; return whether it can.
 
         If the keeper's beacon is for the same step, the state is compared with the beacon's sketch
         immediately, otherwise after the next steps.

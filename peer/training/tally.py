@@ -104,6 +104,6 @@ def claimable(loss: float | None) -> float | None:
 
 
 def weighted_mean(values: list[tuple[float, int]]) -> float | None:
-    """Return the mean of values weighted by samples, or None without samples."""
+    """Return the mean of values weighted by samples, or None if there are no samples."""
     samples = sum(weight for _, weight in values)
     return sum(value * weight for value, weight in values) / samples if samples else None

@@ -53,8 +53,8 @@ def train(
 ) -> None:
     """Train until `should_stop` returns True or the data ends.
 
-    Samples not averaged at the end are reported as lost. A peer that is behind, or has the maximum
-    number of samples, computes nothing until it has caught up or taken a step. No peer computes
+    Samples not averaged at the end are reported as lost. A peer that is behind, or has reached the
+    maximum of samples, computes nothing until it has caught up or taken a step. No peer computes
     while the operator has paused the run. Other peers wait for this peer only after its first
     microbatch, because a device may compile for minutes.
     """

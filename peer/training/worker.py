@@ -165,7 +165,7 @@ class Worker:
         self._events.add(ProcessEnded(cause=self._why_left(swarm)))
         self._tell(Stopped(self._why_left(swarm)))
         if has_state and not swarm.has_ended:
-            swarm.state.keep_remainders(self._remainders)  # last, because saving may take long
+            swarm.state.keep_remainders(self._remainders)  # last, because saving may take a long time
 
     def _end_at_once(self, lost: SwarmError) -> NoReturn:
         self._events.add(ProcessEnded(cause=str(lost)))
@@ -193,7 +193,7 @@ class Worker:
     def _prepare_training(
         self, config: RunConfig, model: PreTrainedModel, vocabulary: int, special: SpecialIds
     ) -> Callable[[Swarm, str], None]:
-        """Return the function that trains after joining; raise errors that would prevent training."""
+        """Check that this machine can train, and return a function that trains after joining."""
         plan = self._plan
         own = own_model(config, model)
         start_backend = choose_backend(find_device(plan.device), plan.precision, config, own)
@@ -246,7 +246,7 @@ class Worker:
     def _enter_phase(
         self, config: RunConfig, fitting: Callable[[RunConfig], int], stage: Callable[[Batch], Batch], step: int
     ) -> BatchStream:
-        """Report the new phase to the agent, and open its batches."""
+        """Report the new phase to the agent, and open the phase's batches."""
         if config.phases:
             self._tell(PhaseEntered(phase_at(config, step)))
         plan, now = self._plan, config.in_phase(step)
@@ -265,8 +265,8 @@ class Worker:
     def _require_rates(self, swarm: Swarm, model: PreTrainedModel, usual: Averaging) -> None:
         """Raise `ConfigError` if a rate limit of the volunteer is too low for averaging.
 
-        The swarm's current gradient compression applies, or without a beacon the run file's
-        (`usual`). A keeper that chooses the compression may switch to the smallest one.
+        Averaging must be possible with the swarm's current gradient compression (without a beacon,
+        the run file's, `usual`) or with the smallest one that the keeper may choose.
         """
         if self._plan.upload_rate is None and self._plan.download_rate is None:
             return
@@ -284,7 +284,7 @@ class Worker:
             require_rate(option, rate, needed_bytes, averaging.averaging_timeout_s)
 
     def _tell_traffic(self, swarm: Swarm) -> None:
-        """Report traffic and outdated bandwidth to the agent every two seconds; runs in its own thread."""
+        """Report traffic every two seconds, and request a bandwidth measurement when due."""
         with suppress(OSError):  # the agent has exited
             while True:
                 self._tell(self._transferred())

@@ -1,4 +1,4 @@
-"""Public verification of a run's published receipts, without trust in its coordinator.
+"""Public verification of a run's published receipts, without trusting its coordinator.
 
-Used by the command line. The ledger uses only `receipts`, for its rule of credit.
+Used by the command line. The ledger uses only `receipts`, to compute credits.
 """

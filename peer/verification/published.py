@@ -18,7 +18,7 @@ _Samples = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 _Name = Annotated[str, Field(max_length=256)]
 MAX_FILE_BYTES = 4 * 2**30
 MAX_PAGES = 100_000
-FRESH_ATTEMPTS, FRESH_PAUSE_S = 30, 1.0  # retries until an overview is newer than the last page
+FRESH_ATTEMPTS, FRESH_PAUSE_S = 30, 1.0  # retries, and their interval, until an overview is newer than the last page
 Get = Callable[[str], bytes]
 _FIRST_FORMAT = b'{"format":"manyhands-receipts-v1"'  # receipts in this format contain libp2p identities
 
@@ -32,7 +32,7 @@ class PublishedClaim(_Published):
 
     device: _Name  # the device's pseudonym, or its number if it has none yet
     claimed: _Samples
-    counted: _Samples | None  # credited samples; None: not yet confirmed
+    counted: _Samples | None  # credited samples; None if not yet confirmed
 
 
 class SignedWord(_Published):
@@ -60,7 +60,7 @@ class PublishedDevice(_Published):
 
 
 class Page(_Published):
-    """A response of /api/v1/receipts, with one page of receipts."""
+    """A response from /api/v1/receipts: one page of receipts."""
 
     run: _Name
     era: _Samples
@@ -90,7 +90,7 @@ class PublishedAuthority(_Published):
 
 
 class Published(_Published):
-    """Data saved by `manyhands verify --save`: receipts, and the leaderboards before and after."""
+    """Data saved by `manyhands verify --save`: receipts, and earlier and later leaderboards."""
 
     format: Literal["manyhands-receipts-v2"] = "manyhands-receipts-v2"
     before: PublishedOverview
@@ -113,7 +113,7 @@ def parse(kind: type[_AnyPublished], content: bytes, where: str) -> _AnyPublishe
 
 
 def read_published(where: str, wait: Callable[[float], None], get: Get | None = None) -> Published:
-    """Load a dashboard's data or a file. Raises `UnreachableError`, `StorageError` or `RequestError`."""
+    """Download or read receipts. Raises `UnreachableError`, `StorageError` or `RequestError`."""
     if urlsplit(where).scheme in ("http", "https"):
         return download(where.rstrip("/"), get or fetch, wait)
     if "://" in where:
@@ -144,7 +144,7 @@ def download(base: str, get: Get, wait: Callable[[float], None]) -> Published:
 
 
 def _newer_overview(base: str, get: Get, wait: Callable[[float], None]) -> PublishedOverview:
-    """Download the second new overview, because the first may have begun before this call."""
+    """Poll until a second new overview appears, because the first may predate this call."""
     seen = [_overview(base, get)]
     for _ in range(FRESH_ATTEMPTS):
         if len({overview.taken_at for overview in seen}) > 2:

@@ -37,8 +37,8 @@ def credited(claim: int, member: str, words: Sequence[Confirmation]) -> int | No
 
     The keeper's confirmation alone suffices, because the operator runs the keeper and must trust it
     anyway. Otherwise the credit is the median of the confirmations by *other* members' devices, or
-    the smaller of two. One dishonest member among three therefore has no effect. Confirmations among
-    a member's own devices are ignored. The credit never exceeds the claim.
+    the smaller if there are two. One dishonest member among three therefore has no effect.
+    Confirmations among a member's own devices are ignored. The credit never exceeds the claim.
     """
     keepers = [word.samples for word in words if word.is_keeper]
     others = [word.samples for word in words if not word.is_keeper and word.member != member]
@@ -106,7 +106,7 @@ def _verify_step(page: Page, step: PublishedStep, found: Verification) -> None:
 
 
 def _opened(page: Page, step: PublishedStep, found: Verification) -> list[tuple[PublishedDevice, ReceiptBody]]:
-    """Return a step's valid receipts by signer, one per member; record others as problems."""
+    """Return a step's valid receipts with their signers, one per member; report all others."""
     opened: dict[str, tuple[PublishedDevice, ReceiptBody]] = {}
     for word in step.receipts:
         try:
@@ -133,7 +133,7 @@ def _open(page: Page, step: PublishedStep, word: SignedWord) -> tuple[PublishedD
 
 
 def _compare(published: Published, found: Verification) -> None:
-    """Check that each member's samples lie between the leaderboards before and after the pages."""
+    """Check that each member's total lies between its totals on the two leaderboards."""
     before, after = _leaderboard(published.before.contributions), _leaderboard(published.after.contributions)
     for member in sorted(before.keys() | after.keys() | found.samples.keys()):
         least, most = before.get(member, 0), after.get(member, 0)

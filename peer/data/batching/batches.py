@@ -144,7 +144,7 @@ def open_batches(
     `stage` is applied to each batch in the thread. `reserve` is called with the number of bytes of
     text downloaded, and returns the seconds to wait before the next read. The first batch raises
     `ConfigError` if the run's sources are unusable. The stream and the tokenizer start threads, so
-    open it only after all forks of the process.
+    call this only after all forks of the process.
     """
     places = SavedPlaces(state_dir / STATE_FILE, config, device_number)
     state = places.load(report)
@@ -248,7 +248,7 @@ def make_batches(
 
 
 def take_documents(documents: MixedDocuments, characters: int) -> list[str]:
-    """Take documents of at least this many characters in total; stop after one more full epoch."""
+    """Take documents until they have this many characters; stop early after another full epoch."""
     taken: list[str] = []
     epoch = documents.epoch
     while characters > 0 and documents.epoch <= epoch + 1:

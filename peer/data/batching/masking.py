@@ -23,7 +23,7 @@ from peer.data.tokenization.words import WordStarts
 REPLACED = 0.8  # share of the chosen tokens that become [MASK]
 RANDOM = 0.1  # share of the chosen tokens that become a random token
 UNKNOWN = 1.0  # penalty for choosing the unknown token, which teaches nothing
-MOST_RELUCTANT = 1.0 + UNKNOWN  # exceeds every key, a random number in [0, 1) plus a penalty
+MOST_RELUCTANT = 1.0 + UNKNOWN  # greater than any finite key: a random number in [0, 1) plus a penalty
 Ints = NDArray[np.int64]
 
 
@@ -56,7 +56,7 @@ class Masker:
         self._ordinary_ids = np.flatnonzero(self._reluctance == 0.0)
 
     def mask(self, input_ids: NDArray[np.int32], special_places: int, rng: np.random.Generator) -> Labelled:
-        """Mask ids (samples, length), which contain `special_places` [CLS] and [SEP] per sample."""
+        """Mask ids (samples, length); each sample contains `special_places` special tokens."""
         per_sample = max(1, round(self._probability * (input_ids.shape[1] - special_places)))
         reluctance = self._reluctance[input_ids]
         if self._word_starts is None:
@@ -75,7 +75,7 @@ class Masker:
 
 
 def choose_tokens(reluctance: NDArray[np.float32], per_sample: int, rng: np.random.Generator) -> Ints:
-    """Choose `per_sample` tokens per sample, low `reluctance` first; return flat positions."""
+    """Choose up to `per_sample` tokens a sample, low `reluctance` first; return flat positions."""
     samples, length = reluctance.shape
     keys = rng.random(reluctance.shape, np.float32) + reluctance
     places = np.argpartition(keys, per_sample - 1, axis=1)[:, :per_sample]

@@ -80,7 +80,7 @@ def _joined(first: NDArray[Number] | None, second: NDArray[Number] | None) -> ND
 
 
 class SamplePacker(Protocol):
-    """A packer of successive chunks of encoded text into samples."""
+    """A packer that turns successive chunks of encoded text into samples."""
 
     special_places: int  # positions per sample for [CLS] and [SEP]
     carried: Tokens  # leftover tokens, packed with the next chunk
@@ -164,7 +164,7 @@ class PairPacker:
         return np.where(lengths > self._capacity, drawn, self._capacity)
 
     def _choose_anchors(self, starts: Ints, ends: Ints, sentence_ends: Ints, samples: int) -> _Anchors:
-        """Choose the most valuable pieces as anchors, their breaks, and the anchors to swap."""
+        """Choose the most valuable pieces as anchors; draw their breaks and the ones to swap."""
         inner = np.searchsorted(sentence_ends, ends, "left") > np.searchsorted(sentence_ends, starts, "right")
         worth = (ends - starts) * np.where(inner, 1.0, SINGLE_SENTENCE_WORTH)
         chosen = np.sort(np.argsort(-worth, kind="stable")[:samples])

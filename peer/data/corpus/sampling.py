@@ -85,9 +85,9 @@ class Survey:
     """The result of the first pass over a corpus."""
 
     read: int
-    documents: int  # number of documents without duplicates
+    documents: int  # number of documents, not counting duplicates
     sample: Sequence[str]
-    is_new: Sequence[NDArray[np.uint8]]  # one bit per document and block; empty if duplicates are kept
+    is_new: Sequence[NDArray[np.uint8]]  # for each block, one bit per document; empty if duplicates are kept
 
 
 def survey(blocks: Blocks, duplicates: Duplicates, max_documents: int, rng: np.random.Generator) -> Survey:
@@ -170,7 +170,7 @@ class CorpusSample:
         self._max_documents, self._max_characters, self._rng = max_documents, max_characters, rng
         self._kept: list[tuple[float, str]] = []  # a heap of (negated key, document)
         self._characters = 0
-        self._border = 1.0  # documents are accepted only with a smaller key
+        self._border = 1.0  # only documents with a smaller key are accepted
 
     def add(self, documents: Sequence[str]) -> None:
         """Offer more documents to the sample."""
@@ -200,7 +200,7 @@ class CorpusSample:
 def open_writer(folder: Path, packing: Packing) -> Iterator[Write]:
     """Yield a function that appends documents to the file `NAMES[packing]` in the folder.
 
-    The file contains JSON Lines, objects with a `text` field, and is complete on exit.
+    The file contains JSON objects with a `text` field, one per line, and is complete on exit.
     """
     path = folder / NAMES[packing]
     openers: Mapping[Packing, Callable[[], Any]] = {
@@ -250,7 +250,7 @@ def _read(source: Source) -> Iterator[str]:
                         yield document
     except ConfigError:
         raise
-    except Exception as error:  # fault boundary: file systems and formats raise arbitrary types
+    except Exception as error:  # file systems and formats raise errors of arbitrary types
         raise ConfigError(f"Cannot read {name} ({describe(error)}): fix it, or omit it.") from error
 
 

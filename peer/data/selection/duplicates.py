@@ -43,7 +43,7 @@ def open_duplicates(kind: Duplicates) -> DocumentFilter | None:
 class ExactDuplicates:
     """A filter by 64-bit hashes, with hardly one false match in a hundred million documents.
 
-    Hashes are stored in a table; in a full row, a new hash selects the entry to replace.
+    Hashes are stored in a table; in a full row, a new hash determines which entry it replaces.
     """
 
     def __init__(self, remembered: int = EXACT_REMEMBERED) -> None:
@@ -114,7 +114,7 @@ class NearDuplicates:
 def shingle_hashes(text: str) -> NDArray[np.uint64]:
     """Return hashes of a text's runs of words, or of characters if the script has no spaces.
 
-    There is at least one 32-bit hash. Case, punctuation and white space are ignored.
+    Always returns at least one hash, of 32 bits. Case, punctuation and white space are ignored.
     """
     words = WORD.findall(text.casefold())
     letters = "".join(words)

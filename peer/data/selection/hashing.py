@@ -1,4 +1,4 @@
-"""A document's hash, and a pseudo-random number in [0, 1) derived from it, so that all peers decide alike.
+"""A document's hash, and a pseudo-random number in [0, 1) derived from it, equal on all peers.
 
 Documents are held out for validation according to this number. It does not depend on the reader,
 the time or the source, so a copy of a held-out document is always held out, on every peer.
@@ -20,7 +20,7 @@ Part = Literal["training", "validation"]
 
 
 def document_hash(text: str, salt: str = "") -> int:
-    """Return 64 bits of BLAKE2b of the stripped text; another salt gives an independent hash."""
+    """Return the 64-bit BLAKE2b hash of the stripped text; salts give independent hashes."""
     digest = blake2b(text.strip().encode("utf-8", "surrogatepass"), digest_size=BITS // 8, person=salt.encode()[:16])
     return int.from_bytes(digest.digest(), "big")
 

@@ -1,4 +1,4 @@
-"""The common type of all document filters: by hashes, copies, lengths or perplexities."""
+"""The common type of all document filters: by hash, duplication, length or perplexity."""
 
 from __future__ import annotations
 

@@ -35,12 +35,12 @@ def quartiles_of(perplexities: Floats) -> tuple[float, float, float]:
 
 
 def quartile_numbers(perplexities: Floats, quartiles: Sequence[float]) -> NDArray[np.int64]:
-    """Return each document's quartile, 0 to 3, (documents,); a value on a boundary is in the lower quartile."""
+    """Return quartile numbers 0 to 3, (documents,); a boundary belongs to the lower quartile."""
     return np.searchsorted(np.asarray(quartiles), perplexities, side="left").astype(np.int64)
 
 
 def default_factors(quartiles: Sequence[float]) -> tuple[float, float, float, float]:
-    """Return BERTIN's weights of the quartiles: a narrower quartile weighs more; the largest weight is 1."""
+    """Return BERTIN's quartile weights: the narrower the quartile, the larger; the largest is 1."""
     first, second, third = quartiles
     widths = np.maximum([first, second - first, third - second, LAST_WIDTHS * third], LEAST_WIDTH * first)
     one, two, three, four = (_rounded(value) for value in widths.min() / widths)
@@ -63,7 +63,7 @@ def probabilities(sampling: Sampling, perplexities: Floats) -> Floats:
 
 
 def decide(documents: Sequence[str], chances: Floats) -> NDArray[np.bool_]:
-    """Return a mask (documents,) of kept documents, which depends only on the documents' texts."""
+    """Return a mask (documents,) of the kept documents, determined by their chances and texts."""
     kept = chances >= 1
     for index in np.flatnonzero((chances > 0) & ~kept).tolist():
         kept[index] = uniform(documents[index], SALT) < chances[index]

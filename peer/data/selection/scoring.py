@@ -65,7 +65,7 @@ def _checked_copy(config: ScorerConfig, address: str) -> Path:
         try:
             options = {address.partition("://")[0]: storage_options(Source(kind="text", path=(address,)))}
             path = Path(fsspec.open_local(f"simplecache::{address}", **options))
-        except Exception as error:  # file systems raise arbitrary types
+        except Exception as error:  # file systems raise errors of arbitrary types
             raise ConfigError(f"Cannot fetch the scorer's model {address} ({error}): check its `model`.") from error
     if config.sha256 is not None and not (path.is_file() and sha256_of(path).hex() == config.sha256):
         raise ConfigError(f"The scorer's model {address} is not the one that the run names: its SHA-256 differs.")

@@ -1,6 +1,6 @@
-"""Hugging Face datasets, streamed by `datasets`; a shard is a Parquet row group or another file.
+"""Hugging Face datasets, streamed by `datasets`; a shard is a row group (Parquet) or a file.
 
-Only this module imports `datasets`, which takes a second, and only for runs with such a source.
+Only this module imports `datasets`, and only when needed, because the import takes a second.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def dataset_shards(source: Source) -> list[Shard]:
 
 
 class RowReader(UnitReader):
-    """A reader of one of a shard's `parts` parts; a row is a document."""
+    """A reader of one part (`part` of `parts`) of a shard; each row is a document."""
 
     def __init__(self, source: Source, dataset: Any, shard: int, part: int, parts: int, state: State | None) -> None:
         from datasets.distributed import split_dataset_by_node
@@ -100,7 +100,7 @@ def require_hub(source: Source) -> None:
 
 
 def _open_hub(source: Source) -> Any:
-    """Open a dataset of the hub or a folder; only the wanted columns of Parquet files are downloaded."""
+    """Open a dataset on the hub or in a folder; load only the wanted columns of Parquet files."""
     from datasets import load_dataset_builder
 
     require_hub(source)
@@ -127,7 +127,7 @@ def _open_hub(source: Source) -> Any:
 
 
 def _require_own_files(data_files: Any, source: Source) -> None:
-    """Raise `ConfigError` if a dataset of the hub refers to files elsewhere, such as local ones."""
+    """Raise `ConfigError` if a dataset on the hub refers to files elsewhere, such as local ones."""
     files = [str(file) for names in (data_files or {}).values() for file in names]
     foreign = [file for file in files if not file.startswith("hf://")]
     if foreign and not Path(source.paths[0]).exists():

@@ -75,7 +75,7 @@ class SourceStream:
         return self._index < len(self._documents) or self.reader.trouble is None or self._blocks.is_ready()
 
     def close(self) -> None:
-        """Wait for the thread to end, but not for the network; close the pauses first."""
+        """Wait for the thread to end, but not for the network; the pauses must be closed before."""
         self._blocks.close(CLOSING_S)
 
     def _next_block(self) -> bool:
@@ -147,7 +147,7 @@ class MixedDocuments:
         self.close()
 
     def _await_any(self) -> None:
-        """Wait while all sources fail. Raises `ConfigError` if all pause and none ever worked."""
+        """Wait until a source is ready. Raises `ConfigError` if all pause and none ever worked."""
         while not any(stream.is_ready() for stream in self._streams):
             readers = [stream.reader for stream in self._streams]
             troubles = [reader.trouble for reader in readers if reader.trouble is not None]
@@ -158,7 +158,7 @@ class MixedDocuments:
 
 
 def source_names(sources: Sequence[Source]) -> list[str]:
-    """Return a digest of each source's settings except weight and licence, numbered among equal digests."""
+    """Name each source by a digest of its settings (not weight or licence) and a serial number."""
     names: list[str] = []
     for source in sources:
         name = sha256(source.model_dump_json(exclude={"weight", "license"}).encode()).hexdigest()
@@ -219,7 +219,7 @@ def open_documents(
 
 
 def sample_documents(config: RunConfig, limit: int) -> Iterator[str]:
-    """Yield up to `limit` different documents to train a tokenizer, in proportion to the sources' weights.
+    """Yield up to `limit` different documents for a tokenizer, in proportion to source weights.
 
     Perplexity sampling is off, because it may need the tokenizer. Raises `ConfigError` for an
     unreadable source, and `UnreachableError`, before reading anything, if the hub does not respond.
@@ -275,7 +275,7 @@ def _plan(config: RunConfig, number: int, device_number: int, filters: OpenFilte
 
 
 def open_units(source: Source, *, whole: bool = False) -> Units:
-    """Open the units of a source, divided for many devices unless `whole`."""
+    """Open a source's units; unless `whole`, shards are divided if there are few."""
     return Units(_shards(source), whole=whole)
 
 

@@ -10,7 +10,7 @@ from peer.data.sources.units import Record
 
 
 def document_of(record: Any, source: Source) -> Record:
-    """Return a record's text, "" if the record's language is excluded, or None without a text."""
+    """Return a record's text, "" if its language is excluded, or None if it has no text."""
     text, filters = value_of(record, source.text_field), source.filters
     if not isinstance(text, str):
         return None

@@ -1,6 +1,6 @@
 """Shards of plain text and JSON Lines files, optionally compressed.
 
-A plain file is divided into ranges; each part of a compressed file is every k-th document.
+A plain file is divided into ranges; a part of a compressed file is every k-th document.
 `datasets` is not used, because it can neither skip a bad record or an endless line nor begin in the
 middle of a file. Memory is bounded: a document of more than 16 MiB is cut into pieces
 (`peer.data.sources.pieces`), and a JSON line of more than 64 MiB is skipped. A truncated file is an
@@ -60,7 +60,7 @@ def file_shards(source: Source) -> list[Shard]:
 
 
 class FileReader(UnitReader):
-    """A reader of the documents of a range whose number modulo `parts` is `part`."""
+    """A reader of those documents of a range whose index modulo `parts` is `part`."""
 
     def __init__(self, source: Source, span: Range, part: int, parts: int, state: State | None) -> None:
         self._span, self._part, self._parts = span, part, parts
@@ -68,7 +68,7 @@ class FileReader(UnitReader):
         in_lines = is_json or source.documents == "line"
         self._divide: Divide = partial(line_documents, in_pieces=not is_json) if in_lines else paragraph_documents
         self._decode: Decode = partial(decode_json, source) if is_json else decode_text
-        # A document cut into pieces has more characters than a quarter of its limit in bytes.
+        # Documents above a limit in bytes are cut into pieces; a character has up to four bytes.
         self._wants_long = (source.filters.max_characters or MAX_DOCUMENT_BYTES) > MAX_DOCUMENT_BYTES // 4
         # Begins one byte early, to detect whether a line begins at the range's first byte.
         self._offset = max(span.start - 1, 0) if state is None else int(state["offset"])
@@ -124,7 +124,7 @@ def decode_text(content: bytes) -> Record:
 
 
 def cut_files(files: Sequence[Range]) -> list[Range]:
-    """Return the files in order, dividing files readable from any offset into similar ranges."""
+    """Return the files in order, dividing those readable from any offset into ranges."""
     sizes = ask_each(files, lambda file: size_if_divisible(file.address, file.encoding))
     fair_bytes = sum(size or 0 for size in sizes) // MANY_FILES
     range_bytes = min(max(fair_bytes, MIN_RANGE_BYTES), MAX_RANGE_BYTES)
@@ -158,7 +158,7 @@ def line_documents(
 
 
 def paragraph_documents(file: BinaryIO, offset: int, end: int | None, whole_paragraph: bool) -> Iterator[Found]:
-    """Yield the paragraphs after all blank lines that begin before `end`.
+    """Yield the paragraphs that follow blank lines beginning before `end`.
 
     `file` is at `offset`; without `whole_paragraph`, the paragraph there is skipped.
     """

@@ -68,7 +68,7 @@ class RowGroups:
     def _opened(self) -> Iterator[tuple[pq.ParquetFile, list[str]]]:
         """Open the file, and yield it with the columns to read."""
         columns = wanted_fields(self.source)
-        with self.address.filesystem.open(self.address.path, cache_type="none") as raw:  # Arrow caches
+        with self.address.filesystem.open(self.address.path, cache_type="none") as raw:  # Arrow has its own cache
             try:
                 file = pq.ParquetFile(raw, pre_buffer=True)
             except pa.ArrowInvalid as error:

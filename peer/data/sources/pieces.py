@@ -1,4 +1,4 @@
-"""Division of long documents into pieces, equal on all devices because filters hash each piece.
+"""Division of long documents into pieces that are equal on all devices, as filters hash them.
 
 A document is cut near the limit after a paragraph, else a line, else white space, else a grapheme
 cluster, which keeps a letter with its marks and an emoji with its modifiers.

@@ -103,7 +103,7 @@ class Gathered:
 
 
 class BlockReader:
-    """An endless reader of blocks; a block also ends with an epoch or at a failed unit."""
+    """An endless reader of blocks; an epoch's end or a failed unit ends a block early."""
 
     def __init__(
         self, units: Units, deal: Callable[[int], NDArray[np.int64]], place: SourcePlace, attempts: Retrying
@@ -193,7 +193,7 @@ class SourceReader:
                 size, index = None, 0
 
     def _read_block(self, reader: BlockReader, limit: int, index: int, units: int) -> Iterator[Block]:
-        """Read a block and yield it if any document is kept; a separate function, to free its records."""
+        """Read a block and yield it if any document is kept; its records are freed on return."""
         gathered = reader.read(limit)
         self._barren_units += gathered.units_ended
         if gathered.records:
@@ -254,7 +254,7 @@ class SourceReader:
         reader.go_to(go_to)
 
     def _mind_barrenness(self, units: int) -> None:
-        """Pause if no unit has an accepted document; warn after many rejected ones in a row."""
+        """Pause if no unit has an accepted document; warn after a long series of rejected ones."""
         if self._barren_units >= units:
             self._rest(f"The data source {self._plan.name} has no documents that are wanted: {CHECK}.")
         elif self._barren_records >= BARREN_RECORDS:

@@ -140,7 +140,7 @@ def _marked(head: bytes) -> str | None:
 
 
 def _unmarked(head: bytes) -> str | None:
-    """Detect UTF-16 or UTF-32 without a byte order mark: white space, but no control characters."""
+    """Detect unmarked UTF-16 or UTF-32: decoding gives white space but no control characters."""
     if b"\0" not in head:
         return None
     found: dict[str, int] = {}

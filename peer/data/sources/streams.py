@@ -24,7 +24,7 @@ from peer.network.remote_files import FileLocation, is_hidden
 logger = logging.getLogger(__name__)
 BUFFER_BYTES = 1 << 20
 REQUEST_BYTES = 2 << 20  # bytes per network request
-PACKED_BYTES = 1 << 12  # bytes decompressed at a time, to at most 128 MB
+PACKED_BYTES = 1 << 12  # bytes passed to a decompressor at a time, which expand to at most 128 MB
 XZ_MEMORY_BYTES = 256 << 20  # memory limit; `xz -9` needs 65 MB
 # Each member, frame or stream of an archive needs a new decompressor.
 UNPACKERS: Mapping[str, Callable[[], Any]] = MappingProxyType(
@@ -115,7 +115,7 @@ def _bytes_from(address: FileLocation, offset: int) -> Chunks:
                 left -= len(data)
                 yield data
             return
-    with address.filesystem.open(address.path, block_size=0) as file:  # one request for the file
+    with address.filesystem.open(address.path, block_size=0) as file:  # reads the file with one request
         _pass_over(file.read, offset)
         while data := file.read(HEAD_BYTES):
             yield data
@@ -155,7 +155,7 @@ def _beginning(chunks: Chunks) -> tuple[bytes, Chunks]:
     try:
         while len(taken) < HEAD_BYTES and (chunk := next(chunks, None)) is not None:
             taken += chunk
-    except Exception as found:  # file systems and formats raise arbitrary types
+    except Exception as found:  # file systems and formats raise errors of arbitrary types
         if not taken:
             raise
         error = found

@@ -55,7 +55,7 @@ class UnitReader(ABC):
 
     @abstractmethod
     def state(self) -> State:
-        """Return the position of the next record, also after an error."""
+        """Return the position of the next record, even after an error."""
 
     def close(self) -> None:
         """Close the unit's file."""
@@ -67,8 +67,8 @@ class Shard:
     """An independently readable part of a source: a file, a range of bytes, a row group."""
 
     name: str  # the shard's name in messages
-    # Opens a reader of the records with number `part` modulo `parts`, starting at a state. Raises
-    # errors now or while reading.
+    # Opens, at a saved state, a reader of the records whose index modulo `parts` is `part`. Raises
+    # errors on opening or while reading.
     open: Callable[[int, int, State | None], UnitReader]
 
 
@@ -132,7 +132,7 @@ def ask_each(files: Sequence[File], ask: Callable[[File], Answer]) -> list[Answe
 
 
 def deal_units(units: int, device_number: int, seed: tuple[int, ...], epoch: int) -> NDArray[np.int64]:
-    """Return the unit numbers (units,) in a common cyclic order with a start for each device.
+    """Return the unit numbers (units,) in a common cyclic order, rotated for each device.
 
     Devices therefore read different units at the same time and together cover all units evenly,
     without communicating or knowing the number of devices.
@@ -159,7 +159,7 @@ def builtin_shards() -> list[Shard]:
 
 @cache
 def builtin_documents() -> tuple[str, ...]:
-    """Return the distinct documents of the built-in corpus, in an order specific to the Python version."""
+    """Return the built-in corpus's distinct documents; the order depends on the Python version."""
     library = Path(sysconfig.get_paths()["stdlib"])
     documents = [topics[name] for name in sorted(topics)]
     for path in sorted(library.rglob("*.py")):

@@ -19,7 +19,7 @@ from peer.data.tokenization.inspection import warn_of_cut_words
 from peer.data.tokenization.sentences import split_sentences
 from peer.data.tokenization.words import Cut, Ints, Tokens, WordMemory, encode_texts, find_cut, sums
 
-TRIED_SENTENCES = 500  # number of sentences that determine the word boundaries
+TRIED_SENTENCES = 500  # number of sentences used to choose a rule for cutting words
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class EncodedChunk:
 
 
 class Encoder:
-    """An encoder of documents, with the same ids as if each whole sentence were tokenized."""
+    """An encoder of documents that returns the same ids as tokenizing each sentence as a whole."""
 
     def __init__(self, tokenizer: Tokenizer, language: str) -> None:
         self._tokenizer, self._language, self._memory = tokenizer, language, WordMemory(tokenizer)
@@ -55,7 +55,7 @@ class Encoder:
         """Return all tokens (tokens,) and the number of tokens of each sentence (sentences,)."""
         if self._cut is None:
             return encode_texts(self._tokenizer, list(chain.from_iterable(by_document)))
-        words = list(chain.from_iterable(map(self._cut.words, by_document)))  # words per sentence
+        words = list(chain.from_iterable(map(self._cut.words, by_document)))  # the words of each sentence
         tokens, lengths = self._memory.encode(list(chain.from_iterable(words)))
         return tokens, sums(lengths, words)
 

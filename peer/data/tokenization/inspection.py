@@ -114,7 +114,7 @@ class Fit:
         return Fit(**{name: value + getattr(other, name) for name, value in vars(self).items()})
 
     def summary(self) -> dict[str, float | None]:
-        """Return the ratios by which tokenizers are compared; a ratio is None if there is nothing to count."""
+        """Return ratios for comparing tokenizers; a ratio is None if there is nothing to count."""
         return {
             "unknown_rate": _ratio(self.unknown, self.tokens),
             "characters_per_token": _ratio(self.characters, self.tokens),
@@ -159,7 +159,7 @@ def warn_of_cut_words(tokenizer: Tokenizer, sentences: Iterable[str]) -> None:
 
 
 def _cut_at_marks(tokenizer: Tokenizer, sentences: Iterable[str]) -> tuple[int, int]:
-    """Return the number of words that the pre-tokenizer cuts before a combining mark, and of all words."""
+    """Count the words that the pre-tokenizer cuts before a combining mark, and all words."""
     cut = words = 0
     for sentence in sentences if tokenizer.pre_tokenizer is not None else ():
         text = sentence if tokenizer.normalizer is None else tokenizer.normalizer.normalize_str(sentence)

@@ -92,7 +92,7 @@ def uses_bytes(config: TokenizerConfig) -> bool:
 
 
 def marks_continuation(config: TokenizerConfig) -> bool:
-    """Return whether the pieces of a word after the first begin with `CONTINUED`."""
+    """Return whether every piece of a word except the first is prefixed with `CONTINUED`."""
     marked_spaces = any(step.name in ("metaspace", "byte-level") for step in config.chosen_pre_tokenizers)
     return config.chosen_algorithm == "wordpiece" or (config.chosen_algorithm == "bpe" and not marked_spaces)
 

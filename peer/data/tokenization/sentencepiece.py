@@ -27,7 +27,7 @@ from peer.runtime.software import how_to_add
 SPACE = "▁"
 UNIGRAM, BPE = 1, 2  # sentencepiece's numbers for its algorithms
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4  # sentencepiece's numbers for types of pieces
-KEPT_SENTENCES = 200_000  # random sample of a longer text, because each character takes about 13 bytes
+KEPT_SENTENCES = 200_000  # longer texts are sampled, because each character takes about 13 bytes of memory
 LONGEST_BYTES = 16_384  # longer sentences are skipped; `split_sentences` leaves hardly any
 ROLES = {"pad": "pad", "unk": "unk", "bos": "cls", "eos": "sep"}  # sentencepiece's name of a special token -> our name
 
@@ -169,7 +169,7 @@ def _added_tokens(proto: Any) -> Iterator[AddedToken]:
 
 
 class _Texts(Iterator[str]):
-    """Normalized sentences for the library; stores the source's error, which the library hides."""
+    """Normalized sentences for training; stores the source's error, which sentencepiece hides."""
 
     def __init__(self, sentences: Iterator[str], normalizer: Normalizer | None) -> None:
         self._sentences, self._normalizer = sentences, normalizer

@@ -38,8 +38,8 @@ SPACED = ("th", "lo")
 PHRASE_END = re.compile(r"(?<=[\u0e01-\u0e4e\u0e81-\u0ece])[^\S\n]+(?=[\u0e01-\u0e4e\u0e81-\u0ede])")
 LEAST_PHRASE = 40  # minimum length in characters; a shorter phrase is joined to the next
 
-# A full stop does not end a sentence after the number of a list item or after an initial: one
-# letter or, in Indic scripts, one syllable, like "Dr." and "Mr." in Bengali and Hindi.
+# A full stop does not end a sentence after the number of a list item or after an initial (one
+# letter or, in Indic scripts, one syllable, which includes Bengali's and Hindi's "Dr." and "Mr.").
 _SIGN = r"(?!\w)[\u0300-\u036f\u0900-\u0dff]"
 _VIRAMA = r"[\u094d\u09cd\u0a4d\u0acd\u0b4d\u0bcd\u0c4d\u0ccd\u0d4d]"
 NUMBER = r"(?:\A|\n)[^\S\n]*\(?\d{1,3}"

@@ -68,7 +68,7 @@ def read_tokenizer_config(path: Path) -> dict[str, Any]:
 def save_tokenizer(
     tokenizer: Tokenizer, config: RunConfig, out_dir: Path, given: Mapping[str, Any] | None = None
 ) -> None:
-    """Save a folder for `load_tokenizer` and `AutoTokenizer`.
+    """Save the tokenizer to a folder that `load_tokenizer` and `AutoTokenizer` can load.
 
     `given` is the configuration of an imported tokenizer. The configuration is built here, because
     importing transformers takes seconds and also imports torch.

@@ -31,7 +31,7 @@ from peer.data.tokenization.special_tokens import added_tokens
 SLOTS = 1 << 24  # word counters in 16 MB; words may share a counter, so a rare word may pass
 LET_THROUGH = 255
 CLAUSE_CHARACTERS = 32  # a longer word is a clause without spaces
-WORDS_PER_CHARACTER = 2  # memory per character of a clause, whose substrings are stored
+WORDS_PER_CHARACTER = 2  # a clause's memory in words per character, because its substrings are stored
 _WORDS = re.compile(r"\s*\S+")  # a word with the white space before it
 FREE_WORDS = 100_000  # minimum number of distinct words that always pass
 WORDS_PER_TOKEN = 8  # distinct words that always pass, per token of the vocabulary
@@ -76,7 +76,7 @@ class RareWordFilter:
         return "".join(kept)
 
     def _draw(self, number: int, characters: int) -> bool:
-        """Return whether a clause is sampled, by its hash."""
+        """Return whether to sample a clause, depending on its hash."""
         doublings = self.drawn * WORDS_PER_CHARACTER // self._free_words
         if number % (1 << doublings):
             return False
@@ -85,7 +85,7 @@ class RareWordFilter:
 
     def _comes_often_enough(self, slot: int) -> bool:
         """Count a word that has not passed before; return whether it passes now."""
-        doublings = min(self.let_through // self._free_words, 7)  # a counter's maximum is 2^7, plus the mark
+        doublings = min(self.let_through // self._free_words, 7)  # counts stay below 2^7, to differ from the mark
         if self._counts[slot] + 1 < 1 << doublings:
             self._counts[slot] += 1
             return False
@@ -116,7 +116,7 @@ def _algorithm(config: TokenizerConfig, names: Mapping[str, str]) -> tuple[Model
     common: dict[str, Any] = {
         "vocab_size": config.vocab_size,
         "special_tokens": added_tokens(names),
-        "initial_alphabet": pre_tokenizers.ByteLevel.alphabet() if uses_bytes(config) else [],  # all bytes
+        "initial_alphabet": pre_tokenizers.ByteLevel.alphabet() if uses_bytes(config) else [],  # includes all bytes
         "show_progress": False,
     }
     if config.chosen_algorithm == "unigram":

@@ -56,7 +56,7 @@ UNSPACED_SCRIPTS = (
 
 @dataclass(frozen=True)
 class Cut:
-    """A rule for cutting sentences into words; a sentence outside the rule is one word."""
+    """A rule for cutting sentences into words; a sentence that it does not fit is one word."""
 
     takes_space: bool  # whether a word includes the white space before it
     any_gap: bool  # whether any white space may separate words, or only one space
@@ -132,8 +132,8 @@ class WordMemory:
         self._tokenizer, self._max_words, self._max_characters = tokenizer, max_words, max_characters
         self._numbers = _Numbers()
         self._characters = 0  # total length of the cached words
-        self._tokens: Tokens = np.empty(0, np.int32)  # tokens of all cached words, in the order of their numbers
-        self._ends: Ints = np.zeros(1, np.int64)  # (words + 1,): the tokens of word i are [i] to [i + 1]
+        self._tokens: Tokens = np.empty(0, np.int32)  # tokens of all cached words, in order of word number
+        self._ends: Ints = np.zeros(1, np.int64)  # (words + 1,): word i has the tokens from entry i up to entry i + 1
 
     def encode(self, words: Sequence[str]) -> tuple[Tokens, Ints]:
         """Return all tokens (tokens,) and the number of tokens of each word (words,)."""
@@ -257,7 +257,7 @@ def _kinds_of_text(token: str) -> Kinds:
 
 
 def _kinds_of_characters(text: str) -> Kinds:
-    """Return the kinds of a text's ends; a mark has the kind of the character before it."""
+    """Return the kinds of a text's ends; a combining mark belongs to the character before it."""
     last = next((_kind(character) for character in reversed(text) if not _is_mark(character)), CharacterKind.INSIDE)
     return CharacterKind.INSIDE if _is_mark(text[0]) else _kind(text[0]), last
 
@@ -278,7 +278,7 @@ def _kinds_of_bytes(token: bytes) -> Kinds:
 
 
 def _kind_of_cut(character: bytes) -> CharacterKind:
-    """Guess a character's kind from its first bytes: the kind of the first character that begins with them.
+    """Guess a cut character's kind: that of the first character with the same first bytes.
 
     Nearly all characters that share a first byte with spaces and controls (C2, E2) are punctuation.
     """
