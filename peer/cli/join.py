@@ -115,7 +115,7 @@ def default_state_dir(link: JoinLink) -> Path:
 
 def find_invite(given: str, known_device: bool) -> str:
     """Return the invite code from the option, the environment or a prompt, or "" if there is none."""
-    invite = os.environ.pop(INVITE_VARIABLE, "")  # remove it, so that child processes cannot see it
+    invite = os.environ.pop(INVITE_VARIABLE, "")  # remove the code, so that child processes cannot see it
     invite = given or invite
     if not invite and not known_device and sys.stdin.isatty():
         return str(

@@ -123,7 +123,7 @@ def plan_event(
 def _chosen_swarm(
     config: RunConfig, volunteers: int | None, scenario: Path | None, hours: float | None, region: str | None
 ) -> tuple[ScenarioOf, str]:
-    """Return (function that makes the selected swarm, its description). Raises `ConfigError`."""
+    """Return (function that makes the swarm, description of the swarm). Raises `ConfigError`."""
     if scenario is None:
         people, length = VOLUNTEERS if volunteers is None else volunteers, HOURS if hours is None else hours
         drawn = _volunteers(config, people, length, region or "world")
@@ -137,7 +137,7 @@ def _chosen_swarm(
 
 
 def _swarms_of_file(config: RunConfig, loaded: Scenario) -> ScenarioOf:
-    """Return a function that adapts the scenario to a config's PowerSGD rank, for any seed."""
+    """Return a function that adapts the scenario to a config's PowerSGD rank; seeds are ignored."""
     own = config.averaging.powersgd_rank
 
     @cache

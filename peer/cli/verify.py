@@ -119,7 +119,7 @@ def certificate_in(source: str) -> str | None:
 
 
 def authority_key(named: str, get: Get = fetch) -> str:
-    """Return `named` if it is a key (hex), else the key on that page. Raises `ConfigError`."""
+    """Return `named` if it is a key (hex), else the key of the run at that URL. Raises `ConfigError`."""
     if _KEY.fullmatch(named.lower()):
         return named.lower()
     if urlsplit(named).scheme not in ("http", "https"):

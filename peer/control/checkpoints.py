@@ -32,7 +32,7 @@ from peer.protocol import HELD_AVERAGES, STATE_FILES, control_pb2
 MAX_ADDRESS_CHARS = 2000
 DIGEST_BYTES = 32
 ATTEMPTS = 4
-FIRST_PAUSE_S = 2.0  # mean of the first delay; doubles with each attempt
+FIRST_PAUSE_S = 2.0  # mean delay before the first retry; doubles with each retry
 CHUNK_BYTES = 1 << 18
 SPARE_BYTES = 64 * 2**20  # disk space to leave free
 TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=60.0)
@@ -141,7 +141,7 @@ async def _fetch(
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Return whether to retry; False if no server accepts connections at the address."""
+    """Return whether to retry after this error; False if the server accepts no connections."""
     nobody_there = isinstance(error, (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError))
     return isinstance(error, (aiohttp.ClientError, asyncio.TimeoutError)) and not nobody_there
 

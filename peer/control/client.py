@@ -272,7 +272,7 @@ class ControlClient:
     async def fetch_file(
         self, name: str, digest: bytes, into: Path, *, token: str, size_bytes: int, throttle: Throttle | None = None
     ) -> Path:
-        """Download one of the run's files to the directory `into` and verify it, unless it exists there."""
+        """Download and verify one of the run's files, unless the directory `into` already has it."""
         check_announced(name, size_bytes)
         throttle = throttle or Throttle()
         target = into / name

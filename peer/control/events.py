@@ -9,7 +9,7 @@ from peer.reporting.messages import ClockRead, Notice
 
 @dataclass(frozen=True)
 class Welcomed:
-    """A session has begun; the coordinator sent its software version and that version's address."""
+    """A session has begun; the coordinator sent the version and address of its software."""
 
     version: str
     address: str

@@ -63,7 +63,7 @@ def login_providers(greeting: control_pb2.ChallengeReply) -> tuple[LoginProvider
 
 
 def choose_provider(providers: tuple[LoginProvider, ...], wanted: str) -> str:
-    """Return the requested or only provider. Raises `ConfigError` if it is missing or ambiguous."""
+    """Return the requested provider, or the only one. Raises `ConfigError` if neither exists."""
     names = [provider.name for provider in providers]
     if wanted in names:
         return wanted

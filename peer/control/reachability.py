@@ -72,7 +72,7 @@ def _with_port(maddr: str, wanted: Endpoint | None, ears: Ears) -> str:
 
 
 async def _look(client: ControlClient, ears: Ears, patience: Patience) -> tuple[list[Seen], Version]:
-    """Return (the coordinator's findings per IP version, the IP version common to all peers)."""
+    """Return (coordinator's view of this machine per IP version, IP version common to all peers)."""
     try:
         description = await client.describe()
         observed = ipaddress.ip_address(description.observed_address)

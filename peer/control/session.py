@@ -163,7 +163,7 @@ def retry_delay_s(failures: int, first_s: float, most_s: float, rng: random.Rand
 
 
 def failed_rounds(failures: int, addresses: int) -> int:
-    """Return how often all addresses have failed in turn; 0 if the current turn is incomplete."""
+    """Return the number of failed passes over all addresses; 0 in the middle of a pass."""
     return 0 if failures % addresses else failures // addresses
 
 
@@ -173,7 +173,7 @@ def renewal_due_at(issued_at: float, expires_at: float) -> float:
 
 
 class SessionStream:
-    """One connection, over an open gRPC stream. When the stream ends, `Session` opens the next one."""
+    """A connection over one gRPC stream. When the stream ends, `Session` opens the next one."""
 
     def __init__(
         self,
@@ -419,7 +419,7 @@ async def unless(event: asyncio.Event, work: Coroutine[Any, Any, Result]) -> Res
 
 
 async def _first_to_end(*coroutines: Coroutine[None, None, None]) -> None:
-    """Run coroutines until one ends, and cancel the rest; raise the exception that ended it."""
+    """Run coroutines until one ends or fails; cancel the rest, and raise the failure, if any."""
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:
         ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -20,7 +20,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 CPU_TORCH = "https://download.pytorch.org/whl/cpu"
-CONSTRAINTS = "peer/constraints.txt"  # path of the file with exact versions in the wheel
+CONSTRAINTS = "peer/constraints.txt"  # path, in the wheel, of the file with exact versions
 CACHE = "cache"  # folder in the environment, removed after the installation
 TEMPORARY = "temporary"  # folder in the environment, because /tmp may be too small for PyTorch with CUDA
 LOOK_EVERY_S = 2

@@ -22,7 +22,7 @@ JOULES_PER_WH = 3600.0
 
 @dataclass(frozen=True)
 class Energy:
-    """The energy used since the start, in watt-hours per component; None if it has no meter."""
+    """The energy used since the start, in watt-hours; None for a component without a meter."""
 
     processor_wh: float | None = None
     gpu_wh: float | None = None

@@ -30,7 +30,7 @@ class Limits:
     max_hours: float | None = None  # limit on the time since joining, including pauses
     memory_bytes: int | None = None  # limit on the worker's memory
     disk_bytes: int | None = None  # limit on this device's files
-    upload_rate: float | None = None  # limit in bytes per second
+    upload_rate: float | None = None  # limit on uploads, in bytes per second
     download_rate: float | None = None
     upload_bytes: int | None = None  # limit on the bytes sent since joining
     download_bytes: int | None = None

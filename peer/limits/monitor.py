@@ -116,7 +116,7 @@ def person_present(read: Property = read_property) -> bool | None:
 
 
 class OtherPrograms:
-    """A detector of other programs that kept the processors busy within the last `QUIET_S` s."""
+    """A detector of other programs that were busy within the last `QUIET_S` seconds."""
 
     def __init__(self, cores: int) -> None:
         self._cores = cores

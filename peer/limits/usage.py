@@ -37,7 +37,7 @@ class UsageMeter:
     """A meter of all traffic, and of the energy used by the machine while workers run."""
 
     def __init__(self, limits: Limits) -> None:
-        self.fetching = Throttle(limits.download_rate)  # for the agent's own downloads
+        self.fetching = Throttle(limits.download_rate)  # limits and counts the agent's own downloads
         self._limits = limits
         self._group: int | None = None  # the running worker's process group, if any
         self._ended, self._running = NOTHING, NOTHING  # traffic of ended workers and of the running one
@@ -120,7 +120,7 @@ def clean_cache(folder: Path, keep_bytes: int, now: float) -> int:
 
 
 def _files(folder: Path) -> Iterator[tuple[float, str, int]]:
-    """Yield (time of last use, path, size in bytes) for each file, without links."""
+    """Yield (time of last use, path, size in bytes) for each file that is not a link."""
     for parent, _, names in os.walk(folder):
         for name in names:
             path = os.path.join(parent, name)  # noqa: PTH118  # faster for many files

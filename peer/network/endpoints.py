@@ -156,7 +156,7 @@ async def answering(maddrs: Sequence[str]) -> tuple[str, ...]:
 
 
 async def best_ways(maddrs: Sequence[str]) -> tuple[str, ...]:
-    """Return the addresses that accept TCP connections; if none does, all, as QUIC may work."""
+    """Return the addresses that accept TCP; if none do, return all, because QUIC may work."""
     return await answering(maddrs) or tuple(maddrs)
 
 

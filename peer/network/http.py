@@ -1,7 +1,7 @@
 """HTTP requests with a timeout for each step and a size limit for each response.
 
-Each failure becomes one sentence. Proxies in the environment are used, except for loopback. httpx2
-is imported on the first request, because the import takes 65 ms and most commands make no requests.
+Each failure is reported in one sentence. Proxies in the environment are used, except for loopback.
+httpx2 is imported on the first request: the import takes 65 ms, and most commands make no requests.
 Three modules use other clients: logins (`auth.openid.http`) use HTTPS without proxies, training
 data is read through fsspec, and `peer.installer` runs before anything is installed.
 """

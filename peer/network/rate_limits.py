@@ -10,7 +10,7 @@ from email.utils import parsedate_to_datetime
 import aiohttp
 
 TOO_MANY, UNAVAILABLE = 429, 503
-LONGEST_WAIT_S = 60.0  # a request fails instead if the server asks for a longer delay
+LONGEST_WAIT_S = 60.0  # longest total delay of a request; beyond it, the request fails
 
 
 class RateLimitedError(aiohttp.ClientError):

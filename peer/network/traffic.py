@@ -33,7 +33,7 @@ class Throttle:
 
     def __init__(self, bytes_per_s: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._bytes_per_s, self._clock = bytes_per_s, clock
-        self._paid_at = multiprocessing.Value("d", 0.0)  # time from which the bytes so far comply with the limit
+        self._paid_at = multiprocessing.Value("d", 0.0)  # time from which the bytes counted so far are within the limit
         self._total_bytes = multiprocessing.Value("q", 0)
 
     @property
@@ -102,7 +102,7 @@ class Traffic:
 def passes_in_time(gradient_bytes: int, rate: float | None, longest_s: float) -> bool:
     """Return whether a connection can transfer the gradients in a round of `longest_s` seconds.
 
-    The slowest connection determines a round's duration, so a peer too slow for it would make every
+    The slowest connection determines a round's duration, so a peer that is too slow makes every
     round fail. `rate` is in bytes per second; for an unknown rate (None or 0), the result is True.
     """
     return not rate or gradient_bytes <= PASSED_WITHIN * longest_s * rate

@@ -6,8 +6,8 @@ to all senders. It contains each sender's digests, declared weight and counted w
 digests of the averages. A sender accepts the averages only if the attestation matches its inputs
 and the averages. Consequently:
 
-- if two peers hold the same attestation, each has confirmed its own entry in it, so the inputs that
-  either of them shows after the round must match the digests in that entry;
+- if two peers hold the same attestation, each of them has confirmed its own entry, so the inputs
+  that a peer shows after the round must match the digests in its entry;
 - a reducer's average must be the result of inputs with the attested digests;
 - two different attestations of one round, signed by one reducer, prove that the reducer lied.
 
@@ -51,7 +51,7 @@ class AttestedRound:
 
     run: str
     era: int
-    step: int  # last step before the average
+    step: int  # last step completed before the round
     group_id: bytes
     layout: bytes  # digest of the group's order and shares, because a leader could falsify them
 

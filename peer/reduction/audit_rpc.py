@@ -50,7 +50,7 @@ class Auditing:
         self._traffic, self._on_finding = traffic, note
         self._patience_s = patience_s
         self._rounds: dict[bytes, AuditedRound] = {}
-        self._position, self._used = (-1, -1), set[bytes]()  # era and step, and the group IDs used since
+        self._position, self._used = (-1, -1), set[bytes]()  # (era, step), and the group IDs used at that step
         self._running: list[asyncio.Task[None]] = []
 
     def expect(self, attested: AttestedRound) -> None:

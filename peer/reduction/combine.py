@@ -144,7 +144,7 @@ class PartReducer(TensorPartReducer):
         self._held[sender_index] = WeightedPart(sender_index, tensor_part, weight)
         reduced = self.current_part_future
         self.check_current_part_finished()
-        return await asyncio.shield(reduced)  # shielded, because the other callers wait for it too
+        return await asyncio.shield(reduced)  # shielded: other callers await the same future
 
     def on_sender_failed(self, sender_index: int) -> None:
         """Ban this sender: stop waiting for it, and drop its contribution to the current part."""

@@ -88,7 +88,7 @@ class BlockwiseCompression(CompressionBase):
 class HalfByteCompression(BlockwiseCompression):
     """Compression to half a byte per value, from -7 to 7; low nibbles hold the even indices."""
 
-    compression_type = 18  # unused by hivemind, whose codes are all lower
+    compression_type = 18  # not among hivemind's own codes, which are all lower
     bits = 4
 
     def _pack(self, codes: NDArray[Any]) -> bytes:
@@ -112,7 +112,7 @@ class RootCompression(BlockwiseCompression):
     rounding may shrink a step slightly, but never causes a division by nearly zero.
     """
 
-    compression_type = 16  # unused by hivemind, whose codes are all lower
+    compression_type = 16  # not among hivemind's own codes, which are all lower
     bits = 16
     code = np.dtype(np.int16)
 

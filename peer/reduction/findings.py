@@ -67,7 +67,7 @@ class Accusations:
         self._caught_at: dict[str, float] = {}
 
     def accuse(self, peer_id: str) -> None:
-        """Record that a reducer was caught now."""
+        """Record that a reducer has just been caught."""
         self._caught_at.pop(peer_id, None)
         self._caught_at[peer_id] = self._clock()
 

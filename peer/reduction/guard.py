@@ -9,7 +9,7 @@ PowerSGD, each half) has a `RoundGuard`. `peer.reduction.screening` makes the de
 
 A reducer could return values so large that they dominate the step. All peers of the last rounds
 have the same averages, and therefore compute the same limits (`AverageScreen`). The limits are
-wide, because honest gradients can jump, and rise with the round's own gradients, which grow in a
+wide, because honest gradients can jump. They rise with the round's own gradients, which grow in a
 diverging run (`too_large`). They cannot block a run: excessive averages make one round fail, and
 the reducer is then accused (`peer.reduction.findings`) and excluded.
 """
@@ -124,7 +124,7 @@ class RoundGuard:
         parts: Sequence[tuple[torch.Tensor, CompressionInfo]],
         weight: float,
     ) -> None:
-        """Set the senders and this peer's gradients, parts and weight, before the first part."""
+        """Set the senders, and this peer's gradients, parts and weight, before any part arrives."""
         self._senders, self._parts = senders, parts
         self._members = [self._member_of_peer.get(peer_id, peer_id) for peer_id in senders]
         self._values = sum(len(part) for part, _ in parts)
@@ -144,7 +144,7 @@ class RoundGuard:
         return self._counted.get(sender, 0.0)
 
     def credited(self, sender: int) -> float:
-        """Return a sender's credited weight; 0 if all its values are zero or most far too large."""
+        """Return a sender's credited weight; 0 if all values are zero, or most are far too large."""
         return 0.0 if self._is_gross(sender) or self._brought_nothing(sender) else self.counted(sender)
 
     def refuse(self, sender: int, reason: str) -> None:

@@ -5,8 +5,8 @@ that are far too large are scaled down, so that no sender dominates.
 
 An honest sender contributes (its weight / total weight) * its part to the average. The norm of this
 contribution, divided by the norm of the average, is the sender's share if gradients agree, and the
-square root of that share if they are pure noise. It therefore hardly exceeds the norm of the
-average, or the norm of any single gradient. Both norms are known: the former from
+square root of that share if they are pure noise. The contribution's norm is therefore hardly
+larger than that of the average, or of any single gradient. Both norms are known: the former from
 recent rounds (`NormHistory`; every peer receives all averages), the latter from this peer's own
 gradient and from the median of three or more senders. With fewer senders and no gradient of its
 own, a peer uses the smaller of the senders' norms, because norms may have grown.

@@ -21,20 +21,20 @@ ROUNDED_BYTES = 2 + SCALE_BYTES / BLOCK  # bytes per value of an optimizer's sta
 LEAST_SAVING = 2  # minimum reduction in size for a matrix to be averaged as two factors
 CHUNK = 4096  # values per chunk, of which a sparse sender sends `CHUNK_SENT`
 CHUNK_SENT = 64
-CHUNK_BYTES = 2 * SCALE_BYTES + CHUNK_SENT * (12 + 2) // 8  # two scales, and an index and a code per value sent
+CHUNK_BYTES = 2 * SCALE_BYTES + CHUNK_SENT * (12 + 2) // 8  # two scales, and an index and a code per sent value
 VALUE_BYTES: dict[Compression, float] = {  # bytes per value from a sender to its reducers
     "none": 4,
     "float16": 2,
     "8bit-blockwise": 1 + SCALE_BYTES / BLOCK,
     "topk-2bit": CHUNK_BYTES / CHUNK,
 }
-AVERAGE_BYTES: dict[Compression, float] = VALUE_BYTES | {"topk-2bit": 4 / 8 + SCALE_BYTES / BLOCK}  # per average
+AVERAGE_BYTES: dict[Compression, float] = VALUE_BYTES | {"topk-2bit": 4 / 8 + SCALE_BYTES / BLOCK}  # per averaged value
 DOWN_TIMES_UP = 10  # download rate of a home connection relative to its upload rate
 
 
 @dataclass(frozen=True)
 class RoundBytes:
-    """The number of bytes that a round transfers for some values, in each direction."""
+    """The number of bytes per direction that a round transfers for a given number of values."""
 
     sent: float  # bytes sent by a sender
     averages: float  # bytes returned to a peer
@@ -74,7 +74,7 @@ def values_sent(shapes: Iterable[Sequence[int]], rank: int) -> int:
 
 
 def gradient_bytes(averaging: Averaging, model: torch.nn.Module) -> int:
-    """Return the number of bytes for a peer's gradient in a round, in its slower direction."""
+    """Return the bytes of a peer's own gradient per round, in the connection's slower direction."""
     shapes = [parameter.shape for parameter in model.parameters() if parameter.requires_grad]
     return round(RoundBytes.of(averaging.wire_format, values_sent(shapes, averaging.powersgd_rank)).own)
 

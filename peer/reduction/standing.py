@@ -9,10 +9,10 @@ sentence-order head, whose samples are alike at first, the noise has little more
 `noise_spread` accounts for this.
 
 A reversed gradient points away from the others. The cosine of one step is inconclusive, because
-honest gradients are mostly noise, but the mean over several steps is not. Each member has one vote.
+honest gradients are mostly noise, but the mean over several steps is not. All members' gradients
+are first normalized to length 1, so each member counts once, whatever it declares.
 
-Each reducer judges members only by the parts that it reduced itself in earlier rounds. Used by
-`peer.reduction.guard`.
+A reducer judges members only by its own parts of earlier rounds. Used by `peer.reduction.guard`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LEAST_ROUNDS_AGAINST = 3
 SIGNIFICANT = 5.0  # standard errors by which a mean cosine must be below zero
 LEAST_DEVIATION = 0.02  # smallest assumed standard deviation of cosines
 SCARCE = 8.0  # extra tolerance for few observations, divided by the degrees of freedom
-AGREEING = 1 / 16  # judge only if the members' median cosine is at least this fraction of the negative mean
+AGREEING = 1 / 16  # least median of the members' mean cosines, relative to a judged member's negated mean
 GROWTH = 2.0  # ratio of claimed to recently shown samples above which a member's share is limited
 SHOWING = 4  # rounds in the median of shown samples; a single round may have little noise by chance
 LARGEST_SHARE = 1 / 4  # largest share of the total weight for a member with too few shown samples
@@ -196,7 +196,7 @@ def _squared_cosines(products: torch.Tensor, first: Sequence[Term], second: Sequ
 
 
 def noise_spread(dimensions: float) -> float:
-    """Return the standard deviation of log(noise) of an honest member in a round.
+    """Return the standard deviation of log(noise energy) of an honest member in a round.
 
     The energy of noise in d dimensions is chi-squared with d degrees of freedom, and its logarithm
     has the variance psi'(d / 2).
@@ -284,7 +284,7 @@ class Standings:
         return self._judge_directions(observed)
 
     def knows(self, member: str, weight: float) -> bool:
-        """Return whether recent rounds have shown at least half of this weight in samples."""
+        """Return whether the samples shown in recent rounds are at least half of this weight."""
         shown = [seen.samples for seen in self._seen.get(member, ())][-SHOWING:]
         return bool(shown) and weight <= GROWTH * median(shown)
 
@@ -310,7 +310,7 @@ class Standings:
 
 
 def largest_weight_share(members: int) -> float:
-    """Return an unknown member's largest share: a quarter, or two equal shares if larger."""
+    """Return an unknown member's largest share: a quarter or, if more, twice an equal share."""
     return min(1.0, max(LARGEST_SHARE, 2 / members))
 
 

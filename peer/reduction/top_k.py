@@ -127,7 +127,7 @@ def _padded(values: NDArray[Any], multiple: int) -> NDArray[Any]:
 class TopKCompression(CompressionBase):
     """Sparse compression with hivemind's interface, for parts that consist of whole chunks."""
 
-    compression_type: int = 17  # unused by hivemind, whose codes are all lower
+    compression_type: int = 17  # not among hivemind's own codes, which are all lower
 
     def compress(self, tensor: torch.Tensor, info: CompressionInfo, allow_inplace: bool = False) -> runtime_pb2.Tensor:
         """Encode values of any shape."""

@@ -6,7 +6,7 @@ could count nothing, and no round would ever reach the size of a batch. No singl
 this. But all peers of a complete round hold the same attestations, and other reducers' attestations
 show how much could have been counted:
 
-- A reducer is suspect if it counts less than most other reducers do, for most of the other members.
+- A reducer is suspect if it counts fewer samples of most other members than most reducers count.
 - A reducer is suspect if its averages are below the batch size only because of its own cuts.
 
 Both can happen to an honest reducer, which compares senders with their median, but seldom in two
@@ -42,8 +42,8 @@ class Accounts:
     def cutting_most(self) -> set[str]:
         """Return the reducers that undercount most of the other members, and at least two of them.
 
-        A member is undercounted if most reducers count more of it. A member's reducers are judged
-        together, because the member could spread the cuts over them.
+        A member is undercounted if most reducers count more of its samples. All reducers of one
+        owner are judged together, because the owner could spread the cuts over them.
         """
         usual = self._usual(beside_named=True)
         cut: dict[str, set[str]] = {}  # reducing member -> members that it undercounts
@@ -74,10 +74,10 @@ class Accounts:
             yield sender, line.least_counted, min(line.weight, others)
 
     def _usual(self, *, beside_named: bool = False) -> list[float]:
-        """Return each sender's weight as most other members count it; 0 if no other member reduces.
+        """Return the weight that most other members count for each sender; 0 if no other one reduces.
 
-        Each member has one vote, its highest count. If only one member reduces and `beside_named`
-        is set, the weight declared by the sender is a second vote.
+        A member's vote is the highest count of its reducers. If only one member reduces and
+        `beside_named` is set, the weight declared by the sender is a second vote.
         """
         voices: dict[str, list[Attestation]] = {}
         for reducer, attestation in self.attestations.items():

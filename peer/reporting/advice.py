@@ -49,7 +49,7 @@ class Adviser:
 
     def settled(self, samples: int, lost_samples: int, cause: str) -> None:
         """Record the outcome of a step; `cause` is a `LostCause` value, or "" if no samples were lost."""
-        if cause == LostCause.SLOW_LINE.value:  # on standby, the device computes no samples to count
+        if cause == LostCause.SLOW_LINE.value:  # a device on standby computes no samples
             self._advise(cause)
             return
         if not samples and not lost_samples:
@@ -104,7 +104,7 @@ def why_late(now: Conditions) -> tuple[str, str] | None:
 
 
 class SparingReports:
-    """A filter that forwards a warning per minute, but repeats it only hourly; counts the rest."""
+    """A filter that forwards at most one warning a minute, and an identical one after an hour."""
 
     def __init__(self, tell: Callable[[str], None], clock: Callable[[], float]) -> None:
         self._tell, self._clock = tell, clock

@@ -18,7 +18,7 @@ from peer.network.placement import Placement
 from peer.reporting.suspicions import Suspicion
 from peer.runtime.devices import CompileMode, Wanted
 
-MAX_LONG = 2**62  # limit on integers that may need more than 32 bits
+MAX_LONG = 2**62  # upper bound of integers in 64-bit database columns
 MAX_REASON_CHARS = 40
 MAX_SAMPLES_PER_SECOND = 1e7
 
@@ -85,7 +85,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Bound:
-    """The upper bound of a claim: of a number, which must be at least 0, or of a text's length."""
+    """The upper bound of a claimed number (whose lower bound is 0), or of a text's length."""
 
     most: float
     of_batch: bool = False  # whether `most` is a multiple of the target batch size
@@ -167,7 +167,7 @@ class Transferred:
 
     sent_bytes: int
     received_bytes: int
-    awaits_state: bool = False  # whether the worker is downloading another peer's state, which the bytes include
+    awaits_state: bool = False  # whether the worker is downloading another peer's state (included in the bytes)
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,7 @@ class DeviceTried:
 class ClockRead:
     """An estimate of the coordinator's clock, from the messages that arrived fastest."""
 
-    offset_s: float  # add to `auth.clock.steady_time()`
+    offset_s: float  # seconds to add to `auth.clock.steady_time()`
 
 
 @dataclass(frozen=True)
@@ -258,7 +258,7 @@ class WorkerPlan:
     compile: CompileMode = "auto"
     max_hours: float | None = None
     max_memory_bytes: int | None = None  # the volunteer's limit on memory
-    upload_rate: float | None = None  # the volunteer's limit in bytes per second
+    upload_rate: float | None = None  # the volunteer's limit on uploads, in bytes per second
     download_rate: float | None = None
     place: Placement = field(default=Placement())
 

@@ -228,7 +228,7 @@ class Outbox:
 
 
 def _tells_of_full_disk(error: sqlite3.OperationalError) -> bool:
-    """Return whether an error means a full disk; SQLite may report an I/O error of an auxiliary file."""
+    """Return whether an error means a full disk, which SQLite may report as an I/O error."""
     return "full" in str(error) or "disk I/O" in str(error)
 
 

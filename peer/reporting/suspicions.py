@@ -24,7 +24,7 @@ SuspicionKind = Literal[
     "step",  # claims a step far ahead of the swarm
     "samples",  # claims more samples than are possible, or than it has contributed
     "state",  # sent a state that differs from other members' states
-    "reduction",  # returned an average that contradicts the attested inputs, or signed two attestations
+    "reduction",  # returned an average that contradicts the attested inputs, or signed two attestations of a round
     "shown",  # after a round, presented bytes other than those it had sent
     "average",  # returned a non-finite or far too large average, or attested its averages falsely
     "weight",  # claims a weight that no peer can accumulate

@@ -13,11 +13,11 @@ from typer.core import TyperGroup
 
 @dataclass(frozen=True)
 class LazyCommand:
-    """The module and help text of a command or command group, imported only when it is used."""
+    """A command or command group, whose module is imported only when the command is used."""
 
     module: str  # module with a typer `app` that is the command, or contains it
     summary: str
-    panel: str | None = None  # help panel; None for the panel "Commands"
+    panel: str | None = None  # help panel; None for the "Commands" panel
 
 
 def lazy_app(entries: Mapping[str, LazyCommand], **options: Any) -> typer.Typer:

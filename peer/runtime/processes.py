@@ -75,7 +75,7 @@ def lead_own_group() -> None:
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Send SIGTERM to this process when its parent ends, from the kernel or (on macOS) from a thread."""
+    """Make the kernel (on macOS, a thread) send SIGTERM to this process when its parent ends."""
     _signal_at_parents_end(signal.SIGTERM, parent_pid)
     if os.getppid() != parent_pid:  # the parent has already ended
         os.kill(os.getpid(), signal.SIGTERM)
@@ -144,7 +144,7 @@ def _watch(number: signal.Signals, parent_pid: int) -> None:
 
 
 def write_output_to(path: Path, max_bytes: int) -> None:
-    """Append the output of this process and its children to a private file; empty a large file."""
+    """Append the output of this process and its children to a private file, emptied first if large."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.exists() and path.stat().st_size > max_bytes
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if fresh else os.O_APPEND), 0o600)

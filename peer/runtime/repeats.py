@@ -40,7 +40,7 @@ class Repeats:
         self._windows: dict[Hashable, _Window] = {}
 
     def take(self, cause: Hashable) -> int | None:
-        """Return the number of suppressed events of this cause; None means to suppress this one."""
+        """Return the number of suppressed events of this cause, or None to suppress this one."""
         now, window = self._clock(), self._windows.get(cause)
         if window is None or now >= window.until:
             if len(self._windows) >= MOST_CAUSES:

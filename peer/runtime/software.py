@@ -26,7 +26,7 @@ FOLDER = "manyhands"  # default folder of the environment
 
 
 def install_commands(address: str, folder: str = FOLDER) -> tuple[str, str]:
-    """Return two commands: one downloads a wheel, one checks its digest and runs its installer.
+    """Return two commands: download a wheel, then check its digest and run its installer.
 
     The wheel is stored in the environment's folder, so that no files remain elsewhere.
     """
@@ -70,7 +70,7 @@ def how_to_add(extra: str) -> str:
 
 
 def command_to_add(extra: str, direct_url_json: str | None) -> str:
-    """Return a clause with the command that adds an optional part; the JSON follows PEP 610."""
+    """Return a clause with the command that adds an optional part to the installation (PEP 610)."""
     origin = json.loads(direct_url_json or "{}")
     address = str(origin.get("url", ""))
     place = Path(url2pathname(urlsplit(address).path))

@@ -28,7 +28,7 @@ def make_short_folder() -> Path:
 
 @contextmanager
 def own_temporary_files() -> Iterator[None]:
-    """Put temporary files in a folder that is removed after the block; end all children before."""
+    """Put temporary files in a folder that is removed after the block; end all children first."""
     folder, before = make_short_folder(), os.environ.get("TMPDIR")
     os.environ["TMPDIR"] = str(folder)
     tempfile.tempdir = None  # makes Python read TMPDIR again

@@ -53,7 +53,7 @@ def commit_of(read: Callable[[str], str | None], root: Path) -> str:
 
 
 def update_notice(theirs: str, ours: str, address: str) -> str | None:
-    """Return a notice if the coordinator's version is newer than ours, else (or if malformed) None.
+    """Return a notice if the coordinator's version is valid and newer than ours, else None.
 
     Commits are shown but not compared. `address` is the wheel's address with its digest, from the
     coordinator; it is untrusted, and may be empty or malformed.

@@ -23,7 +23,7 @@ Direction = tuple[str, str]  # peer's name; "up" or "down"
 
 @dataclass(frozen=True)
 class Line:
-    """A peer's connection: bytes per second each way, and a packet's seconds to an equal peer."""
+    """A peer's connection: bytes per second each way, and latency to a peer with equal latency."""
 
     up: float
     down: float
@@ -69,7 +69,7 @@ class Lines:
         return self._lines[name].slower_rate
 
     def latency_s(self, one: str, another: str) -> float:
-        """Return the seconds that a packet takes from one peer to another."""
+        """Return the latency in seconds from one peer to another."""
         return (self._lines[one].latency_s + self._lines[another].latency_s) / 2
 
     def exchange_s(self, names: Iterable[str]) -> float:
@@ -94,12 +94,12 @@ class Lines:
         return transfer
 
     def passed(self, name: str, sent: float, received: float) -> None:
-        """Count a peer's bytes outside of transfers, too few to slow the transfers down."""
+        """Count bytes sent outside of transfers, which are too few to slow down the transfers."""
         for way, size in ((name, "up"), sent), ((name, "down"), received):
             self._moved[way] = self._moved.get(way, 0.0) + size
 
     def _loads(self, bytes_by: Mapping[Direction, float]) -> dict[Direction, float]:
-        """Return a transfer's use of capacity, above its bytes if both directions are busy."""
+        """Return the capacity a transfer uses: more than its bytes if both directions are busy."""
         busy_s = {way: size / rate for way, size in bytes_by.items() if (rate := self._rate(*way)) > 0}
         loads = {}
         for (name, way), size in bytes_by.items():
@@ -109,7 +109,7 @@ class Lines:
         return loads
 
     def stop(self, transfer: Transfer) -> None:
-        """Stop a transfer, if it is still active; `on_done` is called if it ends at this moment."""
+        """Stop an active transfer; `on_done` is called only if the transfer ends at this moment."""
         if transfer in self._under_way:
             self._advance()
             self._under_way.pop(transfer, None)

@@ -81,7 +81,7 @@ class MemoryNetwork:
         return not (any(mine) and any(others) and mine != others) and self._silent.isdisjoint((one, another))
 
     def latency_s(self, one: str, another: str) -> float:
-        """Draw the seconds that a packet takes between two peers."""
+        """Draw a latency in seconds between two peers."""
         return self.lines.latency_s(one, another) * (1 + self._rng.uniform(-JITTER, JITTER))
 
     def add(self, stream: _Stream) -> None:
@@ -149,7 +149,7 @@ class MemoryTransport:
         return stream
 
     def _require_life(self) -> None:
-        """Raise `TransportError` if this peer has died: its tasks may run on, but reach nobody."""
+        """Raise `TransportError` if this peer has died; its tasks may still be running."""
         if self._network.find(self.peer_id) is not self:
             raise TransportError(f"{self.peer_id} has died.")
 
@@ -159,7 +159,7 @@ class _BrokenOffError(TransportError):
 
 
 def _raise_failure(asking: asyncio.Task[None]) -> None:
-    """Raise the error with which the requests failed, unless their stream only broke off."""
+    """Raise the error of failed requests, unless it only says that the stream has broken off."""
     failure = asking.exception() if asking.done() and not asking.cancelled() else None
     if failure is not None and not isinstance(failure, _BrokenOffError):
         raise failure
@@ -180,7 +180,7 @@ class _Stream:
         self.update()
 
     async def ask(self, requests: AsyncIterator[bytes]) -> None:
-        """Send all requests; on failure close the stream, or the server would wait for the rest."""
+        """Send all requests; on failure, close the stream, or the server would wait for the rest."""
         try:
             await self._requests.send_all(requests)
         except Exception:
@@ -220,7 +220,7 @@ class _Stream:
             asyncio.get_running_loop().call_later(latency_s, self._be_notified)
 
     def _be_notified(self) -> None:
-        if self._network.connects(self.client.peer_id, self.server.peer_id):  # else again when it is back
+        if self._network.connects(self.client.peer_id, self.server.peer_id):  # otherwise `update` calls this again
             self._break_off()
 
     def _break_off(self) -> None:
@@ -328,7 +328,7 @@ class _Pipe:
             self._network.lines.stop(transfer)
 
     def _transmit(self) -> None:
-        """Send unsent items while nothing prevents it; single packets do not slow transfers down."""
+        """Send queued items; an item that fits in one packet needs no transfer."""
         lines, sender, receiver = self._network.lines, self._sender, self._receiver
         while self._unsent and self._transfer is None and self._is_open and self._is_sending:
             item = self._unsent[0]

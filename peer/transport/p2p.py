@@ -25,7 +25,7 @@ class P2PTransport:
     async def serve(self, name: str, handler: Handler) -> None:
         """Answer streams of this name with a handler; the daemon has authenticated their callers.
 
-        Raises `ValueError` if the name is served already.
+        Raises `ValueError` if the name is already served.
         """
 
         async def accept(info: StreamInfo, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

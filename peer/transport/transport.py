@@ -30,7 +30,7 @@ class Transport(Protocol):
 
         The handler is closed when the caller closes its stream or is lost. If it fails, the caller
         receives only the type of the exception. A peer cannot open a stream to itself.
-        Raises `ValueError` if the name is served already.
+        Raises `ValueError` if the name is already served.
         """
 
     def stream(self, peer: str, name: str, requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:

@@ -79,7 +79,7 @@ def run_virtual(main: Coroutine[Any, Any, Result]) -> Result:
         return loop.run_until_complete(main)
     finally:
         if left := asyncio.all_tasks(loop):
-            for task in sorted(left, key=lambda task: (len(task.get_name()), task.get_name())):  # by creation
+            for task in sorted(left, key=lambda task: (len(task.get_name()), task.get_name())):  # in order of creation
                 task.cancel()
             loop.run_until_complete(asyncio.wait(left))
         loop.run_until_complete(loop.shutdown_asyncgens())
