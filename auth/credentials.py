@@ -122,7 +122,7 @@ class Credentials:
         self._follow(run, jwt)
         try:
             known = self._revocations_file.read()
-        except TokenError:  # signed with a key that is no longer accepted
+        except TokenError:  # the stored list's key is no longer accepted
             known = None
         if known is None or new.serial > known.serial or (new.serial == known.serial and new != known):
             write_private(self.directory / "revoked.jwt", jwt.encode())

@@ -51,7 +51,7 @@ class SignedReceipt:
 
 
 def whole_samples(weights: Mapping[str, float]) -> dict[str, int]:
-    """Round senders' weights to whole samples; keep the `MAX_SENDERS` largest, without zeros."""
+    """Round senders' weights to whole samples; keep the `MAX_SENDERS` largest; drop zeros."""
     whole = {peer: min(MAX_COUNT, round(weight)) for peer, weight in weights.items() if math.isfinite(weight)}
     largest = sorted((peer for peer in whole if whole[peer] > 0), key=lambda peer: -whole[peer])
     return {peer: whole[peer] for peer in largest[:MAX_SENDERS]}

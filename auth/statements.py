@@ -41,7 +41,7 @@ class Statement(BaseModel):
         try:
             statement = cls.model_validate_json(body)
             canonical = statement.body
-        except ValueError as error:  # includes numbers that JSON cannot represent
+        except ValueError as error:  # also raised for numbers that JSON cannot represent
             raise RequestError(f"The {cls.noun} is not of the form that this version knows.") from error
         if canonical != body:
             raise RequestError(f"The {cls.noun} is not in its canonical form.")
@@ -54,7 +54,7 @@ def sign_body(key: Ed25519PrivateKey, body: str) -> str:
 
 
 def is_signed_by(key: str, signature: str) -> Callable[[bytes], bool]:
-    """Return a function that verifies `signature` (base64) of bytes with `key` (Ed25519, hex)."""
+    """Return a function that checks data against `signature` (base64) and `key` (Ed25519, hex)."""
 
     def is_signed(content: bytes) -> bool:
         try:

@@ -1,4 +1,4 @@
-"""Access tokens, revocation lists and handovers signed by a run's authority, and its valid keys.
+"""Access tokens, revocation lists and handovers, signed by a run's authority; its valid keys.
 
 All three are JWTs signed with Ed25519. Their `typ` headers differ, so one kind cannot be used as
 another (RFC 8725, section 3.11). A token is bound to a device's key and libp2p identity, so it can
@@ -187,7 +187,7 @@ def issue_handover(authority: AuthorityKey, handover: Handover) -> str:
 
 
 def verify_handover(text: str, run: str) -> Handover:
-    """Verify a handover by its own `old_key`, which callers must check. Raises `TokenError`."""
+    """Verify a handover with its own `old_key`, which callers must check. Raises `TokenError`."""
     signed = _read(text, MAX_HANDOVER_CHARS)
     try:
         old_key = bytes.fromhex(_HandoverClaims.model_validate_json(signed.payload).old_key)
@@ -207,7 +207,7 @@ def handover_in(text: str, run: str) -> Handover | None:
 
 
 class _EdDSA(jws.JWSRegistry):
-    """A JWS registry that accepts only EdDSA, the RFC 8037 name. Callers must limit sizes."""
+    """A JWS registry that accepts only `EdDSA` (RFC 8037). Callers must limit message sizes."""
 
     max_header_length = max_payload_length = MAX_REVOCATIONS_CHARS
 

@@ -72,7 +72,7 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
 
 @lru_cache(maxsize=1)
 def _tls_context(_hour: int) -> ssl.SSLContext:
-    """Read the certificate authorities once an hour: it takes 30 ms, in which the coordinator serves nobody."""
+    """Load the CA certificates at most once an hour, because loading blocks for 30 ms."""
     return httpx2.create_ssl_context()
 
 

@@ -123,7 +123,7 @@ def _verify_signature(text: str, keys: list[Key], header: Header, title: str) ->
     for key in keys:
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", SecurityWarning)  # joserfc's warning that EdDSA was renamed
+                warnings.simplefilter("ignore", SecurityWarning)  # joserfc warns that EdDSA was renamed
                 return jwt.decode(text, key, algorithms=[header.algorithm])
         except BadSignatureError:
             continue
@@ -161,7 +161,7 @@ def _check_claims(token: jwt.Token, expected: Expected, now: float, access_token
 
 
 class Endpoints(BaseModel):
-    """The fields of OpenID Connect Discovery 1.0 (section 3) and RFC 8628 (section 4) for a login."""
+    """Provider metadata for logins (OpenID Connect Discovery 1.0, section 3; RFC 8628, 4)."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
@@ -237,7 +237,7 @@ def _parse_key(entry: Any) -> Key | None:
         return None
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SecurityWarning)  # joserfc's warning about short keys
+            warnings.simplefilter("ignore", SecurityWarning)  # joserfc warns about short keys
             key = JWKRegistry.import_key(entry)
             short = isinstance(key, RSAKey) and key.public_key.key_size < LEAST_RSA_BITS
     except (JoseError, ValueError, TypeError, KeyError, AttributeError):
@@ -312,7 +312,7 @@ class RelyingParty:
         return identity_of(self.name, self.provider, endpoints.issuer, claims)
 
     async def _with_userinfo(self, client: Any, url: str, claims: dict[str, Any]) -> dict[str, Any]:
-        """Add userinfo claims. Raises `IdTokenError` for another subject (OIDC Core 1.0, 5.3.2)."""
+        """Add userinfo claims. Raises `IdTokenError` if subjects differ (OIDC Core 1.0, 5.3.2)."""
         with asking(self.title):
             more = json_object(await asyncio.wait_for(client.get(url), TIMEOUT_S))
         if more.get("sub") != claims["sub"]:

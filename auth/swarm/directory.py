@@ -45,7 +45,7 @@ class PeerDirectory:
         return bool(await self.admitted([peer_id], roles))
 
     async def admitted(self, peers: Collection[PeerID], roles: Collection[str]) -> set[PeerID]:
-        """Return which peers have a valid token for one of the roles; make at most one lookup."""
+        """Return those peers with a valid token for one of the roles; make at most one lookup."""
         found = self._known(peers, roles)
         if len(found) < len(set(peers)):  # a known peer may have rejoined in another role
             await self.refresh()

@@ -7,11 +7,11 @@ a message, and decodes messages recursively without a limit. Ten kilobytes of ne
 the C stack, so a single record could crash every node that reads it.
 
 DHT nodes use `auth.swarm.protocol`, which serves only members and sends only new entries. Of two
-versions of an entry, storage keeps the one that expires later. hivemind does so too, but deletes it
-when the earlier version expires. hivemind also keeps the expiration times of old versions; this fix
-drops them when they far outnumber the entries. Otherwise, updates would gradually fill the memory.
+versions of an entry, storage keeps the one that expires later. hivemind does so too, but deletes
+that version when the earlier one expires, and keeps expiration times of old versions; this fix
+drops these times when they far outnumber the entries. Otherwise, they would fill the memory.
 
-A node can use named relays immediately; hivemind has no such option and needs minutes to find
+A node can use given relays immediately; hivemind has no such option and needs minutes to find
 relays. The daemon's own DHT can be disabled; `P2P.reach`, if set, then resolves unknown addresses
 (`auth.swarm.addresses`).
 
@@ -52,7 +52,7 @@ from auth.swarm.protocol import MemberProtocol
 from auth.swarm.streams import SHOWN_CHARS, StreamError, answer, ask
 
 logger = logging.getLogger(__name__)
-SPARE_TIMES = 64  # outdated expiration times to tolerate beyond one for each entry
+SPARE_TIMES = 64  # outdated expiration times tolerated in addition to one per entry
 LAST_LINES = 8  # number of the daemon's last output lines that are logged when it dies
 DAEMON, DAEMON_VARIABLE = "p2pd", "MANYHANDS_P2PD"  # program name, and environment variable for a replacement
 MAX_NESTING = 16  # hivemind's own messages have three levels
@@ -69,7 +69,7 @@ def patch_hivemind() -> None:
     """
     if own := os.environ.get(DAEMON_VARIABLE):
         program = _daemon_at(Path(own))
-        vars(hivemind.p2p.p2p_daemon)["path"] = lambda *_: nullcontext(program)  # replaces hivemind's search for it
+        vars(hivemind.p2p.p2p_daemon)["path"] = lambda *_: nullcontext(program)  # replaces hivemind's bundled daemon
     P2P._add_protobuf_stream_handler = _add_stream_handler
     P2P._iterate_protobuf_stream_handler = _call_stream_handler
     P2P._call_unary_protobuf_handler = _call_reached
@@ -173,7 +173,7 @@ async def _open_or_close(p2p: P2P, peer_id: PeerID, name: str) -> Any:
         opening.add_done_callback(_close_opened)
         raise
     finally:
-        del opening  # the error of a stream that cannot be opened holds this frame, and hivemind's open socket
+        del opening  # otherwise, an opening error keeps this frame alive, and hivemind's socket open
 
 
 def _close_opened(opening: asyncio.Future[Any]) -> None:

@@ -136,7 +136,7 @@ class MemberProtocol(DHTProtocol):  # type: ignore[misc]
             found = {key: self._take(key, result) for key, result in zip(keys, response.results, strict=True)}
             if response.peer.node_id:
                 await self.update_routing_table(node_id_of(peer), peer, responded=True)
-        except Exception:  # fault boundary, as in hivemind: a remote peer may send arbitrary data
+        except Exception:  # all errors, as in hivemind: a remote peer may send arbitrary data
             logger.debug("the search at %s failed", peer, exc_info=True)
             await self.update_routing_table(self.routing_table.get(peer_id=peer), peer, responded=False)
             return None
@@ -148,7 +148,7 @@ class MemberProtocol(DHTProtocol):  # type: ignore[misc]
         await super().update_routing_table(node_id_of(peer_id) if known else None, peer_id, responded)
 
     async def rpc_find(self, request: dht_pb2.FindRequest, context: P2PContext) -> dht_pb2.FindResponse:
-        """Return the entries that the caller lacks, as the marks after each requested key show."""
+        """Return the entries that the caller lacks, based on the marks after each requested key."""
         if len(request.keys) > MAX_KEYS or any(len(key) > KEY_BYTES + MAX_ENTRIES * MARK_BYTES for key in request.keys):
             raise ValueError("a search for too much at once")
         asked = dht_pb2.FindRequest(keys=[key[:KEY_BYTES] for key in request.keys], peer=request.peer)

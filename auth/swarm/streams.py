@@ -25,10 +25,10 @@ from hivemind.proto.p2pd_pb2 import RPCError
 logger = logging.getLogger(__name__)
 LINGER_S = 60.0  # timeout for the last message; a slow connection may have a full window to send
 PREFETCHED_BYTES = 2**21  # maximum size of the requests queued for the handler; then the client must wait
-REQUEST_BYTES = 64  # memory of a request beside its content
+REQUEST_BYTES = 64  # memory overhead of a queued request
 MAX_MESSAGE_BYTES = 2**24
 CHUNK_BYTES = 2**16
-SHOWN_CHARS = 200  # maximum length of a remote error or a daemon's line in messages
+SHOWN_CHARS = 200  # maximum length of a remote error, or of a daemon's output line, in messages
 LENGTH_BYTES: Final = 8
 MESSAGE, CONTROL = b"\x00", b"\x01"  # markers: a message of the application, a message of this protocol
 ASKED = b""  # all requests are sent
@@ -68,7 +68,7 @@ async def receive(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
 
 
 async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answers: Answers, call: str) -> None:
-    """Serve a client's stream until it is closed. Log messages name the stream by `call`."""
+    """Serve a client's stream until it is closed; `call` names the stream in log messages."""
     requests = _Requests()
     with closing(writer):
         answering = asyncio.create_task(_answer(answers(requests.taken()), writer, call))
@@ -84,10 +84,10 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ans
 
 
 class _Requests:
-    """Requests that wait for a handler, bounded by their size.
+    """A queue of requests for a handler, limited by total size.
 
-    While the receiving task waits for space, it does not notice that the client has left. A bound
-    by number would soon be reached by a handler that reads no requests.
+    While the receiving task waits for space, it does not notice a disconnect. A limit on the number
+    of requests would soon be reached if the handler reads no requests.
     """
 
     def __init__(self) -> None:

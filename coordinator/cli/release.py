@@ -71,7 +71,7 @@ def release(
 
 
 def _publish(run: OpenRun, place: PlaceSettings, out: Path, made: Released, demo: bool) -> list[str]:
-    """Publish the model, then the repositories that refer to it; return all their addresses."""
+    """Publish the model, then the repositories that refer to the model; return all URLs."""
     step = made.stored.manifest.step
     with run.audit.act("release", place.to, f"step {step}"):
         published = [open_place(run.directory.path, place).publish(out / MODEL, made.stored)]

@@ -61,7 +61,7 @@ class Doorkeeper(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has 
 
     @asynccontextmanager
     async def _admitted(self, context: Any) -> AsyncIterator[None]:
-        """Hold a slot during the block, or reject the call as retryable; record no refusal."""
+        """Hold a slot during the block, or reject the call as retryable; no refusal is recorded."""
         try:
             caller = network_of(self._door.caller(context))
         except ManyhandsError as error:
@@ -73,7 +73,7 @@ class Doorkeeper(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has 
         try:
             self._door.welcome(context)
             yield
-        except RequestError as error:  # from the limits; handlers report their own errors
+        except RequestError as error:  # raised by a limit; handlers report their own errors
             await _refuse(context, error)
         finally:
             self._places.leave(caller)

@@ -1,6 +1,6 @@
 """The front proxy of the control plane, which accepts TCP connections and relays them to gRPC.
 
-gRPC cannot limit connections per address, so a single address could exhaust them, at about 26 KiB
+gRPC cannot limit connections per address, so one address could open any number, at about 26 KiB
 each. gRPC therefore listens on a UNIX socket that only this user can access, and the proxy listens
 on the public port. A connection takes a slot before any byte is read, and is forwarded to gRPC once
 its first TLS record is complete.
@@ -86,7 +86,7 @@ class Door:
         self._places = CallerPlaces(limits.connections, limits.calls_per_caller)
         self._strangers = _Strangers()
         telemetry.connections_open.set_function(lambda: len(self._places))
-        self._visitors: dict[str, _Visitor] = {}  # name of each socket to gRPC -> its connection
+        self._visitors: dict[str, _Visitor] = {}  # name of the socket to gRPC -> incoming connection
         self._names = map(str, itertools.count(1))
         self._listening: asyncio.Server | None = None
         self._touching: asyncio.TimerHandle | None = None
@@ -212,7 +212,7 @@ class _Strangers:
 class _End(asyncio.BufferedProtocol):
     """One end of a relayed connection, which forwards data as fast as the other end accepts it."""
 
-    _piece = memoryview(bytearray(PIECE_BYTES))  # one buffer for all, because data is copied before the next read
+    _piece = memoryview(bytearray(PIECE_BYTES))  # shared by all ends, because data is copied before the next read
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport
@@ -312,7 +312,7 @@ class _Visitor(_End):
     async def _connect(self) -> None:
         try:
             end = await self._door.connect(self)
-        except OSError as error:  # must affect only this connection
+        except OSError as error:  # the error must affect only this connection
             logger.error("The control plane's door cannot reach gRPC (%s): restart the service", error)
             self.transport.abort()
             return

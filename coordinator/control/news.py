@@ -33,7 +33,7 @@ PRESENCE_EVERY_S = 3.0
 MOST_PRESENCE_S = 10.0  # maximum interval, well below the time after which a silent session counts as offline
 PRESENCES_PER_SECOND = 500.0
 TIDYING_EVERY_S = 60.0
-PUSH_TOKEN_AT = 0.5  # fraction of a token's lifetime after which it is renewed, well before the peer asks
+PUSH_TOKEN_AT = 0.5  # fraction of a lifetime after which a token is renewed, well before the peer asks
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,9 @@ def standings(contributions: Sequence[Contribution]) -> dict[str, MemberStanding
 
 
 def presence_every_s(sessions: int, told_s: float) -> float:
-    """Return the interval between presence reports, in whole seconds, for a number of sessions.
+    """Return the interval between presence reports, in whole seconds, for this many sessions.
 
-    `told_s` is the last interval sent; decreases by 1 s or less are ignored to limit messages.
+    `told_s` is the last interval sent; decreases of 1 s or less are ignored to limit messages.
     """
     wanted = min(max(PRESENCE_EVERY_S, math.ceil(sessions / PRESENCES_PER_SECOND)), MOST_PRESENCE_S)
     return told_s if told_s - 1 <= wanted <= told_s else wanted
@@ -92,7 +92,7 @@ class SessionNews:
         self._revocations_jwt = ""
         self._revoked: frozenset[str] = frozenset()  # peer IDs
         self._standings_due = self._tidying_due = 0.0
-        self._untold: deque[tuple[LiveSession, MemberStanding]] = deque()  # changed standings that are not sent yet
+        self._untold: deque[tuple[LiveSession, MemberStanding]] = deque()  # changed standings to be sent
         self._announced = max((news.id for news in announcements(services.database)), default=0)
         self._addresses: tuple[str, ...] = ()  # multiaddresses of the keeper
         self._presence_every_s = PRESENCE_EVERY_S
@@ -158,11 +158,11 @@ class SessionNews:
             self._told_to(session).presence_every_s = self._presence_every_s
 
     async def _send_revoked_away(self) -> None:
-        """End revoked devices' sessions. Check all sessions: some may be newer than the list."""
+        """End revoked devices' sessions. Check all sessions, as some may be newer than the list."""
         for session in list(self._live.values()):
             if not session.ended and session.token.peer_id in self._revoked:
                 error = await asyncio.to_thread(self._services.membership.revocation_of, session.token.device_id)
-                if error is not None:  # it is None if the quarantine was just lifted
+                if error is not None:  # None if the quarantine has just been lifted
                     in_quarantine = isinstance(error, QuarantinedError)
                     notice = control_pb2.RevokedNotice(reason=str(error), quarantined=in_quarantine)
                     session.end(error, last=control_pb2.CoordinatorMessage(revoked=notice))

@@ -1,7 +1,7 @@
 """Relays for new peers: volunteers that relay traffic for unreachable peers.
 
-New peers connect to relay addresses. An address is therefore accepted only if the volunteer is
-connected to the coordinator from it, and it contains the peer ID of the volunteer's token.
+New peers connect to relay addresses. An address is therefore accepted only if its host is the one
+from which the volunteer is connected, and its peer ID is the one in the volunteer's token.
 
 Replicas share the addresses in the database, so each replica can offer all relays. An address is
 stored while its device is connected, and for five more minutes if the replica was killed. If a
@@ -34,7 +34,7 @@ def relay_of(claimed: Sequence[str], peer_id: str, caller: Address) -> str:
 
 
 def some_of(relays: Iterable[str], peer_id: str, rng: random.Random) -> tuple[str, ...]:
-    """Return randomly selected relays, to spread the load, except the peer `peer_id` itself."""
+    """Select random relays, to spread the load, excluding the peer `peer_id` itself."""
     others = sorted(relay for relay in relays if relay and not relay.endswith(f"/{peer_id}"))
     return tuple(rng.sample(others, min(MAX_RELAYS, len(others))))
 

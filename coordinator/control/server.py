@@ -140,7 +140,7 @@ class CallCounter(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
     ) -> Any | None:
-        """Wrap a method's handler with a counter; return None for unknown ones, to bound labels."""
+        """Wrap a method's handler with a counter. Ignore unknown methods, to limit the labels."""
         handler = await continuation(handler_call_details)
         if handler is None:
             return None

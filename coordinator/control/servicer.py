@@ -291,7 +291,7 @@ async def answering(context: Any, refusals: RefusalRecorder, kind: Kind) -> Asyn
     except UnreachableError as error:  # an internal failure, for example during shutdown, is not recorded
         await context.abort(status_of(error), str(error), metadata_of(error))
     except ManyhandsError as error:
-        logger.info("Refused a %s request: %s", kind, error)  # without an address: logs must not contain any
+        logger.info("Refused a %s request: %s", kind, error)  # no address, because logs must not contain addresses
         await refusals.record(kind, error)
         await context.abort(status_of(error), str(error), metadata_of(error))
     except Exception:  # last resort: log the details, but do not send them to the caller

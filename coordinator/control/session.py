@@ -4,8 +4,8 @@ A device has one session at a time: a new session ends the previous one. The rea
 All messages to the peer go through the session's queue, because a gRPC stream allows only one write
 at a time. `coordinator.control.news` adds messages about changes in the database.
 
-Devices report their presence every few seconds, and only the latest report matters. `PresenceBook`
-writes all reports in one transaction per second, so sessions do not wait for the database.
+Devices report their presence every few seconds, and only the latest presence matters. Each second,
+`PresenceBook` writes all presences in one transaction, so sessions do not wait for the database.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class SessionServer:
 
     async def _shake_hands(self, context: Any) -> tuple[AccessToken, control_pb2.Hello]:
         """Challenge the peer; return the peer's verified token and hello message."""
-        nonce = secrets.token_bytes(NONCE_BYTES)  # need not be stored, because it is valid only in this stream
+        nonce = secrets.token_bytes(NONCE_BYTES)  # valid only in this stream, so there is no need to store it
         challenge = control_pb2.SessionChallenge(nonce=nonce)
         await context.write(control_pb2.CoordinatorMessage(challenge=challenge))
         message = await context.read()

@@ -117,7 +117,7 @@ def _require_port(name: str, port: int, may_lack: bool) -> None:
 
 
 async def _say(address: Address, port: int, udp_port: int, word: bytes) -> None:
-    """Send random bytes by TCP and UDP; ignore errors, because the caller sees if they arrive."""
+    """Send bytes by TCP and UDP; ignore errors, because the caller notices missing bytes."""
     ways = [*([_connect(address, port, word)] if port else []), *([_send(address, udp_port, word)] if udp_port else [])]
     await asyncio.gather(*ways)
 

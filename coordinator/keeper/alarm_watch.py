@@ -1,12 +1,12 @@
-"""Alarms about the model and the devices: the keeper raises, clears and audits them.
+"""Alarms about the model and the devices, which the keeper raises, clears and audits.
 
-This is the keeper's task because a run has only one keeper, but several services may show the
-alarms. The keeper measures each step's update norm. Devices report their states in sessions; these
-reveal devices that cannot take part. A device that trains but has not seen the keeper for as long
-as DHT records last is in a separate DHT, alone or with others. A device that has been starting for
-minutes has not found the keeper, or cannot download the run's state. Raising an alarm is enough:
-each session receives the keeper's newest addresses, and peers that miss the keeper try these
-addresses every few seconds (`peer.swarm.dht`).
+The keeper has this task because a run has only one keeper, whereas several services may show the
+alarms. The keeper measures each step's update norm. The states that devices report in sessions show
+which devices cannot take part. A device that trains but has not seen the keeper for the lifetime of
+DHT records is in a separate DHT, alone or with others. A device that has been starting for minutes
+has not found the keeper, or cannot download the run's state. The keeper only raises the alarm: each
+session receives the keeper's newest addresses anyway, and peers that do not see the keeper try
+these addresses every few seconds (`peer.swarm.dht`).
 """
 
 from __future__ import annotations
@@ -100,14 +100,14 @@ class AlarmWatch:
 def update_norm(before: Sketch, after: Sketch) -> float:
     """Estimate the norm of the difference between two states' parameters from their sketches.
 
-    A random-sign projection's expected square is the squared norm of the projected tensors. The 32
-    projections cover each tensor once (Johnson-Lindenstrauss). An error of 25 % hides no jump.
+    The expected square of a random-sign projection is the squared norm of the projected tensors
+    (Johnson-Lindenstrauss). The 32 projections cover each tensor once. A 25 % error hides no jump.
     """
     return math.dist(before[:SKETCH_SIZE], after[:SKETCH_SIZE])
 
 
 def _keep(session: Session, step: int, norm: float | None) -> None:
-    """Store a step's update norm; delete old ones, and those of undone steps that it replaces."""
+    """Store a step's update norm; delete old norms and those of undone steps."""
     session.execute(delete(UpdateNorm).where(UpdateNorm.step >= step))
     session.execute(delete(UpdateNorm).where(UpdateNorm.step < step - 2 * RECENT_STEPS))
     if norm is not None:

@@ -1,7 +1,7 @@
-"""The keeper's checkpoints: when one is due, whether it may be published, and which older ones are removed.
+"""The keeper's checkpoints: their schedule, checks before publication, and removal of old ones.
 
-A checkpoint is published only if its weights are finite, its probe's loss has not risen too far,
-and the keeper computed its state itself. Others are kept for resuming, and the operator sees why.
+A checkpoint is published only if its weights are finite, its loss on the probe has not risen too
+far, and the keeper itself computed the state. Others are kept for resuming; the reason is recorded.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ JOINERS_EVERY_S = 60.0
 
 @dataclass
 class Checkpointing:
-    """A writer of checkpoints, which saves the swarm's state on disk and records it in the database."""
+    """A writer that saves the swarm's state to disk and records checkpoints in the database."""
 
     directory: RunDirectory
     config: RunConfig
@@ -48,12 +48,12 @@ class Checkpointing:
     newest: Manifest | None  # manifest of the newest checkpoint, written or resumed from
     clock: Callable[[], float]
     events: EventLog = NOWHERE
-    every_steps: int | None = None  # interval set by an operator; None: as in the run file
+    every_steps: int | None = None  # interval set by an operator; None to use the run file's
     state_is_own: bool = True  # True if the keeper computed it, False if it was downloaded from a member
     scheduled: Manifest | None = None  # manifest of the newest scheduled checkpoint
-    turned_away: int = 0  # number of joiners for whom a checkpoint was already written
+    turned_away: int = 0  # number of rejected joiners at the last check
     joiners_at: float = -math.inf  # time of the last attempt to write for joiners
-    passing: set[int] = field(default_factory=set)  # steps of checkpoints for joiners only; removed with the next
+    passing: set[int] = field(default_factory=set)  # steps of checkpoints only for joiners; the next write deletes them
 
     def __post_init__(self) -> None:
         self.scheduled = self.newest
@@ -61,7 +61,7 @@ class Checkpointing:
     def write_if_due(self, stopping: bool = False) -> None:
         """Write the state if a checkpoint is due or, when stopping, if it is not on disk yet.
 
-        A failure is logged, and the write tried again after the next step, so training continues.
+        A failed write is logged and retried after the next step; training continues.
         """
         newest, age_s = 0, 0.0
         if self.scheduled is not None:
@@ -77,10 +77,10 @@ class Checkpointing:
                 self.scheduled = self.newest
 
     def provide_for_joiners(self) -> None:
-        """Write the state, for download over HTTP, if the keeper was too busy to send it to new joiners.
+        """Write a checkpoint for download over HTTP if the keeper was too busy to serve joiners.
 
-        That is at most once a minute. The checkpoint does not belong to the schedule, and the next
-        checkpoint replaces it.
+        Such a checkpoint is written at most once a minute. It does not affect the schedule, and is
+        deleted when the next checkpoint is written.
         """
         if (turned_away := self.swarm.state.turned_away) <= self.turned_away:
             return
@@ -186,9 +186,9 @@ class Checkpointing:
 def is_due(
     settings: Checkpoints, *, step: int, newest: int, age_s: float, boundaries: Collection[int], stopping: bool = False
 ) -> bool:
-    """Return whether to write the state after `step`; the newest checkpoint is that of step `newest`.
+    """Return whether a checkpoint of `step` is due; `newest` is the step of the newest checkpoint.
 
-    The state at a phase's start (`boundaries`) is due, or else the keeper's first state after it.
+    A checkpoint is due at each phase's start (`boundaries`), or at the keeper's next step after it.
     """
     every = settings.every_steps
     entered = any(newest < boundary <= step for boundary in boundaries)
@@ -201,7 +201,7 @@ def removable(
 ) -> list[int]:
     """Return the steps whose checkpoints are to be removed.
 
-    The newest, some at intervals, the best by held-out loss (`best`), and `spared` are kept.
+    The newest, those at fixed intervals, the best by held-out loss (`best`), and `spared` are kept.
     """
     newest = sorted(steps)[-settings.keep :]
     here = [step for step in best if step in steps]
@@ -213,7 +213,7 @@ def removable(
 def why_withheld(
     model: Mapping[str, torch.Tensor], *, loss: float | None, last_loss: float | None, most_rise: float, is_own: bool
 ) -> str:
-    """Return why this state may not be published, or "" if it may.
+    """Return the reason not to publish this state, or "" if it may be published.
 
     `loss` is the state's loss on the checkpoint's probe, `last_loss` the previous checkpoint's loss
     on the same probe (None: unknown). `is_own` is True if the keeper computed the state itself.

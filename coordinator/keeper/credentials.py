@@ -1,4 +1,4 @@
-"""The keeper's token and revocation list, which the keeper issues to itself: it has the authority's key."""
+"""The keeper's token and revocation list, signed by the keeper with the authority's key."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def grant(membership: Membership, credentials: Credentials, run: str) -> Grant:
 
 
 def renew(membership: Membership, credentials: Credentials, clock: Callable[[], float]) -> None:
-    """Replace the token when most of its time is over, and the revocation list always.
+    """Renew the token after two thirds of its lifetime; always update the revocation list.
 
-    The files may be on a full disk even where the database takes everything.
+    A storage error is only logged: this disk may be full while the database still works.
     """
     try:
         with in_one_sentence():

@@ -1,7 +1,7 @@
-"""The keeper's loop: it takes each step with the swarm and does its other duties once a second.
+"""The keeper's main loop, which takes each step with the swarm and does other duties every second.
 
 The keeper is the swarm's first DHT node, and an averaging peer that holds the newest state.
-`coordinator.keeper.opening` makes its parts and connects them.
+`coordinator.keeper.opening` creates its parts and connects them.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Keeper:
     receipts: KeeperReceipts
     checkpointing: Checkpointing
     on_step: Sequence[Callable[[StepOutcome], object]]  # called after each step that the keeper has averaged
-    duties: Sequence[Callable[[], object]]  # called once a second; each logs and skips a write that fails
+    duties: Sequence[Callable[[], object]]  # called once a second; they log failed writes instead of raising
     clock: Callable[[], float]
 
     def run(self, should_stop: Callable[[], bool]) -> None:
-        """Average, and do the duties, until stopped; then write a last checkpoint."""
+        """Take steps and perform the duties until stopped; then write a final checkpoint."""
         done_at = 0.0
         while not should_stop():
             if self.swarm.step_is_shared:
@@ -49,9 +49,9 @@ class Keeper:
                 done_at = self.clock()
                 self.lock.check()
                 with log_trouble("the keeper is neither steered nor seen"):
-                    self.recovery.return_if_told()  # if this fails, the state may be one that an operator has undone
+                    self.recovery.return_if_told()  # if this fails, skip the duties: the state may be undone
                     for do in self.duties:
-                        self.lock.check()  # a return takes minutes, and so may a failed duty
+                        self.lock.check()  # a return to a checkpoint takes minutes, and so may a duty
                         do()
             time.sleep(POLL_S)
         self.checkpointing.write_if_due(stopping=True)
@@ -60,7 +60,7 @@ class Keeper:
         self.swarm.leave()
 
     def advance(self) -> None:
-        """Take the next step with the trainers or catch up with them, then tell the parts that need a step."""
+        """Take the next step with the trainers and notify the parts, or catch up with the swarm."""
         outcome = self.swarm.advance()
         if outcome is None:
             return

@@ -25,8 +25,8 @@ from coordinator.store.engine import Database
 logger = logging.getLogger(__name__)
 KEY = 0x6D686B6565706572  # "mhkeeper"; a single-number key, so it cannot collide with the transactions' locks
 POLL_S = 1.0
-SAID_EVERY_POLLS = 60  # polls between two log lines about a database that does not answer
-# TCP keepalives with which the server detects within half a minute that a keeper's machine is gone.
+SAID_EVERY_POLLS = 60  # polls between log lines about a database that does not respond
+# TCP keepalives, so that the server detects the loss of a keeper's machine within half a minute.
 _NOTICE = ("SET tcp_keepalives_idle = 10", "SET tcp_keepalives_interval = 5", "SET tcp_keepalives_count = 3")
 
 
@@ -39,7 +39,7 @@ class KeeperLock:
         self._needed = engine.dialect.name == "postgresql"
 
     def try_take(self) -> bool:
-        """Take the lock if it is free; return whether it was. Raises `DBAPIError` if the database fails."""
+        """Try to take the lock; return whether it was free. Raises `DBAPIError` on failure."""
         if not self._needed:
             return True
         connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
@@ -60,7 +60,7 @@ class KeeperLock:
     def wait(self, should_stop: Callable[[], bool], sleep: Callable[[float], object]) -> bool:
         """Take the lock as soon as it is free. Return whether this keeper had to wait.
 
-        Also wait for a database that does not answer, and log this about once a minute.
+        Also wait while the database does not respond, and log this about once a minute.
         """
         said, unsaid = "", 0
         while not should_stop():

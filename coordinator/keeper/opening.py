@@ -1,6 +1,6 @@
-"""The start of the keeper's process: `run_keeper` is its main function, and `open_keeper` connects its parts.
+"""The keeper's process: `run_keeper` is its main function, and `open_keeper` connects its parts.
 
-It is a process of its own because hivemind forks. It reports to the service through the database.
+It has its own process because hivemind forks, and reports to the service through the database.
 """
 
 from __future__ import annotations
@@ -54,10 +54,9 @@ logger = logging.getLogger(__name__)
 
 
 def run_keeper(run_dir: str, parent_pid: int, ready: Callable[[], None]) -> None:
-    """Run the keeper's process until SIGTERM or the end of its parent.
+    """Run the keeper's process until SIGTERM arrives or the parent process ends.
 
-    `ready` is called once the swarm's first node is open; errors before that may come from the
-    configuration.
+    `ready` is called once the swarm's first node is open; the configuration may cause earlier errors.
     """
     use_hivemind_log_handler("nowhere")  # operators need no stack traces of lost peers
     logging.getLogger("hivemind").setLevel(logging.CRITICAL)
@@ -97,7 +96,7 @@ def become_the_only_one(directory: RunDirectory, database: Database, should_stop
 
 
 def open_keeper(directory: RunDirectory, database: Database, lock: KeeperLock, events: EventLog) -> Keeper:
-    """Restore the newest verified checkpoint, if any, open the swarm's first node, and connect the keeper's parts."""
+    """Restore the newest verified checkpoint, open the first node, and connect the parts."""
     config, clock = directory.config, time.time
     membership = Membership.of_run(directory, database, clock)
     credentials = Credentials(directory.keeper_dir)

@@ -1,4 +1,4 @@
-"""The keeper's return to a state that all peers can share: after a restart, a dispute, or an operator's rewind."""
+"""Recovery of a state shared by keeper and peers, after a restart, a dispute or a rewind."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from peer.swarm.swarm import Swarm
 logger = logging.getLogger(__name__)
 POLL_S = 0.03  # as in the keeper's loop, because the keeper may be averaging in the meantime
 SURVIVORS_WAIT_S = 10.0  # time to find surviving peers, which look for the keeper every 5 s
-SURVIVORS_TOLD_S = 60.0  # the same if the keeper moved or lost steps: peers may need new sessions
+SURVIVORS_TOLD_S = 60.0  # longer if the keeper's addresses changed or steps may be lost: peers may need new sessions
 SURVIVORS_STATE_S = 60.0  # time for these peers to agree on a state for the keeper to download
 
 
 @dataclass(frozen=True)
 class Recovery:
-    """The keeper's means to find the others' state, or to make them return to its own."""
+    """Methods to adopt the other peers' state, or to make peers return to the keeper's state."""
 
     swarm: Swarm
     ledger: Ledger
@@ -40,7 +40,8 @@ class Recovery:
     def resume_ledger(self, advance: Callable[[], None], should_stop: Callable[[], bool]) -> None:
         """Find peers that kept training while the keeper was away; if there are none, undo the lost steps.
 
-        Until this is decided, it takes no step: peers that join meanwhile have the old state.
+        If steps may be lost, the keeper takes no step before it finds such peers: peers that join
+        in the meantime have the old state.
         """
         has_moved = tell_keeper_addresses(self.database, self.swarm.addresses)
         recorded = self.ledger.last_known_step()
@@ -65,7 +66,7 @@ class Recovery:
         self.swarm.state.restore(self.swarm.step, self.ledger.roll_back(self.swarm.step))
 
     def return_if_told(self) -> None:
-        """Restore the checkpoint that an operator chose, if any. Raises `StorageError` if none is left."""
+        """Restore the checkpoint an operator chose, if any. Raises `StorageError` if none is intact."""
         era = self.ledger.current_era()
         if era <= self.swarm.state.era:
             return

@@ -1,4 +1,4 @@
-"""The swarm as the keeper sees it, written to the database for the service."""
+"""The swarm's status as seen by the keeper, written to the database for the service."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from peer.swarm.swarm import Swarm
 
 
 class StatusWriter:
-    """A writer of the swarm's status, and of its counts of rounds and peers when they have changed."""
+    """A writer of the swarm's status, and of counts of rounds and peers when they change."""
 
     def __init__(self, database: Database, swarm: Swarm, clock: Callable[[], float]) -> None:
         self._database, self._swarm, self._clock = database, swarm, clock
-        self._figures: tuple[RoundTally, Census, int | None] | None = None  # counts last written
+        self._figures: tuple[RoundTally, Census, int | None] | None = None  # last written counts
 
     def write(self) -> None:
-        """Write the status and changed counts."""
+        """Write the status, and the counts if they have changed."""
         swarm, progress = self._swarm, self._swarm.progress()
         with log_trouble("the swarm's status is not written"):
             speed = run_speed(self._database, self._clock())

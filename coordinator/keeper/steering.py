@@ -1,4 +1,4 @@
-"""The keeper's part in steering: it publishes operators' commands to the swarm, and follows them."""
+"""Steering by the keeper, which publishes operators' commands to the swarm and follows them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The keeper's automatic choice of how to average, if the run file or an operator has enabled it.
+"""The keeper's automatic choice of the averaging mode, if enabled by the run file or an operator.
 
-`peer.averaging.choice` makes the choice, which becomes a change for all peers, like an operator's
+`peer.averaging.choice` makes the choice. It is applied like an operator's change, for all peers
 (`coordinator.ledger.steering`). The audit log, `coordinator status` and the log give the reason.
 """
 
@@ -27,7 +27,7 @@ from peer.reduction.sizes import values_sent
 
 logger = logging.getLogger(__name__)
 MEASURED_STEPS = 5  # number of steps measured before the first choice
-STEPS_BETWEEN = 10  # minimum number of steps between two changes, and at first before a return to a finer mode
+STEPS_BETWEEN = 10  # minimum number of steps between changes, and at first before a return to a more accurate mode
 KEEPER_ALONE = GroupLines((None,), (True,), (True,), ())
 
 
@@ -37,7 +37,7 @@ class WayChooser:
     def __init__(
         self, database: Database, config: RunConfig, shapes: Sequence[Sequence[int]], clock: Callable[[], float]
     ) -> None:
-        """Create a chooser; `shapes` are those of the tensors that a round averages."""
+        """Create a chooser; `shapes` are the shapes of the tensors averaged in a round."""
         self._config = config
         self._values = cache(lambda rank: values_sent(shapes, rank))
         self._steersman = Steersman(database, config, BY_KEEPER, clock)
@@ -48,7 +48,7 @@ class WayChooser:
         self._return_after = STEPS_BETWEEN  # minimum number of steps between returns; each return doubles it
 
     def step_taken(self, lines: GroupLines, batch_s: float) -> None:
-        """Record a group's connections, and the seconds in which its peers compute a batch."""
+        """Record a group's connections, and the seconds that its peers need for a batch."""
         if math.isfinite(batch_s) and batch_s > 0:
             self._lines.append(lines)
             self._batches_s.append(batch_s)
@@ -57,9 +57,9 @@ class WayChooser:
         """Change the averaging mode if a check is due and another mode is clearly better.
 
         `slow_lines` are the bandwidths, in bytes per second, of the volunteers on standby. If all
-        are on standby, the change takes effect at once, because no step would follow. Each return
-        to a finer mode waits twice as long as the last, so nobody can force changes by alternately
-        claiming a slow and a fast connection.
+        are on standby, the change takes effect at once, because no further step would occur. The
+        wait before a return to a more accurate mode doubles with each return, so nobody can force
+        changes by alternately claiming a slow and a fast connection.
         """
         if slow_lines and self._steersman.all_stand_by():
             self._look_at_once(helm, step, slow_lines)
@@ -79,7 +79,7 @@ class WayChooser:
             self._return_at, self._return_after = step + self._return_after, 2 * self._return_after
 
     def _look_at_once(self, helm: Helm, step: int, slow_lines: Sequence[float]) -> None:
-        """Change the mode at once if no volunteer can train with it but some could with another mode."""
+        """Change the mode at once if no volunteer can use it but some can use another."""
         if not helm.chooses(self._config):
             return
         averaging = helm.averaging_after(step, self._config)
@@ -89,7 +89,7 @@ class WayChooser:
             self._change_to(choice, step)
 
     def _change_to(self, choice: AveragingChoice, from_step: int | None) -> bool:
-        """Change the mode at a step (None: in a few steps); return whether that was accepted."""
+        """Change the mode at a step (None: a few steps from now); return whether it was accepted."""
         way = choice.way
         try:
             done = self._steersman.change(
@@ -103,9 +103,9 @@ class WayChooser:
         return True
 
     def _pace(self, averaging: Averaging, lines: GroupLines, slow_lines: Sequence[float], batch_s: float) -> RoundPace:
-        """Return the pace of rounds of a group and the volunteers on standby, who reduce nothing.
+        """Return the pace of a group joined by the volunteers on standby, who do not reduce.
 
-        All peers are taken as equally fast. Volunteers fit for the present mode are left out.
+        All trainers are assumed equally fast. Standby volunteers fit for this mode are ignored.
         """
         now, longest_s = way_of(averaging), averaging.averaging_timeout_s
         rates = [min(rate, FASTEST) for rate in slow_lines]

@@ -16,8 +16,8 @@ from peer.reporting.messages import CLAIM_BOUNDS, MAX_LONG, MAX_REASON_CHARS, Lo
 from peer.verification.receipts import Confirmation, credited
 
 STEPS_AHEAD = 2
-STEPS_PER_SECOND = 2.0  # faster than any swarm; bounds the plausible steps since the keeper's last status
-KEPT_OTHERS = 4  # members' receipts to keep; three remain without the claimant's own, so one may be false
+STEPS_PER_SECOND = 2.0  # above any swarm's speed; limits the plausible steps since the keeper's last status
+KEPT_OTHERS = 4  # members' receipts kept; without the claimant's own, three remain, so one may be false
 SPREAD = 0.25  # tolerated deviation as a fraction of the median loss; small microbatches differ by a few percent
 LEAST_SPREAD = 0.05  # additional absolute deviation, for losses near zero
 
@@ -109,7 +109,7 @@ class Judgement:
 
 
 def judge(delivery: Delivery, facts: Facts) -> Judgement:
-    """Decide whether a report is plausible, and which lost samples and time to record.
+    """Judge whether a report is plausible; determine the lost samples and the time to record.
 
     Steps slightly ahead of the keeper are plausible: the swarm trains even while the keeper hangs.
     """
@@ -168,7 +168,7 @@ def judge_lost(lost: Lost, target_batch_size: int) -> str:
 
 
 class SampleClaim(NamedTuple):
-    """The fields of a report that counting needs; a tuple, for speed with thousands of reports."""
+    """The report fields needed for counting; a tuple, for speed with thousands of reports."""
 
     report_id: int
     device_id: str
@@ -221,7 +221,7 @@ def _lot(step: int, who: object) -> bytes:
 
 
 def count(claims: Sequence[SampleClaim], receipts: Sequence[KeptReceipt]) -> dict[int, int | None]:
-    """Return each claim's counted samples, by report id; None if no receipt has arrived yet.
+    """Return each claim's counted samples by report id, or None for a claim without a receipt yet.
 
     `claims` must be in order of arrival: of two reports by one device, only the first counts.
     """
@@ -269,7 +269,7 @@ def loss_sums(reported: Sequence[tuple[float, int]], before: float | None) -> tu
 
     Receipts cannot confirm losses. However, all devices use the same parameters and similar samples
     in a step, so their losses are close. Each loss is therefore clamped to the weighted median plus
-    or minus (25 % + 0.05). `before`, the previous step's loss or None, decides between two medians.
+    or minus (25 % + 0.05). `before` (the previous step's loss or None) breaks a tie of two medians.
     """
     reported = [(loss, samples) for loss, samples in reported if samples > 0]
     if not reported:

@@ -11,7 +11,7 @@ from coordinator.store.eras import current_era
 from coordinator.store.models import SwarmStatus
 from coordinator.store.notify import Topic, tell
 
-KEEPER_SILENT_S = 120.0  # silence after which the keeper is reported; longer than a round or restart on a busy machine
+KEEPER_SILENT_S = 120.0  # silence after which the keeper is reported down; longer than a round or a slow restart
 _STATUS_ROW = 1
 
 

@@ -1,9 +1,9 @@
 """The ledger, which adds the confirmed samples of reports to steps and contributions.
 
 This module writes to the database; `coordinator.ledger.judgement` makes the decisions, and
-`coordinator.ledger.reading` reads. The transaction that stores a report or a receipt also updates
-the dependent sums: counted samples, the step's sums, and the device's daily sums and lost samples.
-The order of arrival is therefore irrelevant, and reading the sums is cheap.
+`coordinator.ledger.reading` does the reads. The transaction that stores a report or a receipt also
+updates all dependent sums: counted samples, sums of the step, and the device's daily sums and
+lost samples. The order of arrival is therefore irrelevant, and reading the sums is cheap.
 
 Lost samples were computed but not used in any step. They are summed by device, day and cause, for
 display to members. Devices report lost samples with their step reports, or separately when leaving.
@@ -93,7 +93,7 @@ class Ledger(LedgerReader):
             return [*self.record_all(deliveries[:middle]), *self.record_all(deliveries[middle:])]
 
     def record_lost(self, device_id: str, seq: int, lost: Lost, at: float) -> str:
-        """Record separately sent lost samples, once per `seq`. Return why they are rejected, or ""."""
+        """Record separately sent lost samples, once per `seq`. Return a reason to reject, or ""."""
 
         def record(session: Session) -> str:
             now = self._clock()
@@ -147,7 +147,7 @@ class Ledger(LedgerReader):
 class _Intake:
     """A batch of reports in one transaction, with the same result as one transaction per report.
 
-    Reports are judged in order of arrival, taking earlier reports into account. Shared rows are read
+    Reports are judged in order of arrival, each in light of the earlier ones. Shared rows are read
     once, and each step is counted once, at the end. The transaction locks all affected steps, so
     concurrent replicas do not count samples twice.
     """
@@ -302,7 +302,7 @@ def _amounts(report: Mapping[str, Any]) -> dict[str, float]:
 def undo_reports(session: Session, after_step: int) -> None:
     """Mark the reports of all steps after `after_step` as undone, and subtract them from the daily sums."""
     days, later = Report.completed_at / literal(DAY_S), Report.step > after_step
-    day = (func.floor(days) if is_postgresql(session) else days).cast(BigInteger)  # SQLite truncates in the cast
+    day = (func.floor(days) if is_postgresql(session) else days).cast(BigInteger)  # in SQLite, the cast truncates
     counted = {
         "reports": func.count(),
         "claimed": func.sum(Report.samples),
@@ -345,7 +345,7 @@ def count_losses(session: Session, device_id: str, step: int, by_cause: Mapping[
 
 
 def count_cut_off(session: Session, device: Device, now: float) -> None:
-    """Record as lost the unused samples that a revoked or quarantined device last reported."""
+    """Record the last reported unused samples of a revoked or quarantined device as lost."""
     newest = (
         select(DeviceSession)
         .where(DeviceSession.device_id == device.id, DeviceSession.ended_at.is_(None))

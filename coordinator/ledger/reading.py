@@ -157,7 +157,7 @@ def _read_giving(session: Session, before: Giving | None, newest_step: int, now:
 
 
 def read_gifts(session: Session, after: int = 0, until: int | None = None) -> dict[Key, Gift]:
-    """Sum the reports, except the keeper's, of the steps after `after`, up to `until` if given."""
+    """Sum all reports except the keeper's for the steps after `after`, up to `until` if given."""
     within = Report.step > after if until is None else and_(Report.step > after, Report.step <= until)
     found: dict[Key, Gift] = {}
     for member, said, *sums in session.execute(_query().where(within)):
@@ -277,7 +277,7 @@ class LedgerReader:
             ]
 
     def contributions(self, gifts: Mapping[int, Gift] | None = None) -> list[Contribution]:
-        """Return contributions, largest first, of all members with a device, except the keeper.
+        """Return the contributions of all members with a device except the keeper, largest first.
 
         `gifts` are the members' sums by member id, if already known.
         """

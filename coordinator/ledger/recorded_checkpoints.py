@@ -33,7 +33,7 @@ def record_checkpoint(
     removed: Sequence[int] = (),
     withheld: str = "",
 ) -> None:
-    """Record a checkpoint and delete the rows of `removed`; `withheld` is a reason not to publish it."""
+    """Record a checkpoint, with any reason not to publish it; delete the records of `removed`."""
     row = Checkpoint(
         step=step, size_bytes=size_bytes, manifest_sha256=manifest_sha256, created_at=now, withheld=withheld
     )

@@ -18,7 +18,7 @@ from coordinator.store.service_models import RelayOffer
 from peer.reporting.messages import MAX_SAMPLES_PER_SECOND
 
 ONLINE_S = 15.0  # maximum age of an online session's last message
-RECENT_S = 600.0  # time for which departed devices count as recent, so that a mass departure shows
+RECENT_S = 600.0  # time for which departed devices count as recent, so that a mass departure is noticed
 APART = "apart"  # state of a device that trains or assists but does not see the keeper in the swarm
 STATES = frozenset(
     {"starting", "syncing", "training", "assisting", "averaging", "paused", "stopping", "standby", APART}
@@ -46,7 +46,7 @@ class OnlineSession:
 
 
 def is_online(now: float) -> ColumnElement[bool]:
-    """Return the SQL condition that a session is online at `now`."""
+    """Return the SQL condition for a session that is online at `now`."""
     return and_(DeviceSession.ended_at.is_(None), DeviceSession.last_seen_at > now - ONLINE_S)
 
 

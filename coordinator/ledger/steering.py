@@ -76,7 +76,7 @@ class Helm:
     why: str = ""  # reason for the keeper's choice; "" after an operator's choice
 
     def chooses(self, config: RunConfig) -> bool:
-        """Return whether the keeper chooses the compression, by a command or by the run file."""
+        """Return whether commands, or else the run file, let the keeper choose the compression."""
         return config.averaging.compression == AUTO if self.is_automatic is None else self.is_automatic
 
     def at(self, step: int) -> Orders:
@@ -89,7 +89,7 @@ class Helm:
         return self.at(step).target_batch_size or config.at_step(step).averaging.target_batch_size
 
     def averaging_after(self, step: int, config: RunConfig) -> Averaging:
-        """Return the averaging settings after `step` steps, including changes in effect then."""
+        """Return the averaging settings after `step` steps, with the changes then in effect."""
         return self.at(step).change.averaging(config.averaging)
 
     def beacon(self, step: int) -> Steering:
@@ -159,7 +159,7 @@ class PresentValues:
 
 
 def _far(wanted: float | None, now: float) -> float | None:
-    """Return the ratio of the new value to the current one if it is far from 1 (`FAR`), or None."""
+    """Return the ratio of the new value to the current one, or None if within a factor of `FAR`."""
     if wanted is None or now / FAR <= wanted <= now * FAR:
         return None
     return float(f"{wanted / now:.3g}")
@@ -374,7 +374,7 @@ class Steersman:
     def _act(
         self, act: Act, check: Callable[[Session], int | None] = lambda _session: None, text: str = "", **values: Any
     ) -> int | None:
-        """Store a command unless `check` raises an error; return its step, which `check` returns."""
+        """Store a command unless `check` raises; return the step that `check` returned for it."""
 
         def write(session: Session) -> int | None:
             step, now = check(session), self._clock()

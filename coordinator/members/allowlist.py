@@ -70,7 +70,7 @@ def add_entry(session: Session, entry: Entry, role: str, member: Member | None, 
 
 
 def _meant_before(session: Session, entry: Entry, member: Member | None) -> int | None:
-    """Return the id of the member's existing account with this username, or None."""
+    """Return the id of the member's existing account with the entry's username, or None."""
     if member is None or entry.kind:
         return None
     accounts = session.scalars(select(Account).where(Account.member_id == member.id))

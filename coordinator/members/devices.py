@@ -115,7 +115,7 @@ def find_device(session: Session, member: Member, beginning: str) -> Device:
 
 
 def require_good_standing(session: Session, member: Member) -> None:
-    """Raise `QuarantinedError` if the member has a quarantined device, to prevent replacement."""
+    """Raise `QuarantinedError` if the member has a quarantined device: it must not be replaced."""
     quarantined = select(Device.id).where(Device.member_id == member.id, Device.quarantined_at.is_not(None)).limit(1)
     device_id = session.scalar(quarantined)
     if device_id is not None:
@@ -126,7 +126,7 @@ def require_good_standing(session: Session, member: Member) -> None:
 
 
 def tokens_until(database: Database) -> float:
-    """Return the Unix time at which the last of all tokens expires, or 0 if there are no tokens."""
+    """Return the latest expiration time of all tokens (Unix time), or 0 if there are no tokens."""
     with database() as session:
         return session.scalar(select(func.max(Device.token_until))) or 0.0
 

@@ -44,7 +44,7 @@ _TEXTS: tuple[InstrumentedAttribute[str], ...] = (
 def erase(database: Database, membership: Membership, name: str) -> str:
     """Revoke a member and erase the name; the samples remain under the returned pseudonym.
 
-    Raises `ConfigError` for an unknown name. If a call fails midway, a second call completes it.
+    Raises `ConfigError` for an unknown name. If a call fails midway, repeat the call.
     """
     name = member_name(name)
     membership.revoke(name, REASON)

@@ -1,4 +1,4 @@
-"""One-time invite codes: their validity, their roles, and their redemption.
+"""One-time invite codes: validity, roles and redemption.
 
 Functions run inside transactions of `coordinator.members.membership`.
 """

@@ -73,7 +73,7 @@ def _state(invite: Invite, now: float) -> InviteState:
 
 
 def joining_line(software: str, command: str) -> str:
-    """Return a shell line that installs the wheel from a URL with a digest, and runs `command`."""
+    """Return a shell command that installs a wheel from a URL with digest, and runs `command`."""
     return " && ".join([*install_commands(software), f"{FOLDER}/bin/{command}"])
 
 
@@ -113,7 +113,7 @@ def _in_container(command: str, code: str, software: str) -> str:
         f"python3 {name}/{INSTALLER}",
         f"exec {FOLDER}/bin/{command}",
     )
-    script = re.sub(r'([\\"$`])', r"\\\1", " && ".join(steps))  # escapes characters special in double quotes
+    script = re.sub(r'([\\"$`])', r"\\\1", " && ".join(steps))  # escapes characters that are special in double quotes
     return (
         "docker run -it --init --name manyhands --shm-size 1g --stop-timeout 30 --cap-drop ALL "
         "--volume manyhands:/data --workdir /data --env XDG_DATA_HOME=/data "

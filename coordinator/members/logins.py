@@ -161,7 +161,7 @@ class Logins:
         return page
 
     def page(self, user_code: str) -> AtPage:
-        """Return the pending login with this user code. Raises `LoginExpiredError` if none."""
+        """Return the pending login with this user code. Raises `LoginExpiredError` if unknown."""
         found = self._pages.get(user_code.upper())
         if found is None or found.outcome.done() or found.expires_at <= self._monotonic():
             raise LoginExpiredError("No login waits under this address: start again in your terminal.")

@@ -242,7 +242,7 @@ class Membership:
     def revoke_device(self, name: str, device_id: str, reason: str = "") -> str:
         """Permanently revoke one of a member's devices; the member remains and may add another device.
 
-        `device_id` is a prefix unique among the member's devices. Return the full id.
+        `device_id` may be a prefix that is unique among the member's devices. Return the full id.
         """
         name = member_name(name)
 

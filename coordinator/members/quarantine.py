@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 INCIDENT_S = 45.0  # seconds; shorter than the interval at which peers repeat a report (peer.reporting.suspicions)
 MEMBERS_SHARE = 4  # members' reports can quarantine at most one in this many active devices
-KEPT_WORDS = 1_000  # stored reports per member; the newest are kept
+KEPT_WORDS = 1_000  # maximum number of stored reports per member; the newest are kept
 BY_KEEPER, BY_MEMBERS = "run:keeper", "run:members"  # actors of automatic quarantines
 SHOWN_WORDS = 50  # number of latest reports shown per device
 
@@ -78,7 +78,7 @@ def hear(database: Database, policy: Policy, claim: SuspicionReport, witness_id:
 def hear_all(
     database: Database, policy: Policy, waiting: WaitingSuspicions, witness_id: str, clock: Callable[[], float]
 ) -> None:
-    """Store the suspicions that wait; if the database fails, those not stored wait on."""
+    """Store the pending suspicions; if the database fails, keep the remaining ones pending."""
     suspicions = waiting.take()
     with log_trouble("suspicions wait to be stored"):
         while suspicions:
@@ -111,7 +111,7 @@ class QuarantineDecision:
 
 
 def decide(words: Iterable[Accusation], policy: Policy, members_may: bool, now: float) -> QuarantineDecision | None:
-    """Decide whether to quarantine; without `members_may`, the keeper's reports must suffice."""
+    """Decide on a device's quarantine; unless `members_may`, only the keeper's reports count."""
     if not policy.strikes:
         return None
     recent = [word for word in words if word.at > now - policy.window_s]
@@ -124,7 +124,7 @@ def decide(words: Iterable[Accusation], policy: Policy, members_may: bool, now: 
 
 
 def strikes(words: Sequence[Accusation]) -> int:
-    """Count the strikes that remain without the reports of the member with the most influence."""
+    """Count the strikes left after removing the reports of the most influential member."""
     members = {word.witness for word in words if word.witness is not None}
     without = [len(incidents(word for word in words if word.witness != left_out)) for left_out in members]
     return min(without, default=len(incidents(words)))
@@ -142,7 +142,7 @@ def incidents(words: Iterable[Accusation]) -> list[str]:
 
 
 def members_may(quarantined: int, active: int) -> bool:
-    """Return whether members may quarantine one more device; two liars must not empty the run."""
+    """Return whether members may quarantine one more device; the limit bounds collusion."""
     return quarantined < max(1, active // MEMBERS_SHARE)
 
 
@@ -264,7 +264,7 @@ def _forget_oldest(session: Session, member: Member) -> None:
 
 
 def _judge(session: Session, policy: Policy, device: Device, now: float) -> QuarantineDecision | None:
-    """Decide whether to quarantine, from unrevoked witnesses' reports since the last quarantine."""
+    """Decide on a device's quarantine from valid witnesses' reports since its last release."""
     lifted = select(func.max(Revocation.at)).where(Revocation.device_id == device.id, Revocation.change == "lifted")
     since = max(now - policy.window_s, session.scalar(lifted) or 0.0)
     witness = aliased(Device)

@@ -1,7 +1,7 @@
 """The authority's key on disk, and its rotation: the old key signs a handover to the new key.
 
 The handover is written before the new key replaces the old key by a rename. A process killed in
-between leaves the old key and a handover for a nonexistent key, which is never read.
+between leaves the old key and an unused handover to a key that was never saved.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def handover_to(authority: AuthorityKey, run: str) -> Handover | None:
 def rotate(keys_dir: Path, run: str, tokens_until: float, now: float) -> Handover:
     """Replace the authority's key; the old key stays valid until its tokens expire (`tokens_until`).
 
-    Raises `ConfigError` while a still older key is valid: its peers could not verify the new key.
+    Raises `ConfigError` until the last rotation's old key expires: a handover links only two keys.
     """
     old = load_authority(keys_dir / KEY_FILE)
     before = handover_to(old, run)

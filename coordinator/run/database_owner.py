@@ -85,7 +85,7 @@ def require_database(engine: Engine, directory: RunDirectory) -> None:
         file = Path(named := str(engine.url.database))
         if not file.exists():
             raise _lost(directory, f"{file} is missing")
-        if file.stat().st_size == 0:  # SQLite would create a new database in the file
+        if file.stat().st_size == 0:  # SQLite would treat the file as a new database
             raise _lost(directory, f"{file} is empty")
     with engine.connect() as connection:
         if not _has_tables(connection):

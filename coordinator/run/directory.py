@@ -20,7 +20,7 @@ from peer.config.run import RunConfig
 
 
 def _nothing_more(_directory: RunDirectory) -> None:
-    """Do nothing; this is the default for the argument `prepare` of `create`."""
+    """Do nothing; the default value of `create`'s argument `prepare`."""
 
 
 class RunDirectory:

@@ -1,7 +1,7 @@
 """Logs of the coordinator's processes, as lines of text or JSON.
 
 No line contains a volunteer's address, a token, an invite code, a key or a password, even if an
-exception quotes network input. Repeated lines are written once a minute (`RepeatFilter`).
+exception quotes network input. Repeats of a line are limited to a few per minute.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class JsonLines(logging.Formatter):
 
 
 def log_to_stderr(process: str, style: LogStyle = LogStyle()) -> None:
-    """Log to standard error without repetitions; omit INFO records of Alembic and httpx2.
+    """Log to standard error with few repeats; omit INFO records of Alembic and httpx2.
 
     At level INFO, Alembic logs each table, and httpx2 each URL, including secret webhook URLs.
     """

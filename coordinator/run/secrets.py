@@ -35,7 +35,7 @@ def read_secret(path: Path, setting: str) -> str:
 def check_secrets(directory: RunDirectory) -> None:
     """Raise `ConfigError` with a remedy for the first secret that other users can read.
 
-    Database files, which earlier versions created as readable, are first set to mode 0600.
+    Database files, which earlier versions left readable to others, are first set to mode 0600.
     """
     for path in _database_files(directory):
         with suppress(OSError):  # another user owns the file; `exposed` reports this
@@ -52,7 +52,7 @@ def exposed(directory: RunDirectory) -> Iterator[str]:
         for path in sorted(folder.iterdir()):
             if path.suffix != ".crt":  # certificates are public
                 yield from _judge(path, "600")
-    yield from _judge(directory.path / "settings.yaml", "600")  # may contain a password
+    yield from _judge(directory.path / "settings.yaml", "600")  # `database_url` may contain a password
     for path in _database_files(directory):
         yield from _judge(path, "600")
 

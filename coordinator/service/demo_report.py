@@ -22,7 +22,7 @@ class StepFollower:
     _seen_at: dict[int, float] = field(default_factory=dict)
 
     def take(self, rows: Sequence[StepRow], peers: int, now: float) -> list[str]:
-        """Format the `rows`, all after `last`, up to the first that must wait for reports."""
+        """Format `rows` (steps after `last`) up to the first step that still awaits reports."""
         lines = []
         for row in rows:
             seen_at = self._seen_at.setdefault(row.step, now)

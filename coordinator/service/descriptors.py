@@ -1,7 +1,7 @@
 """File descriptors: the number that the service needs, and the limits of the process.
 
 Many systems allow 1024 per process by default, and more up to a hard limit. This module does not
-import the service, because the doctor also uses it.
+import the service, because the doctor also uses this module.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ def check_keys(directory: RunDirectory, now: float) -> CheckResult:
 
 
 def _rotation(directory: RunDirectory, now: float) -> str:
-    """Describe the last rotation of the authority's key and the old key's remaining validity, or ""."""
+    """Describe the last rotation of the authority's key, if any, and the old key's validity."""
     handover = handover_to(directory.authority, directory.config.run.name)
     if handover is None:
         return ""

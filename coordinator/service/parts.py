@@ -3,7 +3,7 @@
 Parts are spawned, not forked, and lead their own process groups. A part is always killed with its
 group, because hivemind's processes and the p2p daemon survive a killed parent.
 
-The supervisor imports this module for the lifetime of the run. To save memory, each part imports
+The supervisor keeps this module loaded while it runs. To save memory, each part imports
 its libraries in its own process.
 """
 
@@ -39,7 +39,7 @@ NICENESS = 10  # niceness of auxiliary parts, which get a tenth of a shared core
 
 @dataclass(frozen=True)
 class Part:
-    """A process to keep running. `main` receives the run's directory, parent's pid and a callback.
+    """A process to keep running; `main` receives the run directory, parent pid and a callback.
 
     `main` calls the callback once the part is ready. Auxiliary parts stop after the others, and
     their failures do not end the run. An auxiliary part that exits to free its memory is restarted.
@@ -83,7 +83,7 @@ def _run_validator(directory: Path, _parent_pid: int, ready: Callable[..., None]
     stop = stop_at_sigterm()
     ready()
     if await_work(RunDirectory.open(directory), stop):
-        from coordinator.checkpoints.validator import run_validator  # imports torch, so only now
+        from coordinator.checkpoints.validator import run_validator  # imported late, because it imports torch
 
         run_validator(directory, stop)
 

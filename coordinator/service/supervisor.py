@@ -71,7 +71,7 @@ def serve_run(
 
 
 def preparation(*, service_only: bool, keeper_only: bool) -> Part:
-    """Return the part that checks a run and migrates its database; it answers with a `Prepared`."""
+    """Return the part that checks a run, migrates its database, and answers with a `Prepared`."""
     return Part("preparation", partial(_prepare, service_only=service_only, keeper_only=keeper_only))
 
 
