@@ -84,7 +84,7 @@ def addresses_subkey(peer_id: str) -> bytes:
 
 
 def owner_of(subkey: object) -> tuple[str, Kind]:
-    """Return a subkey's peer ID and kind of entry. Raises `ValueError` if no peer owns the subkey."""
+    """Decode a subkey into peer ID and kind of entry. Raises `ValueError` if it is not bytes."""
     if not isinstance(subkey, bytes):
         raise ValueError("a peer's subkey must be bytes")
     kind: Kind = "record"

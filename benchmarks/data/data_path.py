@@ -73,10 +73,10 @@ class Outcome:
 
 
 def manyhands(plan: Plan) -> list[Outcome]:
-    """Measure the product's own pipeline from source to batch, including the prefetching thread.
+    """Measure manyhands' own pipeline from source to batch, including the prefetching thread.
 
-    The passes are the two halves of the first epoch (the second half has fewer new words) and the second epoch, which
-    has no new words.
+    Three passes are timed: the first half of epoch 1, its second half, and epoch 2. Tokenized words are cached; the
+    second half has fewer new words than the first, and epoch 2 has none.
     """
     size, length = plan.config.data.microbatch_size, plan.config.data.sequence_length
     pad = load_special_ids(plan.tokenizer_dir).pad

@@ -115,7 +115,7 @@ class Result:
     compared_steps: int  # number of steps after which parameters of two or more peers were compared
     unlike_steps: int  # number of compared steps after which the parameters differed in any bit
     volunteers: dict[str, Outcome]
-    processors_percent: float  # load of this machine; near 100, processors rather than links limit the figures
+    processors_percent: float  # CPU load on this machine; near 100, CPUs rather than links limit the figures
 
     @property
     def counted(self) -> int:

@@ -84,7 +84,7 @@ class DhtCalls:
 
     def __init__(self) -> None:
         self._bytes = {kind: multiprocessing.Value("q", 0) for kind in self.KINDS}
-        patch_hivemind()  # first, because it replaces the counted function
+        patch_hivemind()  # first, because it replaces the function wrapped below
         call: Any = P2P._call_unary_protobuf_handler
 
         async def counted(p2p: P2P, peer: PeerID, name: str, request: Message, answer: type[Message]) -> Message:

@@ -76,7 +76,7 @@ class Result:
     steps: list[Step]
     downloads: int  # number of whole-state downloads after joining
     use: Use
-    processors_percent: float  # load of this machine's processors
+    processors_percent: float  # CPU load on this machine
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Creation of a run, and access to a run for the operator's commands."""
+"""Functions that create a run, or open an existing one for the operator's commands."""
 
 from __future__ import annotations
 

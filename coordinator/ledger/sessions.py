@@ -18,7 +18,7 @@ from coordinator.store.service_models import RelayOffer
 from peer.reporting.messages import MAX_SAMPLES_PER_SECOND
 
 ONLINE_S = 15.0  # maximum age of an online session's last message
-RECENT_S = 600.0  # time for which departed devices count as recent, so that a mass departure is noticed
+RECENT_S = 600.0  # devices seen within this time count as recent, to detect mass departures
 APART = "apart"  # state of a device that trains or assists but does not see the keeper in the swarm
 STATES = frozenset(
     {"starting", "syncing", "training", "assisting", "averaging", "paused", "stopping", "standby", APART}

@@ -31,7 +31,7 @@ class ChosenName:
     """The result of a member's choice of a public name."""
 
     shown: str  # public name
-    hidden: bool  # True if the operator hides the name, regardless of the choice
+    hidden: bool  # True if the operator hides the name, whatever the member chose
 
 
 def set_display_name(database: Database, name: str, display_name: str) -> None:

@@ -63,9 +63,9 @@ class StoppedEarlyError(Exception):
 
 
 def prepare_run(plan: DemoPlan, should_stop: Callable[[], bool] = lambda: False) -> RunDirectory:
-    """Create the demo's run, or reopen an existing run, with the same ports if they are free.
+    """Create the demo's run, or reopen an existing one on its previous ports if they are free.
 
-    Raises `StoppedEarlyError` if a signal arrives while a new run is created.
+    Raises `StoppedEarlyError` if a signal arrives while a new run is being created.
     """
     if not (plan.directory / "run.yaml").is_file():
         with new_directory(plan.directory, 0o700) as aside:

@@ -30,7 +30,7 @@ async def patiently(
 ) -> Result:
     """Retry `work` until it succeeds; raise the first error for which `may_pass` returns False.
 
-    Delays are random, at least half their upper bound, so that peers do not all retry at once.
+    Delays grow exponentially, minus up to 50% jitter, so that peers do not all retry at once.
     """
     growing = wait_exponential(multiplier=FIRST_PAUSE_S, max=LONGEST_PAUSE_S)
 

@@ -46,7 +46,7 @@ TrialMain = ChildMain[TrialPlan]
 
 
 def default_worker_main(plan: WorkerPlan, pipe: Connection, parent_pid: int) -> None:
-    """Run the training worker: the default for `worker_main`, which tests replace."""
+    """Run the training worker; unit tests pass another `worker_main` to `Agent`."""
     name_process("worker")
     cache_within(Path(plan.data_dir), os.environ)
     from peer.training.worker import run_worker  # imports torch and hivemind
@@ -176,7 +176,7 @@ WorkerProcess = ChildProcess[WorkerPlan, WorkerMessage]
 
 
 def default_trial_main(plan: TrialPlan, pipe: Connection, parent_pid: int) -> None:
-    """Run the device test: the default for `main` in `choose_device`, which tests replace."""
+    """Run the device test; unit tests pass another `main` to `choose_device`."""
     name_process("trial of the device")
     from peer.backends.device_trial import run_trial  # imports torch
 

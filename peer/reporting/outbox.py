@@ -82,8 +82,8 @@ class Outbox:
     def put(self, report: StepReport, completed_at: float) -> int | None:
         """Add a report and return its number, or None while the disk is full.
 
-        Above the capacity, the oldest report is dropped. Pending reports of the same or later steps
-        in this era become losses, because the device repeats these steps from an earlier state.
+        When the outbox is full, the oldest report is dropped. Samples in this era's pending
+        reports for the same or later steps are reported as lost: the device repeats these steps.
         """
         return self._write(partial(self._put, report, completed_at))
 

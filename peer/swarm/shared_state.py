@@ -106,7 +106,7 @@ class SharedState:
             self._step_on_averages()
 
     def follow(self, average: Sequence[torch.Tensor]) -> None:
-        """Take a missed step from its average; this peer's own accumulated samples are kept."""
+        """Apply the average of a missed step; this peer's own accumulated samples are kept."""
         self._gradients.hold()
         with self._changing():
             self._follow_steering()

@@ -482,7 +482,7 @@ class Swarm:
         )
 
     def _follow(self, collect: Callable[[], None]) -> StepOutcome | None:
-        """Take the first missed step from its average; return None if the average is unavailable.
+        """Apply the average of the first missed step; return None if the average is unavailable.
 
         Accumulated samples are discarded, unless the run accepts samples that are one step late.
         """

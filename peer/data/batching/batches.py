@@ -356,7 +356,7 @@ class PhasedBatches:
         enter: Callable[[int], BatchStream],
         at_once: Callable[[int], int] = lambda samples: samples,
     ) -> None:
-        """Set up the iterator; `at_once` maps a microbatch's size to the size of its parts."""
+        """Set up the iterator; `at_once` maps a microbatch's size to that of yielded batches."""
         self._at_once = at_once
         self._parts: Iterator[Batch] = iter(())
         self._config = config

@@ -80,7 +80,7 @@ class RowGroups:
 
 
 def _require_text(schema: pa.Schema, name: str, file: str) -> None:
-    """Raise `ConfigError` unless the column, or the nested field of a dotted name, contains text."""
+    """Raise `ConfigError` unless the named column, or nested field (`a.b`), contains text."""
     found: pa.DataType = pa.struct(schema)
     for part in [name] if name in schema.names else name.split("."):
         number = found.get_field_index(part) if pa.types.is_struct(found) else -1
