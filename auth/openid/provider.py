@@ -150,7 +150,7 @@ def names_missing(provider: Provider, claims: dict[str, Any]) -> bool:
 
 
 def _texts(claims: Any, path: str) -> Iterator[str]:
-    """Yield the strings in the claim named `path`, or at a path such as `orgs[].login`."""
+    """Yield the strings at `path`: a claim name, or a path into nested claims (`orgs[].login`)."""
     if isinstance(claims, dict) and path in claims:
         found = claims[path]
         yield from (text for text in (found if isinstance(found, list) else [found]) if isinstance(text, str))

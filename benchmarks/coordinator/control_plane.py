@@ -127,7 +127,7 @@ def crowd_settings() -> Settings:
 
 @contextmanager
 def new_run(folder: Path) -> Iterator[OpenRun]:
-    """Create the small run with `crowd_settings`, and yield the open run."""
+    """Create a small run with `crowd_settings`, open it and yield it."""
     config = RunConfig.from_yaml(SMALL_RUN)
     path = create_run(folder / "run", config, crowd_settings()).path
     with open_run(path) as run:

@@ -1,4 +1,4 @@
-"""The manifest of a backup: its run, file digests, and figures for detecting lost data."""
+"""The manifest of a backup: its run, file digests, and counts that reveal data loss."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _inside(name: str) -> str:
 
 
 class BackupManifest(BaseModel):
-    """The manifest of a backup: its run, the digest of each file, and the run's figures."""
+    """The manifest of a backup: its run, the digest of each file, and counts of the run's data."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -32,7 +32,7 @@ class BackupManifest(BaseModel):
     files: dict[Annotated[str, AfterValidator(_inside)], FileEntry]  # path within the folder run/ -> size and digest
     database: FileEntry
     tables: dict[str, int]  # table -> number of rows
-    figures: dict[str, int]  # for detecting lost data: `coordinator.backup.shrinkage`
+    figures: dict[str, int]  # counts that reveal data loss: `coordinator.backup.shrinkage`
 
 
 class Backup(BaseModel):

@@ -1,4 +1,4 @@
-"""Options shared by several commands, and output of one-line results."""
+"""Options shared by several commands, and a function that prints a command's result."""
 
 from __future__ import annotations
 

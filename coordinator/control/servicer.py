@@ -142,7 +142,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
     async def ChooseName(  # noqa: N802
         self, request: control_pb2.ChooseNameRequest, context: Any
     ) -> control_pb2.ChooseNameReply:
-        """Set the public name of a device's member: a chosen name, a number, or the member's own name."""
+        """Set a member's public name: a chosen name, a number, or the original name."""
         async with answering(context, self._services.refusals, "name"):
             if len(request.display_name) > MAX_NAME_CHARS:
                 raise RequestError(f"`display_name` must not be longer than {MAX_NAME_CHARS} characters.")

@@ -51,7 +51,7 @@ class Keeper:
                 with log_trouble("the keeper is neither steered nor seen"):
                     self.recovery.return_if_told()  # if this fails, skip the duties: the state may be undone
                     for do in self.duties:
-                        self.lock.check()  # a return to a checkpoint takes minutes, and so may a duty
+                        self.lock.check()  # a rewind takes minutes, and so may a duty
                         do()
             time.sleep(POLL_S)
         self.checkpointing.write_if_due(stopping=True)

@@ -64,7 +64,7 @@ class WayChooser:
         if slow_lines and self._steersman.all_stand_by():
             self._look_at_once(helm, step, slow_lines)
             return
-        self._look_at = min(self._look_at, step + STEPS_BETWEEN)  # the run may have returned to a checkpoint
+        self._look_at = min(self._look_at, step + STEPS_BETWEEN)  # the run may have been rewound
         self._return_at = min(self._return_at, step + self._return_after)
         if step < self._look_at or len(self._batches_s) < MEASURED_STEPS or not helm.chooses(self._config):
             return

@@ -70,7 +70,7 @@ class ReportOutcome(Enum):
     """The possible outcomes for a report."""
 
     COUNTED = "counted"  # stored; receipts determine the number of counted samples
-    UNDONE = "undone"  # stored but not counted; a return to a checkpoint has undone the step
+    UNDONE = "undone"  # stored but not counted; a rewind to a checkpoint has undone the step
     KNOWN = "known"  # retransmission: accepted, but not counted again
     AHEAD = "ahead"  # not stored; the peer retransmits it once the keeper reaches the step
     SECOND = "second"  # rejected as the device's second report for the step, but its receipt is used

@@ -93,7 +93,7 @@ class Ledger(LedgerReader):
             return [*self.record_all(deliveries[:middle]), *self.record_all(deliveries[middle:])]
 
     def record_lost(self, device_id: str, seq: int, lost: Lost, at: float) -> str:
-        """Record separately sent lost samples, once per `seq`. Return a reason to reject, or ""."""
+        """Record losses sent outside reports, once per `seq`. Return a rejection reason or ""."""
 
         def record(session: Session) -> str:
             now = self._clock()
@@ -124,7 +124,7 @@ class Ledger(LedgerReader):
         self._database.transact(take)
 
     def roll_back(self, step: int) -> int:
-        """Undo all steps after `step`, on a return to that step's checkpoint. Return the new era.
+        """Undo all steps after `step`, on a rewind to that step's checkpoint. Return the new era.
 
         Reports of undone steps, including late ones, are kept and marked as undone. Receipts of
         undone steps, undone checkpoints and their evaluation results are deleted.

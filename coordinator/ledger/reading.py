@@ -5,7 +5,7 @@ The sums per step and the daily sums per device are updated as reports arrive
 
 Contributions by hardware are summed over individual reports. A run has hundreds of thousands of
 reports, and the dashboard refreshes every second, so the sums of older steps are cached, and only
-reports of recent steps are read again. Returns to a checkpoint and very late reports change older
+reports of recent steps are read again. Rewinds to a checkpoint and very late reports change older
 sums; all reports are therefore reread every 15 minutes.
 
 Each session has a hardware description, for example `cuda:0,1, 4 cores` or `tpu, 96 cores`.
@@ -231,7 +231,7 @@ class LedgerReader:
         self.recent_contributions = Costly(self.contributions)  # cached; slightly out of date in a long run
 
     def current_era(self) -> int:
-        """Return the current era, which is the number of returns to a checkpoint so far."""
+        """Return the current era, which is the number of rewinds to a checkpoint so far."""
         with self._database() as session:
             return current_era(session)
 

@@ -193,7 +193,7 @@ def _summed(changes: Iterable[SteeringAct]) -> tuple[Orders, ...]:
 
 
 def undo_choices(session: Session, after_step: int) -> None:
-    """Delete the keeper's choices for steps after `after_step`, on a return to a checkpoint."""
+    """Delete the keeper's choices for steps after `after_step`, on a rewind to a checkpoint."""
     is_choice = (SteeringAct.act == "change") & (SteeringAct.actor == BY_KEEPER)
     session.execute(delete(SteeringAct).where(is_choice, SteeringAct.step > after_step))
 

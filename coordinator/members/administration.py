@@ -77,7 +77,7 @@ class Administration:
         return done
 
     def show_as(self, name: str, display_name: str) -> str:
-        """Set a member's public name ("": the member's own name); return the public name."""
+        """Set a member's public name ("" restores the original name); return the public name."""
         with self.audit.act("display-name", name, display_name):
             set_display_name(self.database, name, display_name)
         return display_name or name

@@ -1,4 +1,4 @@
-"""Public names of members: the member's own name, another name, or a number.
+"""Public names of members: the member's original name, another name, or a number.
 
 The member or the operator can set another name. A number stands for anonymous members and for
 members whose name the operator hides. No member can use another member's name.
@@ -35,7 +35,7 @@ class ChosenName:
 
 
 def set_display_name(database: Database, name: str, display_name: str) -> None:
-    """Set a member's public name; an empty name restores the member's own name."""
+    """Set a member's public name; an empty string restores the original name."""
     shown = member_name(display_name) if display_name.strip() else None
 
     def change(session: Session) -> None:

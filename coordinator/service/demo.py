@@ -100,7 +100,7 @@ def _make_apart(path: Path, config: RunConfig, settings: Settings, should_stop: 
     finally:
         ours.close()
         if process.is_alive():
-            end_group(process.pid)  # if the child does not lead a group yet, `kill` ends it
+            end_group(process.pid)  # the next line kills a child that is not a group leader yet
             process.kill()
         process.join()
         process.close()

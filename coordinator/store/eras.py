@@ -1,7 +1,7 @@
-"""Eras, which determine whether a report is still valid after the swarm returned to a checkpoint.
+"""Eras, which determine whether a report is still valid after a rewind to a checkpoint.
 
-Each return to a checkpoint starts an era. Steps of earlier eras remain valid up to the checkpoint's
-step. Later steps of earlier eras are undone, even if their reports arrive after the return.
+Each rewind starts a new era. Steps of earlier eras remain valid up to the checkpoint's step. Later
+steps of earlier eras are undone, even if their reports arrive after the rewind.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from coordinator.store.models import Era
 
 
 def current_era(session: Session) -> int:
-    """Return the current era; 0 until the swarm first returns to a checkpoint."""
+    """Return the current era; 0 until the first rewind to a checkpoint."""
     return session.scalar(select(func.max(Era.era))) or 0
 
 

@@ -306,7 +306,7 @@ class SwarmStatus(Base):
 
 
 class Era(Base):
-    """A return to a checkpoint, which undid all steps of earlier eras after `after_step`.
+    """A rewind to a checkpoint, which undid all steps of earlier eras after `after_step`.
 
     The first era is 0 and has no row.
     """

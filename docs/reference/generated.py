@@ -48,7 +48,7 @@ def _exit_codes() -> str:
 
 
 def _inputs() -> str:
-    """Return a table of the figures from which rehearsals draw volunteers, one row per source."""
+    """Return a table of the inputs for simulated volunteers in rehearsals, one row per source."""
     rows = [
         f"| {', '.join(map(_input, origin.entries))} | {origin.kind} | {' '.join(origin.source.split())} |"
         for origin in provenance()

@@ -168,14 +168,14 @@ class ExactAllReduce(AllReduceRunner):
 
     @property
     def weights_by_peer(self) -> dict[str, float]:
-        """The declared weight of each sender (peer ID) in this peer's reduction; may be empty."""
+        """The senders' declared weights in this peer's reduction, by peer ID; may be empty."""
         out = self.tensor_part_reducer.banned
         weights = {self.sender_peer_ids[index]: weight for index, weight in self._weights.items() if index not in out}
         return {peer.to_base58(): weight for peer, weight in weights.items() if peer not in self.banned_senders}
 
     @property
     def counted_by_peer(self) -> dict[str, float]:
-        """The weight of each sender (peer ID), limited to its credible samples."""
+        """The senders' weights, each limited to the sender's credible samples, by peer ID."""
         named = self.weights_by_peer
         counted = {peer.to_base58(): self._guard.credited(index) for index, peer in enumerate(self.sender_peer_ids)}
         return {peer: counted[peer] for peer in named}

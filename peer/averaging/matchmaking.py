@@ -297,7 +297,7 @@ class Leaders:
             self._came_to_nothing(leader)
 
     def avoid_leader_of(self, group: GroupInfo, reason: str) -> None:
-        """Avoid the leader of a group whose declarations no honest leader would send."""
+        """Stop joining this group's leader for a while, because it sent invalid declarations."""
         leader = self._leader_of(group)
         if leader is not None:
             self._avoid(leader, f"a group in which {reason}")

@@ -54,7 +54,7 @@ def choose_backend(device: str, precision: Wanted, config: RunConfig, model: Pre
 def _start_torch(
     devices: Sequence[torch.device], wanted: Wanted, config: RunConfig, model: PreTrainedModel, threads: int
 ) -> Backend:
-    """Start PyTorch on the swarm's own parameters (CPU) or on copies of them (accelerators)."""
+    """Start PyTorch on the swarm's parameters (CPU) or on replicas of them (accelerators)."""
     torch.set_num_threads(threads)
     precision = pick_precision(wanted, devices)
     if devices == (torch.device("cpu"),):

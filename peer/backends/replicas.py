@@ -1,6 +1,6 @@
 """Gradients with PyTorch on accelerators; all GPUs of a machine form one peer.
 
-The swarm's own parameters are on the host, where hivemind averages and the optimizer steps; each
+The swarm's parameters are on the host, where hivemind averages and the optimizer steps; each
 accelerator has a replica. A microbatch is divided among the replicas by samples. Replicas
 compute in threads that mostly release the GIL (hivemind's forks rule out processes and NCCL). Each
 replica accumulates its own gradients. These are summed on the host once per averaging round

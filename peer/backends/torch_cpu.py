@@ -1,6 +1,6 @@
-"""Gradients with PyTorch on the CPU, computed with the swarm's own parameters.
+"""Gradients with PyTorch on the CPU, computed on the swarm's parameters and not on a replica.
 
-`peer.backends.passes` implements the passes; `peer.backends.replicas` supports accelerators.
+`peer.backends.passes` runs forward and backward passes; `peer.backends.replicas` uses accelerators.
 """
 
 from __future__ import annotations

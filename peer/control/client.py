@@ -253,7 +253,7 @@ class ControlClient:
         return reply.token
 
     async def choose_name(self, key: DeviceKey, display_name: str, anonymous: bool) -> control_pb2.ChooseNameReply:
-        """Set this member's name on the run's page ("" for the invite's name), or hide the name."""
+        """Set this member's public name ("" restores the original), or hide it behind a number."""
         nonce = (await self.greet()).nonce
         signature = key.sign(challenge_bytes("name", self.link.run, nonce, key.public_key))
         request = control_pb2.ChooseNameRequest(

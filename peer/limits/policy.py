@@ -22,7 +22,7 @@ class Action(Enum):
 
 @dataclass(frozen=True)
 class Decision:
-    """An action, with its reason as a clause ("" for GO)."""
+    """An action and the reason for it, worded to follow "because" ("" for GO)."""
 
     action: Action
     reason: str = ""
@@ -84,7 +84,7 @@ class Readings:
 
 
 def unknown_to_polite(readings: Readings) -> tuple[str, ...]:
-    """Return the `--polite` conditions that the system does not expose, as clauses."""
+    """Return the `--polite` conditions that the system does not expose, worded "whether ..."."""
     questions = {
         "whether it runs on battery": readings.on_battery,
         "whether its network is metered": readings.metered,

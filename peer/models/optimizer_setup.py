@@ -2,7 +2,7 @@
 
 Peers, keeper and evaluation build their optimizers here, with the rules of
 `peer.models.optimizers`. The schedule depends only on the number of completed steps, because peers
-may join late or return to a checkpoint.
+may join late or be rewound to a checkpoint.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def status_of(error: ManyhandsError) -> grpc.StatusCode:
 
 
 def metadata_of(error: ManyhandsError) -> tuple[tuple[str, str], ...]:
-    """Return the trailing metadata with an error's code, which identifies the class for the peer."""
+    """Return trailing metadata with the error's code, from which the peer finds the error class."""
     return ((ERROR_KEY, error.code),)
 
 

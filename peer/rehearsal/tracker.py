@@ -106,7 +106,7 @@ class VirtualTracker:
 
     @property
     def is_undone(self) -> bool:
-        """Whether this peer's state predates the run's last return to a checkpoint."""
+        """Whether this peer's state predates the run's last rewind to a checkpoint."""
         return self._peer.role != "keeper" and self.course.era > self._peer.era
 
     @property

@@ -68,10 +68,10 @@ class TakenStep:
 
 @dataclass(frozen=True)
 class UndoneSteps:
-    """A return of the run to a checkpoint."""
+    """A rewind of the run to a checkpoint."""
 
     after_step: int
-    era: int  # the era that begins with the return
+    era: int  # the era that begins with the rewind
 
 
 class Taking(Protocol):

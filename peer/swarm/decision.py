@@ -44,7 +44,7 @@ class Situation:
     step: int  # global steps included in this peer's state
     swarm_step: int  # global steps completed by the swarm, as far as this peer knows
     is_too_slow: bool = False  # the connection cannot send this peer's gradients within a round
-    is_undone: bool = False  # this peer's state predates the run's last return to a checkpoint
+    is_undone: bool = False  # this peer's state predates the run's last rewind to a checkpoint
     has_drifted: bool = False  # the keeper has a different state after the same step
     can_follow: bool = True  # the average for the step after `step` may still be available
     may_download: bool = True  # the pause after the last download is over

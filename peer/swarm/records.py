@@ -100,7 +100,7 @@ class PeerRecord(BaseModel):
     time: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     training: bool  # takes part in averaging: a trainer that accumulates, the keeper, or an auxiliary peer
     client_mode: bool
-    era: Annotated[int, Field(ge=0, le=MAX_ERA)] = 0  # number of earlier returns to a checkpoint
+    era: Annotated[int, Field(ge=0, le=MAX_ERA)] = 0  # number of earlier rewinds to a checkpoint
     slow_line: Annotated[float, Field(gt=0, le=MAX_BANDWIDTH)] | None = None  # bytes/s of a peer on standby
     sketch: Annotated[tuple[SketchValue, ...], Field(max_length=MAX_SKETCH_SIZE, strict=False)] = ()
     course: Course | None = None  # set only by the keeper; makes the record the beacon

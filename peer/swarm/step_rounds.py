@@ -277,11 +277,11 @@ class StepRounds:
             control.cancel()
 
     def _await_group(self, control: StepControl) -> AveragedGroup:
-        """Wait for the round's result. Raises `TimeoutError` when the wait has become useless.
+        """Wait for the round's result. Raises `TimeoutError` once waiting is pointless.
 
-        The wait is useless at the deadline, if the batch is no longer full because a peer has left,
-        or if the round failed for this peer only and the others took the step. A running round is
-        awaited for a second timeout, because others still receive data from this peer.
+        Waiting is pointless after the deadline, if the batch is no longer full because a peer has
+        left, or if the round failed only for this peer and the others took the step. A round whose
+        all-reduce is running gets twice the time, because others still receive this peer's data.
         """
         tracker = self._tracker
         deadline = time.monotonic() + self._timeout_s

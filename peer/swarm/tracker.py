@@ -169,7 +169,7 @@ class StepTracker(ProgressTracker):
 
     @property
     def is_undone(self) -> bool:
-        """Whether this peer's state predates the run's last return to a checkpoint."""
+        """Whether this peer's state predates the run's last rewind to a checkpoint."""
         return self._role != "keeper" and self.course.era > self.era
 
     def heed(self, findings: Iterable[Finding]) -> None:

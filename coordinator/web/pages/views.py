@@ -225,7 +225,7 @@ async def require_member(request: Request, web: Web, number: str = "") -> None:
 
 
 def offer(view: View) -> None:
-    """Add the route of a view; `?lang=`, a cookie or the browser determines the language."""
+    """Register a view's route; `?lang=`, a cookie or the browser sets the page's language."""
 
     @router.get(f"/{view.path}")
     async def page(

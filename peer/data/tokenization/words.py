@@ -56,7 +56,7 @@ UNSPACED_SCRIPTS = (
 
 @dataclass(frozen=True)
 class Cut:
-    """A rule for cutting sentences into words; a sentence that it does not fit is one word."""
+    """A rule for splitting sentences into words; sentences that do not fit it are not split."""
 
     takes_space: bool  # whether a word includes the white space before it
     any_gap: bool  # whether any white space may separate words, or only one space
@@ -69,7 +69,7 @@ class Cut:
         return [split(sentence) if self._is_plain(sentence) else [sentence] for sentence in sentences]
 
     def _is_plain(self, text: str) -> bool:
-        """Return whether this cut finds all spaces that a tokenizer would see in the text."""
+        """Return whether this rule finds all spaces that a tokenizer would see in the text."""
         if self.any_gap:
             text = text.replace("\n", " ").replace("\r", " ").replace("\t", " ")
         elif "  " in text:
