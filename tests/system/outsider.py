@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -112,8 +113,17 @@ def identity_of(run: str, directory: Path | None) -> dict[str, Any]:
     }
 
 
+def start_shared_memory() -> None:
+    """Start torch's manager of shared memory: torch waits one second for it, too little where several start at once."""
+    for _ in range(10):
+        with suppress(RuntimeError):
+            torch.zeros(1).share_memory_()
+            return
+
+
 def main(run: str, addresses: list[str], credentials: Path | None, token: Path | None) -> None:
     """Attack and report."""
+    start_shared_memory()
     patch_hivemind()  # else it would not understand how the swarm ends its streams
     dht = hivemind.DHT(
         initial_peers=addresses,
