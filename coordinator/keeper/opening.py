@@ -25,13 +25,11 @@ from coordinator.checkpoints.probe import make_probes
 from coordinator.checkpoints.rewind import set_aside_undone
 from coordinator.keeper.alarm_watch import AlarmWatch, DeviceWatch
 from coordinator.keeper.checkpointing import Checkpointing
-from coordinator.keeper.credentials import grant, renew
+from coordinator.keeper.duties import StatusWriter, grant, renew, steer
 from coordinator.keeper.keeper import Keeper
 from coordinator.keeper.lock import KeeperLock, require_its_checkpoints, require_its_identity
 from coordinator.keeper.receipts import KeeperReceipts
 from coordinator.keeper.recovery import Recovery
-from coordinator.keeper.status import StatusWriter
-from coordinator.keeper.steering import steer
 from coordinator.keeper.way_chooser import WayChooser
 from coordinator.ledger.ledger import Ledger
 from coordinator.members.membership import Membership

@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 
 from auth.errors import WorkerError
-from coordinator.keeper.credentials import renew
-from coordinator.keeper.status import StatusWriter
-from coordinator.keeper.steering import steer
+from coordinator.keeper.duties import StatusWriter, renew, steer
 from coordinator.members.quarantine import hear_all
 from coordinator.run.settings import Policy
 from coordinator.store.engine import Database
