@@ -15,7 +15,7 @@ from coordinator.keeper.checkpointing import Checkpointing
 from coordinator.keeper.lock import KeeperLock
 from coordinator.keeper.receipts import KeeperReceipts
 from coordinator.keeper.recovery import Recovery
-from coordinator.store.engine import log_trouble
+from coordinator.store.engine import BUSY_TIMEOUT_S, log_trouble
 from peer.swarm.swarm import StepOutcome, Swarm
 
 logger = logging.getLogger(__name__)
@@ -51,6 +51,8 @@ class Keeper:
                 with log_trouble("the keeper is neither steered nor seen"):
                     self.recovery.return_if_told()  # if this fails, skip the duties: the state may be undone
                     for do in self.duties:
+                        if self.clock() - done_at > BUSY_TIMEOUT_S:  # the database is stuck, and the swarm waits
+                            break
                         self.lock.check()  # a rewind takes minutes, and so may a duty
                         do()
             time.sleep(POLL_S)

@@ -77,6 +77,16 @@ def test_a_pass_ends_with_what_else_it_looks_after(database: Database) -> None:
     assert replaced.done == ["advanced", *["still the only one"] * 2]
 
 
+def test_a_duty_that_waited_for_a_stuck_database_leaves_the_others_for_the_next_pass(database: Database) -> None:
+    """Each of them could wait as long, and the swarm would miss the keeper."""
+    scene = Scene(database, recorded=2, stands_still=True)
+    waits = iter((31.0, 0.0))
+    scene.duties = (lambda: setattr(scene, "now", scene.now + next(waits)),)
+    scene.run(passes=2)
+    first, second = ["advanced", *["still the only one"] * 2], ["advanced", *["still the only one"] * 3, "its duties"]
+    assert scene.done == [*first, *second, "last checkpoint", "left"]
+
+
 def test_a_step_is_told_to_the_parts_that_ask_for_it(database: Database) -> None:
     """And to the checkpoints, as the keeper's own; what was taken from others tells of nothing."""
     scene = Scene(database, recorded=2)
