@@ -12,10 +12,11 @@ single accusation has no effect in a group of three or more members.
 
 from __future__ import annotations
 
-import multiprocessing as mp
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+from peer.runtime.mailbox import Mailbox
 
 MOST_ACCUSED = 8  # maximum number of accusations by one peer at a time
 ACCUSED_S = 3600.0  # duration of an accusation in seconds
@@ -38,25 +39,15 @@ class Findings:
     """A queue of findings from an averager's process to its parent."""
 
     def __init__(self) -> None:
-        self._waiting = mp.Value("i", 0)
-        self._pipe: mp.SimpleQueue[Finding] = mp.SimpleQueue()
+        self._mailbox = Mailbox[Finding](MOST_WAITING)
 
     def tell(self, finding: Finding) -> None:
         """Send a finding without blocking; drop it if too many are pending."""
-        with self._waiting.get_lock():
-            if self._waiting.value >= MOST_WAITING:
-                return
-            self._waiting.value += 1
-        self._pipe.put(Finding(finding.peer_id[:MAX_ID_CHARS], finding.kind, finding.detail[:MOST_DETAIL_CHARS]))
+        self._mailbox.put(Finding(finding.peer_id[:MAX_ID_CHARS], finding.kind, finding.detail[:MOST_DETAIL_CHARS]))
 
     def take(self) -> list[Finding]:
         """Return the findings that were sent since the last call."""
-        taken = []
-        while not self._pipe.empty():
-            taken.append(self._pipe.get())
-            with self._waiting.get_lock():
-                self._waiting.value -= 1
-        return taken
+        return self._mailbox.take()
 
 
 class Accusations:
