@@ -42,6 +42,8 @@ pytest.register_assert_rewrite("tests.support")  # their assertions, too, show w
 # hivemind's futures ask for the main thread's event loop. Python would make one that nobody closes, and whichever test
 # runs when it is collected would fail.
 asyncio.set_event_loop(None)
+# One thread for torch, before a folder's conftest.py imports it: the swarm tests start several peers on few cores.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 SWARMS = ("tests/system/", "tests/security/")
 # Only `make test-all` runs these, except tests that are marked `smoke`; single tests elsewhere are marked `thorough`.
 THOROUGH = (
@@ -66,11 +68,7 @@ EIGHT_DEVICES = (
 
 
 def pytest_configure() -> None:
-    """Keep torch to one thread before any test module imports it: the swarm tests start several peers on few cores.
-
-    JAX simulates the eight cores of a TPU host. Hypothesis may take its time.
-    """
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    """Let JAX simulate the eight cores of a TPU host, and Hypothesis take its time."""
     os.environ.setdefault("XLA_FLAGS", EIGHT_DEVICES)
     os.environ.setdefault("MANYHANDS_DATA_FOLDERS", tempfile.gettempdir())  # where tests' runs have their text
     settings.register_profile("manyhands", deadline=None)  # a busy machine is no failure

@@ -17,8 +17,6 @@ from typing import (  # noqa: UP035 - hivemind reads the annotations of rpc_ met
     AsyncIterator,
 )
 
-from hivemind.averaging.allreduce import AllreduceException
-from hivemind.averaging.group_info import GroupInfo
 from hivemind.p2p import P2PContext, PeerID
 from hivemind.proto import averaging_pb2
 
@@ -43,6 +41,7 @@ class SwarmAccess:
 class AuthorizedAverager:
     """A mixin for hivemind averagers that admits only peers with valid tokens."""
 
+    rpc_join_group = None  # not served: hivemind's matchmaking is not used
     access: SwarmAccess
     _directory: PeerDirectory | None = None
 
@@ -52,17 +51,6 @@ class AuthorizedAverager:
         if self._directory is None:
             self._directory = PeerDirectory(self.dht, self.access.credentials, self.access.run, self.access.clock)
         return self._directory
-
-    async def rpc_join_group(
-        self, request: averaging_pb2.JoinRequest, context: P2PContext
-    ) -> AsyncIterator[averaging_pb2.MessageFromLeader]:
-        """Handle a request to join a group; reject non-members."""
-        if not await self.directory.admits(context.remote_id, TRAINING_ROLES):
-            yield averaging_pb2.MessageFromLeader(code=averaging_pb2.PROTOCOL_VIOLATION)
-            return
-        answers = super().rpc_join_group(request, context)  # type: ignore[misc]
-        async for message in while_admitted(self.directory, context.remote_id, TRAINING_ROLES, answers):
-            yield message
 
     async def rpc_aggregate_part(
         self, stream: AsyncIterator[averaging_pb2.AveragingData], context: P2PContext
@@ -97,11 +85,3 @@ class AuthorizedAverager:
         who = "no member" if token is None else f"{token.member} (device {token.device_id}, {token.role})"
         logger.warning("suspicious: %s, peer %s, sent gradients with a weight: banned from the round", who, peer)
         return False
-
-    async def _aggregate_with_group(self, group_info: GroupInfo, *args: Any, **kwargs: Any) -> Any:
-        """Average with the group. Raises `AllreduceException` if it contains a non-member."""
-        strangers = set(group_info.peer_ids) - await self.directory.admitted(group_info.peer_ids, TRAINING_ROLES)
-        if strangers:
-            size = len(group_info.peer_ids)
-            raise AllreduceException(f"{len(strangers)} of the group's {size} peers hold no valid token")
-        return await super()._aggregate_with_group(group_info, *args, **kwargs)  # type: ignore[misc]

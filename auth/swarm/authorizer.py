@@ -4,12 +4,11 @@ The transport authenticates the remote peer's libp2p identity, and a token maps 
 member. Requests are therefore not signed, and a node sends its token only to nodes that do not have
 the token yet. Records pass through many nodes, so each has its owner's signature.
 
-A run uses two DHT keys; nodes store nothing under other keys. Under the peers' key, a device has up
-to three entries: its record, its token (until the token expires), and its network addresses if it
-is reachable (`auth.swarm.addresses`). Under the group's key, a device has one entry while it
-searches for a group; the value indicates whether the search is active. Tokens are signed by the
-authority, so any node may forward them; of two tokens, nodes keep the one that expires later.
-Devices sign the other entries. A node thus stores at most four entries of bounded size per device.
+A run uses one DHT key, the peers' key; nodes store nothing under other keys. Each device has up to
+three entries: its record, its token (until the token expires), and its network addresses if it is
+reachable (`auth.swarm.addresses`). Tokens are signed by the authority, so any node may forward
+them; of two tokens, nodes keep the one that expires later. Devices sign the other entries. A node
+thus stores at most three entries of bounded size per device.
 """
 
 from __future__ import annotations
@@ -34,14 +33,13 @@ from auth.swarm.addresses import are_addresses
 from auth.tokens import AccessToken
 
 Clock = Callable[[], float]
-Kind = Literal["record", "token", "addresses"]  # entries under the group's key use the subkeys of records
+Kind = Literal["record", "token", "addresses"]
 TRAINING_ROLES = frozenset({"trainer", "auxiliary", "keeper"})
 CONTRIBUTING_ROLES = frozenset({"trainer"})  # roles whose gradients have a weight in the average
 STATE_READERS = TRAINING_ROLES | {"observer"}
 MAX_RECORD_BYTES = 2048  # size limit for a record or a list of addresses, including the signature
 MAX_BEACON_BYTES = 8192  # size limit for the keeper's record
 MOST_ENTRY_S = 86_400.0  # maximum lifetime of records and addresses; above any `statistics_expiration_s`
-MOST_SEARCH_S = 300.0  # maximum lifetime of group entries; above `matchmaking_time_s` plus clock skew
 MAX_TOKENS = 4096  # number of stored tokens above which a node drops invalid tokens
 _TOKEN, _ADDRESSES = b"token ", b"at "
 _KNOWN = b"+"
@@ -51,16 +49,6 @@ _dumps, _loads = DHTProtocol.serializer.dumps, DHTProtocol.serializer.loads
 def peers_key(run: str) -> str:
     """Return the DHT key of the tokens, records and addresses of all peers of `run`."""
     return f"{run}_peers"
-
-
-def gradients_prefix(run: str) -> str:
-    """Return the name of `run`'s gradient averager, which hivemind uses in the DHT key of its groups."""
-    return f"{run}_grad_averager"
-
-
-def group_key(run: str) -> str:
-    """Return hivemind's DHT key for group search; without group bits, all peers share one key."""
-    return f"{gradients_prefix(run)}.0b"
 
 
 def key_id(key: str) -> bytes:
@@ -214,15 +202,15 @@ class PeerRecordValidator(RecordValidatorBase):
         self._key = credentials.device_key
         self._own = {_dumps(subkey(self._key.peer_id)) for subkey in (record_subkey, addresses_subkey)}
         self._tokens = tokens
-        self._peers_id, self._group_id = key_id(peers_key(run)), key_id(group_key(run))
+        self._peers_id = key_id(peers_key(run))
 
     def validate(self, record: DHTRecord) -> bool:
         """Return whether an entry is a valid token or is signed by a device with a valid token."""
-        if record.key not in (self._peers_id, self._group_id) or len(record.value) > MAX_BEACON_BYTES:
+        if record.key != self._peers_id or len(record.value) > MAX_BEACON_BYTES:
             return False
         try:
             owner, kind = owner_of(_loads(record.subkey))
-            if kind == "token" and record.key == self._peers_id:
+            if kind == "token":
                 shown = self._tokens.show(_loads(record.value))
                 return shown is not None and (shown.peer_id, shown.expires_at) == (owner, record.expiration_time)
             value, signature = _parts(record.value)
@@ -239,16 +227,13 @@ class PeerRecordValidator(RecordValidatorBase):
     def _may_say(self, record: DHTRecord, kind: Kind, said: object, role: str) -> bool:
         """Return whether a device in this role may store the entry; reject an expiration time of NaN."""
         left_s = record.expiration_time - self._tokens.now()
-        if record.key == self._group_id:
-            looks_or_not = kind == "record" and isinstance(said, bool)
-            return looks_or_not and role in TRAINING_ROLES and left_s <= MOST_SEARCH_S
         most_bytes = MAX_BEACON_BYTES if kind == "record" and role == "keeper" else MAX_RECORD_BYTES
         is_sound = kind == "record" or are_addresses(said)
         return is_sound and len(record.value) <= most_bytes and left_s <= MOST_ENTRY_S
 
     def sign_value(self, record: DHTRecord) -> bytes:
         """Return the value, signed with this device's key if the device owns the entry."""
-        if record.key not in (self._peers_id, self._group_id) or record.subkey not in self._own:
+        if record.key != self._peers_id or record.subkey not in self._own:
             return record.value
         self._tokens.own_jwt()  # stored, because this node also validates its own entry
         return bytes(_dumps([record.value, self._key.sign(_signed_bytes(record, record.value))]))

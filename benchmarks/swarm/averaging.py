@@ -56,7 +56,6 @@ class Plan:
     address: str
     values: int
     credentials_dir: str = ""
-    matchmaking_s: float = 4.0
     patience_s: float = 100.0  # timeout for a peer that sends nothing
     timeout_s: float = 300.0  # timeout of a round
     fails: bool = False  # whether to abort as a reducer in every second round

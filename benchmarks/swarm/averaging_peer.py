@@ -25,11 +25,11 @@ from hivemind.utils import MPFuture, get_dht_time
 
 from auth.credentials import Credentials
 from auth.swarm.access import SwarmAccess
-from auth.swarm.authorizer import gradients_prefix, peers_key, record_subkey
+from auth.swarm.authorizer import peers_key, record_subkey
 from benchmarks.swarm.averaging import RUN, Plan
 from peer.averaging.all_reduce import ExactAllReduce
 from peer.averaging.averager import AveragedGroup, SwarmGradientAverager
-from peer.averaging.matchmaking import Gathering
+from peer.averaging.meetings import Requirements
 from peer.averaging.rounds import forget_frames
 from peer.config.training import Averaging
 from peer.network.placement import Placement
@@ -105,16 +105,18 @@ def main() -> None:
         traffic=Traffic(),
         dht=dht,
         access=access,
-        prefix=gradients_prefix(RUN),
+        prefix=f"{RUN}_grad_averager",
         parameters=parameters,
         averaging=Averaging(**plan.averaging),
-        gathering=Gathering(plan.matchmaking_s),
         allreduce_timeout=plan.timeout_s,
         next_chunk_timeout=plan.patience_s,
         start=True,
         warn=False,
     )
-    averager.gathering.required = plan.peers
+    first = plan.initial_peers[0].rsplit("/p2p/", 1)[1] if plan.initial_peers else dht.peer_id.to_base58()
+    averager.want(
+        Requirements(code=averager.averaging.code, leaders=(first,), required=plan.peers, expected=plan.peers)
+    )
     print(json.dumps([str(address) for address in dht.get_visible_maddrs()]), flush=True)
     for line in sys.stdin:
         if (asked := json.loads(line)) == "processor":

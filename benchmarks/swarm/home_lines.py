@@ -68,7 +68,7 @@ from peer.config.run import RunConfig
 from peer.reporting.messages import LostCause
 
 TARGET_BATCH = 64
-MATCHMAKING_S, TIMEOUT_S, EXPIRATION_S = 15.0, 60.0, 60.0  # the first two are the product's defaults
+TIMEOUT_S, EXPIRATION_S = 60.0, 60.0  # the first is the product's default
 ROOM_BEGINS_S = 30.0  # time from the first volunteer's start until all have the initial state
 CHURN_EVERY_S = 15.0
 STAY_IN_ROOM = 1  # number of volunteers who do not leave
@@ -202,19 +202,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--churn", action="store_true", help=churn.__doc__)
     parser.add_argument("--seconds", type=float, default=330.0, help="duration per system in seconds")
     parser.add_argument("--systems", type=systems_of, default=SYSTEMS, help=systems_of.__doc__)
-    parser.add_argument("--matchmaking", type=float, default=MATCHMAKING_S, help="matchmaking time of ours in seconds")
     parser.add_argument("--logs", type=Path, help="a directory for the processes' logs")
     options = parser.parse_args(arguments)
     if reason := why_impossible():
         sys.exit(f"Hosts with lines of their own cannot be made here: {reason}. Run this as root, with iproute2.")
     systems = options.systems[:1] if options.quick else options.systems
     case = Case(options.setting, options.churn, 25.0 if options.quick else options.seconds)
-    config = configure(options.setting, options.matchmaking, options.quick)
+    config = configure(options.setting, options.quick)
     results = {system: measure(system, case, config, options.logs) for system in systems}
     report(f"home lines: {' beside '.join(systems)}", figures_of(case.name, results), options.json)
 
 
-def configure(setting: str, matchmaking_s: float, quick: bool) -> RunConfig:
+def configure(setting: str, quick: bool) -> RunConfig:
     """Return a run with 1.1 million parameters (`quick`: a fifth), a batch of 64, and defaults otherwise."""
     size = 64 if quick else 256
     raw = RunConfig.from_yaml(SMALL_RUN).model_dump(mode="json")
@@ -223,7 +222,6 @@ def configure(setting: str, matchmaking_s: float, quick: bool) -> RunConfig:
     raw["data"] |= {"sequence_length": 16, "microbatch_size": SETTINGS[setting].microbatch}
     raw["averaging"] |= {
         "target_batch_size": TARGET_BATCH,
-        "matchmaking_time_s": matchmaking_s,
         "averaging_timeout_s": TIMEOUT_S,
         "statistics_expiration_s": EXPIRATION_S,
         "progress_refresh_s": 0.5,

@@ -42,7 +42,7 @@ SIZES = "5,10,20,30"
 SAMPLES_EACH = 4  # number of samples in a batch per volunteer
 BATCH_S = 10.0  # time to compute a batch
 LINE_MBIT = 100.0
-MATCHMAKING_S, TIMEOUT_S, EXPIRATION_S = 15.0, 60.0, 60.0  # same timeouts as in home_lines.py
+TIMEOUT_S, EXPIRATION_S = 60.0, 60.0  # same timeouts as in home_lines.py
 READY_S = 600.0  # maximum wait for the last volunteer
 MIB = 2**20
 
@@ -107,7 +107,6 @@ def configure(volunteers: int) -> RunConfig:
     raw["data"] |= {"sequence_length": 16, "microbatch_size": 1}
     raw["averaging"] |= {
         "target_batch_size": SAMPLES_EACH * volunteers,
-        "matchmaking_time_s": MATCHMAKING_S,
         "averaging_timeout_s": TIMEOUT_S,
         "statistics_expiration_s": EXPIRATION_S,
         "progress_refresh_s": 0.5,

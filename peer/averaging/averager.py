@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import Any, AsyncIterator  # noqa: UP035 - hivemind reads the annotations of rpc_ methods and knows only typing's
 
 import torch
@@ -30,18 +30,10 @@ from auth.tokens import AccessToken
 from peer.averaging.absences import MOST_REMEMBERED, Absences, absent_of, unawaited
 from peer.averaging.all_reduce import Attesting, ExactAllReduce, take_averages
 from peer.averaging.bandwidth import RoundTraffic
-from peer.averaging.declarations import MAX_BANDWIDTH, MOST_MISSED, Declaration, read_declaration
+from peer.averaging.declarations import MAX_BANDWIDTH, MOST_MISSED, Declaration, open_declaration, read_declaration
 from peer.averaging.error_feedback import ErrorFeedback
 from peer.averaging.gradient_codes import Factors, GradientCode
-from peer.averaging.matchmaking import (
-    BEGIN_POLL_S,
-    Beginnings,
-    Gathering,
-    Leaders,
-    hold_searches,
-    request_timeout,
-    require_declarations,
-)
+from peer.averaging.meetings import Heard, Meetings, Requirements
 from peer.averaging.power_sgd import LowRank
 from peer.averaging.remainders import RemainderFile, RemainderOrigin
 from peer.averaging.rounds import RoundDeadline, forget_frames, freeze_imported, give_back
@@ -57,7 +49,6 @@ from peer.averaging.shares import (
 )
 from peer.config.training import Averaging
 from peer.network.traffic import Traffic
-from peer.protocol import PROTOCOL_VERSION
 from peer.reduction.attestation import AttestedRound, AttestedWeight, layout_of
 from peer.reduction.audit import Audit
 from peer.reduction.audit_rpc import AuditedRounds, Auditing
@@ -66,10 +57,15 @@ from peer.reduction.findings import Accusations, Finding
 from peer.reduction.guard import AverageScreen, ReductionGuard
 from peer.reduction.sizes import RoundBytes, values_sent
 from peer.reporting.event_log import MOST_PEERS, NOWHERE, EventLog, GroupMet
+from peer.runtime.mailbox import Mailbox
 from peer.runtime.processes import name_fork
+from peer.transport.p2p import P2PTransport
 
 logger = logging.getLogger(__name__)
 GROUP_POLL_S = 0.2
+CANCEL_POLL_S = 0.05
+PIPE_POLL_S = 3.0
+MOST_HEARD = 1  # messages to the trainer's process that may wait; each has up to half of a pipe's size
 UNAWAITED_ROUNDS = 4  # rounds without waiting for a sender that was silent twice
 MISSED_ROUNDS = 16  # rounds without a share for a reducer that did not return all averages
 UNDERCOUNTED_ROUNDS = 2  # successive rounds of undercounting after which a reducer is treated as failed
@@ -99,7 +95,7 @@ async def given_up(step: StepControl) -> None:
     """Wait until a cancelled step is done; hivemind checks too early, and only once."""
     await StepControl.wait_for_cancel(step)
     while not step.done():  # noqa: ASYNC110 - set by another process
-        await asyncio.sleep(BEGIN_POLL_S)
+        await asyncio.sleep(CANCEL_POLL_S)
 
 
 class BalancedRounds:
@@ -113,8 +109,9 @@ class BalancedRounds:
         """Average with this group. After a `MatchmakingException`, hivemind seeks another group."""
         del kwargs["min_vector_size"]  # used by hivemind's own balancing
         tokens = [self.directory.token_of(peer) for peer in group_info.peer_ids]
-        if group_info.group_size < self.gathering.keeperless and not any(t and t.role == "keeper" for t in tokens):
+        if group_info.group_size < self.wanted.keeperless and not any(t and t.role == "keeper" for t in tokens):
             raise MatchmakingException(f"beside {group_info.group_size} without the keeper others may take this step")
+        control = self._control
         self._lines = lines = self._read_lines(group_info, tokens)
         try:
             shares = reduction_shares(self.total_size, lines.rates, lines.reduces, lines.trusted, lines.averages_of_own)
@@ -127,7 +124,7 @@ class BalancedRounds:
                 round_ = self._run_allreduce_inplace_(tensors, group_info, peer_fractions=shares, **kwargs)
                 group = await asyncio.wait_for(round_, patience_s)
         except BaseException as error:  # also on cancellation: the next declaration reports the failure
-            self._round_failed()
+            self._round_failed(control)
             raise MatchmakingException(f"the round failed: {error!r}") from error
         else:
             self._deadline.succeeded(group.seconds)
@@ -143,13 +140,14 @@ class BalancedRounds:
 class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, GradientAverager):
     """An averager that accumulates gradients in `.grad` (sums over samples) and averages them."""
 
+    request_timeout = PIPE_POLL_S  # interval at which hivemind's loop looks for the trainer's calls without news
+
     def __init__(
         self,
         parameters: Iterable[torch.nn.Parameter],
         *,
         access: SwarmAccess,
         traffic: Traffic,
-        gathering: Gathering,
         allreduce_timeout: float,
         averaging: Averaging | None = None,
         may_reduce: bool = True,
@@ -162,14 +160,14 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         self._shapes = shapes = [parameter.shape for parameter in parameters]
         self._values_sent = cache(lambda rank: values_sent(shapes, rank))
         self.averaging = averaging or Averaging()  # the current gradient encoding; each process has a copy
-        self._code, gathering.code = self._code_in(self.averaging), self.averaging.code
+        self._code = self._code_in(self.averaging)
         self._averaged = mp.Value("b", False)  # whether the values last loaded have been averaged
         self._may_reduce = may_reduce
         self._events = events
         self._guard = guard or ReductionGuard()
-        self._leaders: Leaders | None = None  # created at the first step, in the averager's process
-        self.access, self._traffic, self.gathering = access, traffic, gathering
-        self._beginnings = Beginnings(gathering, lambda peer: self.directory.token_of(peer))  # created at first use
+        self.wanted = Requirements()  # as told by the trainer's process; each process has a copy
+        self.heard = Mailbox[Heard](MOST_HEARD)  # from the averager's process
+        self.access, self._traffic = access, traffic
         self.findings = self._guard.findings
         self.auditing = Auditing(traffic, self._note)
         self._accusations = Accusations(time.monotonic)
@@ -190,8 +188,6 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         super().__init__(
             parameters,
             allreduce_timeout=2 * allreduce_timeout,  # never reached, because the group's limit is shorter
-            min_matchmaking_time=gathering.window_s,
-            request_timeout=request_timeout(gathering.window_s),
             reuse_grad_buffers=True,
             allow_state_sharing=False,
             **kwargs,
@@ -217,8 +213,29 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         Call this method while no round runs, before the next gradients are loaded. A change of
         PowerSGD's rank drops the remainders.
         """
-        self.gathering.code = averaging.code
         return self._take_up(averaging)
+
+    def want(self, wanted: Requirements) -> None:
+        """Send the trainer's requirements for the next group to the averager's process, if they have changed."""
+        if wanted != self.wanted:
+            self.wanted = wanted
+            self._outer_pipe.send(("_want", [wanted], {}))
+
+    async def _want(self, wanted: Requirements) -> None:
+        self.wanted = wanted
+        self.meetings.want(wanted)
+
+    @cached_property
+    def meetings(self) -> Meetings:
+        """This peer's meetings with others, created on first use in the averager's process."""
+        name = f"{self.prefix}.meet"
+        transport, deliver = P2PTransport(self._p2p), self.heard.put
+        return Meetings(transport, name, self.directory, self._opened, deliver)
+
+    async def add_p2p_handlers(self, *args: Any, **kwargs: Any) -> None:
+        """Let other peers call this averager and follow it to a group."""
+        await super().add_p2p_handlers(*args, **kwargs)
+        await self.meetings.serve()
 
     def _take_up(self, averaging: Averaging) -> bool:
         """Switch this process to a new encoding; reset the deadline, counters and old norms."""
@@ -331,32 +348,20 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         super().run()
 
     def schedule_step(self, scheduled_time: float | None = None, **kwargs: Any) -> StepControl:
-        """Start matchmaking for a round at `scheduled_time` (DHT clock; default: after `gathering.window_s`)."""
-        return super().schedule_step(scheduled_time or swarm_time() + self.gathering.window_s, **kwargs)
+        """Start looking for a group, which may begin once the round is triggered."""
+        return super().schedule_step(scheduled_time or swarm_time(), **kwargs)
 
     async def _step(self, *, step: StepControl, **kwargs: Any) -> None:
         rate, mode, _ = MSGPackSerializer.loads(step.data_for_gather)  # as declared by hivemind
         self._control, self._rate, self._takes_connections = step, rate, mode == AveragingMode.NODE.value
-        self._position = self.gathering.position
-        self._beginnings.sought_after(self._position[1])
-        self._take_up(self.averaging.with_code(self.gathering.code))
+        self._position = self.wanted.position
+        self._take_up(self.averaging.with_code(self.wanted.code))
         self._declare()
         step.wait_for_cancel = partial(given_up, step)
-        position = b"".join(number.to_bytes(8, "big") for number in self._position)
-        code = repr((PROTOCOL_VERSION, self.averaging.code)).encode()  # keeps peers with other encodings apart
-        self._matchmaking.schema_hash = self.schema_hash + position + code
-        if self._leaders is None:
-            self._leaders = Leaders(self.directory, time.monotonic)
-            self._leaders.choose_for(self._matchmaking)
-            require_declarations(self._matchmaking, self._refused)
-            hold_searches(self._matchmaking, self._beginnings)
-        steering = asyncio.create_task(self.gathering.steer(self._matchmaking, step))
+        self._matchmaking = self.meetings  # instead of hivemind's
         try:
             await super()._step(step=step, **kwargs)
         finally:
-            steering.cancel()
-            if self._control is step:
-                self._beginnings.forget()
             if step.done() and not step.cancelled():  # hivemind still references the step
                 forget_frames(step.exception())
 
@@ -366,7 +371,6 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         The other members' round then fails too, so a retry counts these samples only once.
         """
         assert self._control is not None  # set by `_step`, which looks for the group
-        self._beginnings.forget()
         if self._averaged.value:  # the gradients are overwritten, so a retry is impossible
             raise RuntimeError("a round has averaged the gradients, and failed after that")
         averaging = asyncio.create_task(super()._aggregate_with_group(group_info, **kwargs))
@@ -389,7 +393,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         return None if token is None else token.public_key.encode()
 
     def _declare(self) -> None:
-        """Set the declaration with which this peer joins the next group."""
+        """Sign the declaration with which this peer joins the next group."""
         assert self._control is not None
         era, step = self._position
         said = Declaration(
@@ -406,17 +410,11 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
             missed=list(dict.fromkeys(self._missed.newest(MOST_MISSED) + self._low.newest(MOST_MISSED)))[-MOST_MISSED:],
         )
         self._declared = said.signed(self.access.credentials.device_key.sign)
-        self._control._data_for_gather = self._declared
+        self.meetings.declare(self._position, self._declared)
 
-    def _refused(self, gathered: bytes, peer: PeerID) -> str:
-        """Return the reason why peers would reject a declaration; "" if it is valid."""
-        token = self.directory.token_of(peer)
-        try:
-            if token is not None:
-                self._read(gathered, token)
-        except ValueError as error:
-            return str(error)
-        return "" if token is not None else "it holds no valid token"
+    def _opened(self, gathered: bytes, token: AccessToken) -> Declaration:
+        """Read a peer's declaration for any step. Raises `ValueError` if it is invalid."""
+        return open_declaration(gathered, token.public_key, self.access.run)
 
     def _read(self, gathered: bytes, token: AccessToken) -> Declaration:
         """Read a peer's declaration for the current round. Raises `ValueError` if it is invalid."""
@@ -432,16 +430,15 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
                 raise ValueError("the leader changed what this peer had said of itself")
             said = [self._read(gathered, token) for gathered, token in zip(group_info.gathered, known, strict=True)]
         except ValueError as error:
-            assert self._leaders is not None
-            self._leaders.avoid_leader_of(group_info, str(error))
+            self.meetings.distrust_leader(str(error))
             raise MatchmakingException(str(error)) from error
         return replace(
             group_lines(group_info.peer_ids, known, said), averages_of_own=self.size_in(self.averaging).averages_of_own
         )
 
-    def _round_failed(self) -> None:
+    def _round_failed(self, control: StepControl | None) -> None:
         """Record a failed round unless this peer cancelled it; the time limit may be too short."""
-        if self._control is None or self._control.done():
+        if control is None or control.done() or control is not self._control:
             return
         self._failed_rounds.value += 1
         if not self._missed.current():
@@ -451,18 +448,16 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
     def _undercounting_again(self, runner: ExactAllReduce, half: bytes) -> set[str]:
         """Return the reducers that undercounted in several rounds; an honest one may do so once."""
         accounts, before = runner.accounts, self._undercounted.get(half, {})
-        rounds = {peer: before.get(peer, 0) + 1 for peer in accounts.undercounting(self.gathering.target)}
+        rounds = {peer: before.get(peer, 0) + 1 for peer in accounts.undercounting(self.wanted.target)}
         again = {peer for peer, count in rounds.items() if count >= UNDERCOUNTED_ROUNDS}
         unheard = {peer: count for peer, count in before.items() if peer not in accounts.attestations}
         once = unheard | {peer: count for peer, count in rounds.items() if peer not in again}
         self._undercounted[half] = dict(list(once.items())[-MOST_REMEMBERED:])
         return again
 
-    def _note_absent(self, group_info: GroupInfo, runner: ExactAllReduce, half: bytes) -> None:
+    def _note_absent(self, runner: ExactAllReduce, half: bytes, control: StepControl | None) -> None:
         """Record the peers that failed; none if most did, because this peer may be at fault."""
-        assert self._control is not None
-        assert self._leaders is not None
-        if self._control.done():  # cancelled before the others' parts arrived
+        if control is None or control.done() or control is not self._control:  # cancelled before the parts arrived
             return
         own = {self.peer_id.to_base58()}
         senders = {peer.to_base58() for peer in runner.sender_peer_ids}
@@ -472,7 +467,8 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         missed = absent_of(unreturned, runner.other_reducers | own)
         self._missed.round_ended(missed)
         self._silent.round_ended(silent)
-        self._leaders.group_ended(group_info, came_about=missed == unreturned)
+        is_full = runner.least_weight >= self.wanted.target
+        self.meetings.group_ended(came_about=is_full and missed == unreturned)
         low = self._undercounting_again(runner, half) - own
         self._low.round_ended(low)
         for peer in missed | low | silent:
@@ -489,12 +485,8 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         self, stream: AsyncIterator[averaging_pb2.AveragingData], context: P2PContext
     ) -> AsyncIterator[averaging_pb2.AveragingData]:
         """Return averages to a sender within this peer's upload limit."""
-        heard = self._beginnings.heard(context.remote_id, stream)
-        try:
-            async for message in self._traffic.sending(super().rpc_aggregate_part(heard, context)):
-                yield message
-        finally:
-            self._beginnings.hung_up(context.remote_id)
+        async for message in self._traffic.sending(super().rpc_aggregate_part(stream, context)):
+            yield message
 
     @contextmanager
     def _register_allreduce_group(self, group_info: GroupInfo) -> Iterator[None]:
@@ -530,7 +522,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         self, tensors: Sequence[torch.Tensor], group_info: GroupInfo, half: bytes, **kwargs: Any
     ) -> AveragedGroup:
         """Average in place. Raises `AllreduceException` if a value is missing or not finite."""
-        group_id = group_info.group_id + half
+        group_id, control = group_info.group_id + half, self._control
         layout = layout_of(group_info.peer_ids, kwargs["peer_fractions"])
         attested = AttestedRound(self.access.run, *self._position, group_id, layout)
         self.auditing.expect(attested)
@@ -572,7 +564,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
             self.auditing.give_up(group_id)
             raise
         finally:
-            self._note_absent(group_info, runner, half)  # must precede any call that may raise
+            self._note_absent(runner, half, control)  # must precede any call that may raise
             self._events.add(runner.passed(is_whole))
             guard.ended()
         self._guard.accepted(half, tensors)

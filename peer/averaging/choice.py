@@ -46,7 +46,7 @@ class RoundPace:
             raise ValueError(f"no pace has batches of {self.batch_s} s and lines of {rates[:3]} bytes per second")
 
     def round_s(self, way: AveragingWay) -> float:
-        """Return the duration of a round without matchmaking; 0.0 if no rate is known."""
+        """Return the duration of a round without the wait for its group; 0.0 if no rate is known."""
         size = RoundBytes.of(way.compression, self.values(way.powersgd_rank))
         lines, passing = self.lines, self._passes(way)
         taking_part = GroupLines(

@@ -52,11 +52,33 @@ class Declaration(Statement):
     accused: list[_PeerId] = Field(default_factory=list, max_length=MOST_ACCUSED)  # reducers caught cheating
     missed: list[_PeerId] = Field(default_factory=list, max_length=MOST_MISSED)  # reducers that failed to answer
 
+    @property
+    def position(self) -> tuple[int, int]:
+        """The era and the last completed step."""
+        return self.era, self.step
+
+    @property
+    def code(self) -> tuple[Compression, int]:
+        """The gradient compression and PowerSGD rank."""
+        return self.compression, self.powersgd_rank
+
     def signed(self, sign: Callable[[bytes], bytes]) -> bytes:
         """Return the declaration in its wire format, with a signature."""
         body = self.body.encode()
         sent: bytes = MSGPackSerializer.dumps([body, sign(body)])
         return sent
+
+
+def open_declaration(gathered: bytes, public_key: str, run: str) -> Declaration:
+    """Read a declaration for any step. Raises `ValueError` unless run and signature by `public_key` match."""
+    try:
+        body, signature = _parts(gathered)
+        said = Declaration.opened(body, lambda content: verify_signature(public_key.encode(), content, signature))
+    except RequestError as error:
+        raise ValueError(str(error)) from error
+    if said.run != run:
+        raise ValueError("The declaration is for another run.")
+    return said
 
 
 def read_declaration(
@@ -66,14 +88,10 @@ def read_declaration(
 
     Raises `ValueError` unless the run, position, code and signature by `public_key` match.
     """
-    try:
-        body, signature = _parts(gathered)
-        said = Declaration.opened(body, lambda content: verify_signature(public_key.encode(), content, signature))
-    except RequestError as error:
-        raise ValueError(str(error)) from error
-    if (said.run, said.era, said.step) != (run, *position):
+    said = open_declaration(gathered, public_key, run)
+    if said.position != position:
         raise ValueError("The declaration is for another step.")
-    if (said.compression, said.powersgd_rank) != code:
+    if said.code != code:
         raise ValueError("The declaration is for another code of gradients.")
     return said
 

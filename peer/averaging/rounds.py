@@ -26,7 +26,7 @@ SPREAD_OF_DEVIATION = 1.4826  # ratio of standard deviation to median absolute d
 class RoundDeadline:
     """A deadline from past rounds' durations, within the run's limit; each failure doubles it.
 
-    The averager has a deadline for rounds, and `peer.swarm.step_rounds` one for matchmaking. Median
+    The averager has a deadline for rounds, and `peer.averaging.meetings` one for absent peers. Median
     and median absolute deviation limit the effect of a single delayed round.
     """
 

@@ -2,7 +2,7 @@
 
 Decisions are made by the code of real peers: `peer.swarm` (`view`, `credit`, `decision`, `refresh`)
 and `peer.averaging` (`shares`, `absences`, `bandwidth`, `rounds`). Computation, connections, DHT
-delays, matchmaking and crashes are modelled. `scenario` describes the participants, `population`
+delays, meetings and crashes are modelled. `scenario` describes the participants, `population`
 draws scenarios from published figures, and `swarm` runs them. `forecast` produces figures, plots
 and run files for operators.
 """

@@ -1,8 +1,7 @@
 """Groups and their averaging rounds in virtual time.
 
-Shares of the reduction are computed by `peer.averaging.shares`. Matchmaking is a model of
-`peer.averaging.matchmaking`: a leader begins when all expected peers have arrived, or when its time
-limit has passed and enough peers are present.
+Shares of the reduction are computed by `peer.averaging.shares`. Meetings are a model of
+`peer.averaging.meetings`, whose `may_begin` decides when a leader begins.
 """
 
 from __future__ import annotations
@@ -17,6 +16,8 @@ import simpy
 from peer.averaging.averager import REDUCERS_SHARE, SENDERS_SHARE
 from peer.averaging.bandwidth import RoundTraffic
 from peer.averaging.declarations import Declaration
+from peer.averaging.meetings import Requirements, may_begin
+from peer.averaging.rounds import RoundDeadline
 from peer.averaging.shares import (
     NOBODY,
     TRUSTED_ROLES,
@@ -31,16 +32,17 @@ from peer.averaging.shares import (
 from peer.reduction.attestation import AttestedWeight
 from peer.reduction.sizes import RoundBytes
 from peer.rehearsal.troubles import Process, Troubles
-from peer.swarm.decision import Demands
+from peer.swarm.decision import NEVER, Demands, candidates
 from peer.swarm.view import SwarmCourse
 from peer.transport.lines import Direction, Lines
 
 # Measured in real swarms on one machine with `benchmarks/swarm/rehearsal.py` at commit f9c99822:
-JOIN_S = 0.6  # time to find a group's leader: a DHT read and a request
+JOIN_S = 0.1  # time to open a stream to a leader
 FORM_S = 0.3  # time from a complete group to the first part: the leader's answer, shares, digests
 FINISH_S = 1.0  # time from the last part to the step: attestations, the last averages, the optimizer
 ROUND_BYTES = 170_000  # bytes per peer and direction besides the parts
 JOIN_EXCHANGES, FORM_EXCHANGES = 3, 3  # round trips that `JOIN_S` and `FORM_S` include
+ROUNDING_S = 1e-6
 LAST_PARTS = 0.1  # final fraction of a round, in which a lost reducer may already have answered some peers
 Position = tuple[int, int]  # era and step
 
@@ -99,13 +101,12 @@ class Seeker:
     words: Declaration
     demands: Demands
     course: SwarmCourse  # provides the weight caps for this peer's reduction
-    window_s: float  # maximum wait for absent peers
+    grace: RoundDeadline  # how long this peer, as a leader, waits for absent peers
     done: simpy.Event  # succeeds with a `MetGroup` or a `FailedRound`
     runs: simpy.Event  # succeeds when the group is complete
     weight: float | None = None  # number of the peer's samples; None before it begins to average
     position: Position = (0, 0)
     is_gone: bool = False
-    scheduled_at: float = 0.0  # end of the wait for others
     began_at: float = 0.0  # start time of this peer's averaging
     others: list[Seeker] = field(default_factory=list)  # all peers that search for the same group
 
@@ -168,6 +169,7 @@ class Groups:
             seeker.weight = self._troubles.named_by(seeker.name, round(weight), "weight")
             seeker.began_at = self._env.now
             self._note(seeker)
+            self._env.process(self._await_grace(seeker))
 
     def demand(self, seeker: Seeker, demands: Demands) -> None:
         """Set the group sizes that a peer requires."""
@@ -193,15 +195,12 @@ class Groups:
             return
         seeker.position = position
         self._join(seeker)
-        seeker.scheduled_at = self._env.now + seeker.window_s
         self._consider(seeker.others)
-        while seeker in seeker.others:
-            yield self._env.timeout(max(0.0, seeker.scheduled_at - self._env.now))
-            leads = seeker in seeker.others and self._leader(seeker.others) is seeker and seeker.weight is not None
-            if leads and len(seeker.others) >= max(2, seeker.demands.required):
-                self._form(seeker.others)
-                return
-            seeker.scheduled_at = self._env.now + seeker.window_s
+
+    def _await_grace(self, seeker: Seeker) -> Process:
+        yield self._env.timeout(seeker.grace.seconds)
+        if seeker in seeker.others:
+            self._consider(seeker.others)
 
     def _join(self, seeker: Seeker) -> None:
         """Add a peer to the search for its group on its side of a partition."""
@@ -214,6 +213,8 @@ class Groups:
         while True:
             yield self._troubles.changed
             seekers = [seeker for group in self._seeking.values() for seeker in group]
+            for group in self._seeking.values():
+                group.clear()  # a peer that has given up may still refer to it
             self._seeking.clear()
             for seeker in seekers:
                 self._join(seeker)
@@ -221,17 +222,25 @@ class Groups:
                 self._consider(group)
 
     def _leader(self, seekers: Sequence[Seeker]) -> Seeker | None:
-        """Return the leader (the reachable peer whose search ends first), or None."""
-        return min(
-            (seeker for seeker in seekers if seeker.leads and not self._troubles.is_cut_off(seeker.name)),
-            key=lambda each: (each.scheduled_at, each.name),
-            default=None,
-        )
+        """Return the leader of the peers that have met, or None."""
+        able = {
+            seeker.name: seeker
+            for seeker in seekers
+            if seeker.leads and not self._troubles.is_cut_off(seeker.name)
+            if seeker.role == "keeper" or seeker.demands.keeperless < NEVER
+        }
+        keepers = [name for name, seeker in able.items() if seeker.role == "keeper"]
+        return next((able[name] for name in candidates(keepers, able, "", seekers[0].position)), None) if able else None
 
     def _consider(self, seekers: list[Seeker]) -> None:
-        """Start the group if its leader expects no other peer."""
+        """Start the group if its leader begins."""
         leader = self._leader(seekers)
-        if leader is not None and leader.weight is not None and 1 < leader.demands.expected <= len(seekers):
+        if leader is None or leader.weight is None:
+            return
+        wanted = Requirements(required=leader.demands.required, expected=leader.demands.expected)
+        waited_s = self._env.now - leader.began_at
+        if may_begin(len(seekers), wanted, waited_s, leader.grace.seconds - ROUNDING_S):
+            leader.grace.succeeded(waited_s)
             self._form(seekers)
 
     def _form(self, seekers: list[Seeker]) -> None:

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import simpy
 
+from peer.averaging.meetings import MOST_GRACE_S
 from peer.network.least_rate import PATIENCE_S
 from peer.rehearsal.groups import MetGroup
 from peer.rehearsal.rounds import VirtualRounds
@@ -171,8 +172,11 @@ class RehearsedPeer:
         while not self.is_leaving:
             yield from self._advance()
             wait_s = self.tracker.look_at - self._env.now
-            if wait_s > 0:
-                yield self._env.timeout(wait_s) | self.left
+            if wait_s > 0 and not self.rounds.has_begun:
+                reported = self.world.board.reported if self.role == "keeper" else self._env.event()
+                yield self._env.timeout(wait_s) | self.left | self.rounds.begins | reported
+                if reported.triggered:
+                    self.tracker.look()
 
     # moves in the swarm
 
@@ -221,13 +225,14 @@ class RehearsedPeer:
             can_follow=may_follow and not drifted(self.tracker.sketch, self.tracker.course.sketch_at(self.step)),
             may_download=self._pause.is_over or self.role == "keeper",
             is_leaving=self.is_leaving,
-            is_full=self.tracker.is_full,
+            is_full=self.tracker.is_full or self.rounds.has_begun,
             remaining_s=self.tracker.remaining_s(microbatch_s),
             microbatch_s=microbatch_s,
             may_hold=self._held_after != self.step and self.rate > 0,
             may_overlap=self._averaging.delay and self.role != "keeper",
             others_arrive=self.tracker.view.arriving > 0
-            and self._env.now - self._changed_at < self._averaging.matchmaking_time_s,
+            and not self.rounds.has_begun
+            and self._env.now - self._changed_at < MOST_GRACE_S,
         )
 
     @property
@@ -282,7 +287,9 @@ class RehearsedPeer:
             if left_s <= MOMENT_S or self.is_leaving:
                 self._held_after = step
                 break
-            yield from self._wait(min(left_s, max(MOMENT_S, self.tracker.look_at - self._env.now)))
+            yield self._env.timeout(min(left_s, max(MOMENT_S, self.tracker.look_at - self._env.now))) | (
+                self.left | self.rounds.begins
+            )
             self.tracker.look_if_due()
         self._held_for = step, held_before_s + self._env.now - began
 

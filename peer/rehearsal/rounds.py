@@ -11,7 +11,7 @@ from peer.averaging.absences import Absences, absent_of
 from peer.averaging.averager import MISSED_ROUNDS
 from peer.averaging.bandwidth import LineEstimate
 from peer.averaging.declarations import MOST_MISSED, Declaration
-from peer.averaging.matchmaking import LEAST_WINDOW_S
+from peer.averaging.meetings import LEAST_GRACE_S, MOST_GRACE_S
 from peer.averaging.rounds import RoundDeadline
 from peer.averaging.shares import missing_auxiliaries
 from peer.network.traffic import passes_in_time
@@ -22,7 +22,6 @@ from peer.rehearsal.troubles import Process
 from peer.rehearsal.world import Taking, World
 from peer.swarm.decision import Demands, demands_on_group, may_average_alone, patience_s
 from peer.swarm.step_rounds import RETRY_S, UNAWAITED_GROUPS
-from peer.swarm.tracker import NOTHING_SEEN
 
 
 class VirtualRounds:
@@ -39,21 +38,29 @@ class VirtualRounds:
         self._code = averaging.code
         self._line = LineEstimate(world.declared_rate(device), lambda: world.env.now, world.rng)
         self._deadline = RoundDeadline(averaging.averaging_timeout_s)
-        self._window = RoundDeadline(averaging.matchmaking_time_s, LEAST_WINDOW_S)
-        self._window_s = averaging.matchmaking_time_s
+        self._grace = RoundDeadline(MOST_GRACE_S, LEAST_GRACE_S)
         self._missed = Absences(free=0, first_rounds=MISSED_ROUNDS)
         self._absences = Absences(free=1, first_rounds=UNAWAITED_GROUPS)
         self.attempts = 0  # failed rounds of the current step
         self._met_nobody = False
-        self._due_view, self._due_since = NOTHING_SEEN, math.inf
+        self._due_since = math.inf
         self._seeker: Seeker | None = None
         self.missing_auxiliaries: int | None = None
 
     def prepare(self) -> None:
-        """Search for a group ahead of time if the batch will soon be full."""
-        left_s = 0.0 if self._tracker.is_full else self._tracker.progress.full_at - self._env.now
-        if self._seeker is None and left_s <= self._window_s:
+        """Meet the peers at this step before the batch is full."""
+        if self._seeker is None:
             self._seek()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the leader of this peer's group has begun, and this peer has not."""
+        return self._seeker is not None and self._seeker.is_running and self._seeker.weight is None
+
+    @property
+    def begins(self) -> simpy.Event:
+        """Succeeds when the leader of this peer's group begins."""
+        return self._env.event() if self._seeker is None else self._seeker.runs
 
     def begin_step(self) -> None:
         """Begin a new step, and give up the group of the last step."""
@@ -88,7 +95,7 @@ class VirtualRounds:
         tracker = self._tracker
         self._due_since = self._env.now
         try:
-            while tracker.is_full and not (self._left.triggered or self.line_is_too_slow):
+            while (tracker.is_full or self.has_begun) and not (self._left.triggered or self.line_is_too_slow):
                 group = yield from self._average()
                 if group is not None:
                     return group
@@ -104,15 +111,13 @@ class VirtualRounds:
     def _average(self) -> Process:
         """Average with all peers at this step; return None if that fails."""
         tracker, self._met_nobody = self._tracker, False
-        if tracker.view.averaging <= 1:
+        if tracker.view.averaging <= 1 and not self.has_begun:
             return self._own_average()
-        self._due_view = tracker.view
-        began = self._env.now
+        here, began = tracker.view.here, self._env.now
         group = yield from self._await_group(began)
         if group is None:
             return None
-        self._absences.round_ended(self._due_view.here - group.peers)
-        self._follow_gathering(max(0.0, self._env.now - began - group.seconds))
+        self._absences.round_ended(here - group.peers)
         self._deadline.succeeded(group.seconds)
         self._missed.round_ended()
         self._line.passed(group.traffic)
@@ -157,7 +162,6 @@ class VirtualRounds:
             if not seeker.is_running and (late_s > 0 or left_behind or not wanted):
                 self.cancel()
                 self._met_nobody = not failed_rounds
-                self._follow_gathering(None)
                 self._world.tell(self._peer.name, "found no group", self._peer.step)
                 return None
 
@@ -183,7 +187,7 @@ class VirtualRounds:
             words=words,
             demands=self._demands(),
             course=self._tracker.course,
-            window_s=self._window_s,
+            grace=self._grace,
             done=self._env.event(),
             runs=self._env.event(),
         )
@@ -200,7 +204,6 @@ class VirtualRounds:
             attempts=self.attempts,
             has_waited=self._env.now - self._due_since > patience_s(self._timeout_s, tracker.usual_s),
             keeper_may_be_late=tracker.keeper_may_be_late,
-            has_looked=tracker.view is not self._due_view,
         )
 
     def _round_failed(self, result: FailedRound) -> None:
@@ -210,12 +213,3 @@ class VirtualRounds:
         self._line.failed()
         self._measure_when_due()
         self._world.tell(self._peer.name, "round failed", self._peer.step, ",".join(sorted(result.missed)))
-
-    def _follow_gathering(self, waited_s: float | None) -> None:
-        """Adapt the matchmaking time to the seconds a group took to form; None: no group formed."""
-        if waited_s is None:
-            self._window.failed()
-        else:
-            self._window.succeeded(waited_s)
-        if not self._peer.is_client:
-            self._window_s = self._window.seconds

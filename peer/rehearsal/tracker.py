@@ -6,15 +6,16 @@ import math
 from dataclasses import dataclass
 
 from peer.config.steering import Steering
-from peer.rehearsal.board import LOOK_BYTES, PEER_BYTES
+from peer.rehearsal.board import LOOK_BYTES, PEER_BYTES, Count
 from peer.rehearsal.groups import MetGroup
+from peer.rehearsal.scenario import KEEPER
 from peer.rehearsal.troubles import Process
 from peer.rehearsal.world import Taking, World
 from peer.swarm.credit import GROWTH, CreditBook
 from peer.swarm.fingerprint import Sketch, drifted
 from peer.swarm.records import Course, KnownPeer, PeerRecord
 from peer.swarm.refresh import LOOKS_AHEAD, longest_refresh_s, look_interval_s, report_interval_s
-from peer.swarm.tracker import NOTHING_SEEN
+from peer.swarm.tracker import LED_SHARE, NOTHING_SEEN
 from peer.swarm.view import GREETING_PERIOD_S, SwarmCourse, SwarmView, claim_of
 
 SHARED_S = 0.25  # interval in which peers with a shared evaluation see the same records
@@ -55,6 +56,7 @@ class Eyes:
         )
         self.is_shared = not own_id
         self._world, self._own_id = world, own_id
+        self._read = world.board.heard if is_keeper else world.board.seen
         self._seen_at, self._view = -math.inf, NOTHING_SEEN
         self._heard: set[float] = set()  # end times of the processed rounds
 
@@ -66,7 +68,7 @@ class Eyes:
                 self._seen_at = now
                 self._view = self.course.look(self._world.board.seen(), self._world.target, now)
             return self._view
-        records = [peer for peer in self._world.board.seen(self._own_id) if peer.peer_id != self._own_id]
+        records = [peer for peer in self._read(self._own_id) if peer.peer_id != self._own_id]
         return self.course.look(records if own is None else [*records, own], self._world.target, now)
 
     def round_ended(self, step: int, group: MetGroup, *, short: bool) -> None:
@@ -132,12 +134,23 @@ class VirtualTracker:
 
     @property
     def missing_samples(self) -> int:
-        """The samples missing from the batch according to the reports."""
-        return max(0, self._world.target - self.progress.samples)
+        """The samples missing from the batch according to the records, or to the keeper."""
+        told = self._told
+        return max(0, self._world.target - max(self.progress.samples, told.samples if told else 0))
+
+    @property
+    def _told(self) -> Count | None:
+        """The keeper's count at this step, if this peer has lately heard of it."""
+        peer, world = self._peer, self._world
+        count = world.board.count(peer.era, peer.step)
+        is_fresh = count is not None and self._env.now - count.at < self._expiration_s / 4
+        return count if is_fresh and (peer.role == "keeper" or world.can_reach(KEEPER, peer.name)) else None
 
     def remaining_s(self, matters_below_s: float = math.inf) -> float:
         """Return the seconds until the batch is full, or `matters_below_s` for a longer wait."""
         view = self.view
+        if (told := self._told) is not None:
+            return told.remaining_s(self._world.target, self._env.now)
         if view.step != self._peer.step:
             return math.inf
         if view.rate > 0 and self.missing_samples / view.rate - self.longest_s >= matters_below_s:
@@ -163,7 +176,9 @@ class VirtualTracker:
         self.progress = KnownProgress(step, view.samples + self._unseen(own), now + usual_s)
         remaining_s = 0.0 if view.step > peer.step else usual_s
         longest_s = self.longest_s if view.keepers else min(self.longest_s, GREETING_PERIOD_S / 2)
-        self.look_at = now + look_interval_s(view.live, remaining_s, self._shortest_s, longest_s)
+        interval_s = look_interval_s(view.live, remaining_s, self._shortest_s, longest_s)
+        is_led = self._told is not None and view.step <= peer.step
+        self.look_at = now + (LED_SHARE * self._expiration_s / 4 if is_led else interval_s)
 
     def _unseen(self, own: KnownPeer | None) -> int:
         """Return the number of a peer's samples that a shared evaluation does not see yet."""
@@ -188,13 +203,16 @@ class VirtualTracker:
         self._eyes.round_ended(self._peer.step, group, short=short)
 
     def report(self) -> None:
-        """Publish changes at once, and additional samples when the next report is due."""
+        """Tell the keeper; publish changes at once, and additional samples when the next record is due."""
+        if self._peer.role == "trainer":
+            self._world.board.report(self._known(), self._world.target)
         published_at, stage, samples = self._published
         if stage != self._stage or self._peer.due_samples < samples:
             self.publish()
         elif not self._is_publishing:
             remaining_s = self.remaining_s(LOOKS_AHEAD * self.longest_s)
-            due_at = published_at + report_interval_s(self.view.live, remaining_s, self.longest_s)
+            interval_s = report_interval_s(self.view.live, remaining_s, self.longest_s)
+            due_at = published_at + (LED_SHARE * self._expiration_s / 4 if self._told else interval_s)
             if due_at <= self._env.now:
                 self.publish()
             else:

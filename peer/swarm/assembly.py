@@ -17,9 +17,8 @@ import torch
 from hivemind.p2p import PeerID
 
 from auth.swarm.access import SwarmAccess
-from auth.swarm.authorizer import RecordKey, gradients_prefix
+from auth.swarm.authorizer import RecordKey
 from peer.averaging.averager import SwarmGradientAverager
-from peer.averaging.matchmaking import Gathering
 from peer.config.run import RunConfig
 from peer.models.optimizer_setup import build_optimizer, build_scheduler, parameter_groups
 from peer.network.traffic import Traffic
@@ -89,11 +88,10 @@ class Assembly:
         averaging = self.config.averaging
         return SwarmGradientAverager(
             parameters,
-            prefix=gradients_prefix(self.config.run.name),
+            prefix=f"{self.config.run.name}_grad_averager",
             averaging=averaging,
             may_reduce=self.may_reduce,
             bandwidth=bandwidth,
-            gathering=Gathering(averaging.matchmaking_time_s),
             guard=guard,
             events=self.events.of_process(f"{self.events.process}-averager"),
             allreduce_timeout=averaging.averaging_timeout_s,

@@ -1,25 +1,28 @@
-"""A peer's pure decisions: its next move towards a global step, and its required group sizes.
+"""A peer's pure decisions: its next move towards a global step, its group's sizes, and who leads.
 
 Like torchft's `quorum_compute`, `decide` depends only on `Situation`, so every branch can be tested
 and logged. `peer.swarm.swarm` executes the move. `peer.swarm.step_rounds` computes the required
-group sizes, and `peer.averaging.matchmaking` looks for a matching group.
+group sizes, and `peer.averaging.meetings` forms the group.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import Enum
 
 from peer.averaging.absences import unawaited
-from peer.averaging.matchmaking import keeperless_group_size, required_group_size
 from peer.swarm.view import SwarmView
 
 HELD_SHARE = 0.1  # longest wait for the last samples of a batch, as a share of a usual step
 PARTED_SHARE = 0.25  # longest computation between checks of the swarm, as a share of a usual step
 HELD_LOOKS = 3
 WAITED_SHARE = 0.25  # shortest wait for absent peers with a full batch, as a share of a usual step
+MOST_CANDIDATES = 8
+NEVER = 2**30  # a group size that is never reached
+FULL_GROUP_ATTEMPTS = 3  # number of failed rounds after which a majority of the peers suffices
 REFUSED_PAUSE_S = 2.0  # pause if no donor could provide a state
 MOST_PAUSE_S = 300.0  # longest pause, well below the timeout for an unresponsive worker
 
@@ -136,21 +139,49 @@ def demands_on_group(
     attempts: int,
     has_waited: bool,
     keeper_may_be_late: bool,
-    has_looked: bool,
 ) -> Demands:
     """Return the group sizes that a peer requires when its state is after `step`.
 
     `left_out`: IDs of peers absent from recent groups. `attempts`: failed rounds of this step.
-    `has_looked`: the records were read again after this peer saw a full batch.
     """
     absent = len(unawaited(left_out, view.here - {own_id}))
     has_keeper = view.keepers > 0 or keeper_may_be_late
-    is_known = has_looked and view.step == step and (view.keepers > 0 or not keeper_may_be_late)
+    is_known = view.step == step and (view.keepers > 0 or not keeper_may_be_late)
     return Demands(
         required=required_group_size(view.averaging - absent, attempts, has_waited),
         keeperless=keeperless_group_size(view.live, has_keeper, is_taken=view.newest_step > step),
         expected=view.averaging + view.arriving - absent if is_known else 0,
     )
+
+
+def required_group_size(averaging: int, attempts: int, has_waited: bool) -> int:
+    """Return the required group size: all peers, or a majority after failures or a long wait."""
+    return averaging // 2 + 1 if has_waited or attempts >= FULL_GROUP_ATTEMPTS else averaging
+
+
+def keeperless_group_size(live: int, has_keeper: bool, is_taken: bool) -> int:
+    """Return the required size of a group without the keeper, so that no two groups take the same step.
+
+    While the keeper is present, no step is taken without it. Otherwise more than half of all `live`
+    peers, at any step, are required. A step that a peer has already taken (`is_taken`) is not
+    repeated: the keeper may have taken part before it left, and its state takes precedence.
+    """
+    return NEVER if has_keeper or is_taken else live // 2 + 1
+
+
+def candidates(
+    keepers: Collection[str], reachable: Collection[str], run: str, position: tuple[int, int]
+) -> tuple[str, ...]:
+    """Return the IDs of the peers that may lead the group at `position` (era, step), preferred first.
+
+    The keeper leads. If nobody sees the keeper, a hash ranks the peers at this position that others
+    can connect to (rendezvous hashing). All peers with the same view choose the same leader, and
+    each step has another one.
+    """
+    if keepers:
+        return tuple(sorted(keepers))
+    ranked = sorted(reachable, key=lambda peer: hashlib.sha256(repr((run, position, peer)).encode()).digest())
+    return tuple(ranked[:MOST_CANDIDATES])
 
 
 def may_average_alone(view: SwarmView, samples: int, target: int, keeper_may_be_late: bool) -> bool:

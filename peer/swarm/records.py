@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from hivemind.utils.serializer import MSGPackSerializer
 from pydantic import BaseModel, ConfigDict, Field
 
 from auth.swarm.authorizer import read_entries, tokens_in
@@ -109,6 +110,21 @@ class PeerRecord(BaseModel):
         """Return the field values in order, with the sketch packed in 32 bits per value."""
         fields = self.model_dump() | {"sketch": struct.pack(f">{len(self.sketch)}f", *self.sketch)}
         return list(fields.values())
+
+    def report(self) -> bytes:
+        """Return the record as a message to the leader."""
+        message: bytes = MSGPackSerializer.dumps(self.pack())
+        return message
+
+    @classmethod
+    def read_report(cls, message: bytes) -> PeerRecord:
+        """Parse a message to the leader. Raises `ValueError` if it is malformed."""
+        try:
+            return cls.unpack(MSGPackSerializer.loads(message))
+        except ValueError:
+            raise
+        except Exception as error:  # MessagePack's errors have no common base class
+            raise ValueError("no report") from error
 
     @classmethod
     def unpack(cls, values: object) -> PeerRecord:

@@ -1,7 +1,7 @@
 """One peer's averaging rounds for the next global step: required group sizes and retries.
 
 A failed round changes nothing and is retried with the same gradients, whereas hivemind's optimizer
-would step on the peer's own gradients. `peer.averaging.matchmaking` forms the groups.
+would step on the peer's own gradients. `peer.averaging.meetings` forms the groups.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from concurrent import futures
 
 from hivemind.averaging.control import AveragingStage, StepControl
 
-from auth.clock import swarm_time
 from peer.averaging.absences import Absences
 from peer.averaging.averager import GROUP_POLL_S, AveragedGroup, SwarmGradientAverager
 from peer.averaging.bandwidth import LineEstimate
-from peer.averaging.matchmaking import LEAST_WINDOW_S
-from peer.averaging.rounds import RoundDeadline, forget_frames
+from peer.averaging.meetings import Requirements
+from peer.averaging.rounds import forget_frames
 from peer.averaging.shares import NOBODY, missing_auxiliaries
 from peer.config.training import Averaging
 from peer.network.traffic import passes_in_time
@@ -43,36 +42,33 @@ class StepRounds:
         line: LineEstimate,
         averaging: Averaging,
         *,
-        leads: bool,
         trains: bool,
         interrupted: threading.Event,
         events: EventLog = NOWHERE,
     ) -> None:
-        """Set up rounds; `leads`: others can connect to this peer; `interrupted` ends all waits."""
+        """Set up rounds; `interrupted` ends all waits."""
         self._trains = trains
         self._gradients, self._tracker, self._line = gradients, tracker, line
-        self._timeout_s, self._leads, self._interrupted = averaging.averaging_timeout_s, leads, interrupted
+        self._timeout_s, self._interrupted = averaging.averaging_timeout_s, interrupted
         self._usual = averaging  # the run file's settings
         self._events = events
-        self._window = RoundDeadline(averaging.matchmaking_time_s, LEAST_WINDOW_S)
         self.counts = RoundCounts(time.monotonic)
         self.attempts = 0  # failed rounds of the current step
         self._met_nobody = False  # whether the newest round found no group
         self.missing_auxiliaries: int | None = None  # computed from the newest group; None before the first group
         self.lines = NOBODY  # connections of the newest group
         self._scheduled: StepControl | None = None  # a round that was scheduled ahead of time
-        self._due_view = tracker.view  # view in which the batch was full
         self._due_since = math.inf  # start time of the current averaging
         self._absences = Absences(free=1, first_rounds=UNAWAITED_GROUPS)  # peers recently absent from groups
 
     def prepare(self) -> None:
-        """Schedule a group ahead of time if the batch will soon be full and the run is not paused."""
+        """Meet the peers at this step before the batch is full, unless the run is paused."""
         self.take_up_code()
         self._require_group()
-        is_used = self._scheduled is None or self._scheduled.triggered or self._scheduled.done()
-        remaining_s = self._tracker.estimated_next_update_time - swarm_time()
-        if is_used and not self._tracker.is_held and remaining_s <= self._gradients.gathering.window_s:
-            self._scheduled = self._gradients.schedule_step(timeout=self._timeout_s)
+        if self._tracker.is_held:
+            self.cancel()
+        elif self._scheduled is None or self._scheduled.triggered or self._scheduled.done():
+            self._scheduled = self._gradients.schedule_step()
 
     def begin_step(self) -> None:
         """Reset the failure count for a new step, and cancel a round of the last step."""
@@ -87,10 +83,13 @@ class StepRounds:
 
     @property
     def is_full(self) -> bool:
-        """Whether the records show a full batch, or this peer's group has begun to average."""
-        tracker = self._tracker
-        begun = self._gradients.gathering.begun_after == tracker.step == tracker.swarm_step
-        return tracker.ready_to_update_epoch or (begun and tracker.view.averaging > 1)
+        """Whether the records show a full batch, or the leader of this peer's group has begun."""
+        return self.has_begun or self._tracker.ready_to_update_epoch
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the leader of this peer's group has begun, and waits for this peer."""
+        return self._scheduled is not None and self._scheduled.stage is AveragingStage.AWAITING_TRIGGER
 
     @property
     def is_due(self) -> bool:
@@ -156,18 +155,18 @@ class StepRounds:
         tracker, gradients = self._tracker, self._gradients
         self._met_nobody = False
         self.take_up_code()
-        if tracker.view.averaging <= 1:
+        if tracker.view.averaging <= 1 and not self.has_begun:
             return self._own_average()
         control, self._scheduled = self._scheduled, None
         if control is not None and (control.triggered or control.done()):
             control = None
         self.counts.begin()
         began, failed_before = time.monotonic(), gradients.failed_rounds
-        self._due_view = tracker.view
+        here = tracker.view.here
         self._require_group()
         self._tell_begin()
         try:
-            control = control or gradients.schedule_step(timeout=self._timeout_s)
+            control = control or gradients.schedule_step()
             gradients.step(weight=gradients.due_samples, control=control, reset_accumulators=False, wait=False)
             group = self._await_group(control)
         except Exception as error:  # noqa: BLE001 - fault boundary: the caller retries, or downloads the keeper's state
@@ -180,9 +179,7 @@ class StepRounds:
         finally:
             tracker.is_reducing(False)
             tracker.heed(gradients.findings.take())
-        self._absences.round_ended(self._due_view.here - group.peers)
-        if gradients.failed_rounds == failed_before:
-            self._follow_gathering(max(0.0, time.monotonic() - began - group.seconds))
+        self._absences.round_ended(here - group.peers)
         if group.traffic is not None:
             self._line.passed(group.traffic)
             self.lines = group.lines
@@ -199,15 +196,15 @@ class StepRounds:
         return group
 
     def _tell_begin(self) -> None:
-        tracker, gathering = self._tracker, self._gradients.gathering
+        tracker, wanted = self._tracker, self._gradients.wanted
         self._events.add(
             RoundBegun(
                 era=tracker.era,
                 step=tracker.step + 1,
                 attempt=self.attempts + 1,
                 samples=self._gradients.due_samples,
-                required=gathering.required,
-                expected=gathering.expected,
+                required=wanted.required,
+                expected=wanted.expected,
             )
         )
 
@@ -236,43 +233,42 @@ class StepRounds:
         return AveragedGroup(size=1, samples=samples, averaged_bytes=0)
 
     def _require_group(self) -> None:
-        tracker, gathering = self._tracker, self._gradients.gathering
-        tracker.heed(self._gradients.findings.take())
-        view = tracker.view
-        gathering.position, gathering.target = (tracker.era, tracker.step), tracker.target_batch_size
+        tracker, gradients = self._tracker, self._gradients
+        tracker.heed(gradients.findings.take())
         demands = demands_on_group(
-            view,
+            tracker.view,
             step=tracker.step,
             own_id=tracker.own_id,
             left_out=self._absences.current(),
             attempts=self.attempts,
             has_waited=time.monotonic() - self._due_since > self._patience_s,
             keeper_may_be_late=tracker.keeper_may_be_late,
-            has_looked=view is not self._due_view,
         )
-        gathering.required, gathering.expected = demands.required, demands.expected
-        gathering.keeperless = demands.keeperless
+        gradients.want(
+            Requirements(
+                era=tracker.era,
+                step=tracker.step,
+                code=gradients.averaging.code,
+                target=tracker.target_batch_size,
+                leaders=tracker.leaders,
+                required=demands.required,
+                expected=demands.expected,
+                keeperless=demands.keeperless,
+                report=tracker.report(),
+                samples=tracker.view.samples if tracker.view.step == tracker.step else 0,
+                remaining_s=tracker.remaining_s,
+            )
+        )
 
     @property
     def _patience_s(self) -> float:
         return patience_s(self._timeout_s, self._tracker.course.allowances.usual_s)
-
-    def _follow_gathering(self, waited_s: float | None) -> None:
-        """Adapt the matchmaking time to the seconds a group took to form; None: no group formed."""
-        if waited_s is None:
-            self._window.failed()
-        else:
-            self._window.succeeded(waited_s)
-        if self._leads:  # leaders reject peers with a shorter time limit; a client never leads
-            self._gradients.gathering.window_s = self._window.seconds
 
     def _give_up(self, control: StepControl | None) -> None:
         if control is None:
             return
         if control.began_allreduce:
             self._line.failed()
-        else:
-            self._follow_gathering(None)
         if not control.done():
             control.cancel()
 
@@ -290,13 +286,13 @@ class StepRounds:
             try:
                 return control.result(GROUP_POLL_S)
             except futures.TimeoutError:
-                is_full = self.is_full  # read before the stage, because a running round resets its reported start
-                runs = control.stage is AveragingStage.RUNNING_ALLREDUCE
-                tracker.is_reducing(runs)
+                is_full = self.is_full  # read before the stage: others may take the step as soon as the round runs
+                looks = control.stage in (AveragingStage.IDLE, AveragingStage.LOOKING_FOR_GROUP)
+                tracker.is_reducing(not looks)
                 late_s = time.monotonic() - deadline
                 is_current = self._averaging_after(tracker.step).code == self._gradients.averaging.code
                 wanted = is_full and is_current and not self._interrupted.is_set()
                 left_behind = self._gradients.failed_rounds > failed_before and tracker.swarm_step > tracker.step
-                if late_s > self._timeout_s or (not runs and (left_behind or late_s > 0 or not wanted)):
+                if late_s > self._timeout_s or (looks and (left_behind or late_s > 0 or not wanted)):
                     raise
                 self._require_group()

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -29,6 +30,7 @@ from auth.swarm.access import SwarmAccess
 from auth.swarm.authorizer import Clock
 from peer.averaging.averager import GROUP_POLL_S, AveragedGroup
 from peer.averaging.bandwidth import LineEstimate
+from peer.averaging.meetings import MOST_GRACE_S
 from peer.averaging.shares import GroupLines
 from peer.config.run import RunConfig
 from peer.config.steering import Steering
@@ -122,7 +124,6 @@ class Swarm:
             self._tracker,
             line,
             assembly.config.averaging,
-            leads=not assembly.is_client,
             trains=assembly.role == "trainer",
             interrupted=self._interrupted,
             events=assembly.events,
@@ -150,6 +151,7 @@ class Swarm:
         self.state.restore(0)
         self._tracker.publish()
         self._tracker.start()
+        threading.Thread(target=self._listen, name="listener", daemon=True).start()
 
     @classmethod
     def join(
@@ -185,6 +187,16 @@ class Swarm:
             Suspicions(lambda found: _note(found, events, on_suspicion), clock),
             on_lost,
         )
+
+    def _listen(self) -> None:
+        """Process what other peers say in meetings, also while this peer computes."""
+        with suppress(EOFError, OSError):  # the averager's process has ended
+            while True:
+                heard = self._gradients.heard.get()
+                try:
+                    self._tracker.hear(heard)
+                except Exception:
+                    logger.warning("a message from a meeting was lost", exc_info=True)
 
     @property
     def step(self) -> int:
@@ -326,6 +338,7 @@ class Swarm:
             self._hold()
         move, reason = decide(self._situation())
         if move is Move.WAIT:
+            self._rounds.cancel()
             self._interrupted.wait(random.uniform(*LOOK_AGAIN_S))
             return None
         if move is Move.STAND_BY:
@@ -414,8 +427,8 @@ class Swarm:
 
         Otherwise, samples accumulated during a round could fill the next batch without these peers.
         """
-        patience_s = self._config.averaging.matchmaking_time_s
-        return self._tracker.view.arriving > 0 and time.monotonic() - self.state.changed_at < patience_s
+        may_come = self._tracker.view.arriving > 0 and not self._rounds.has_begun
+        return may_come and time.monotonic() - self.state.changed_at < MOST_GRACE_S
 
     @property
     def _is_ahead(self) -> bool:
@@ -627,6 +640,7 @@ class Swarm:
         self._tracker.shutdown(SHUTDOWN_S)
         self._averager.shutdown()
         self._gradients.shutdown()
+        self._gradients.heard.close()
         self._dht.shutdown()
 
 

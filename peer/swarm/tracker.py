@@ -11,8 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import threading
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -24,20 +27,33 @@ from auth.clock import swarm_time
 from auth.swarm.access import SwarmAccess
 from auth.swarm.authorizer import RecordKey, checked_token, peers_key, record_subkey
 from auth.tokens import AccessToken
+from peer.averaging.meetings import Heard
 from peer.config.steering import Steering
 from peer.reduction.attestation import AttestedWeight
 from peer.reduction.findings import Finding
 from peer.reduction.shared_caps import WeightCaps
 from peer.reporting.suspicions import Suspicions
 from peer.swarm.credit import GROWTH, CreditBook
+from peer.swarm.decision import candidates
 from peer.swarm.dht import greet, peer_ids_of
 from peer.swarm.fingerprint import Sketch, drifted
 from peer.swarm.records import MAX_RATE, Course, KnownPeer, NewestRecords, PeerRecord, read_records
-from peer.swarm.refresh import look_interval_s, report_interval_s
+from peer.swarm.refresh import UNKNOWN_S, look_interval_s, report_interval_s
 from peer.swarm.view import GREETING_PERIOD_S, SwarmCourse, SwarmView, claim_of
 
 logger = logging.getLogger(__name__)
-NOTHING_SEEN = SwarmView(0, 0, 0, 0, 0.0, 0, ())
+LED_SHARE = 0.7  # of the interval between heartbeats: how often a peer with a leader reads and publishes records
+NOTHING_SEEN = SwarmView(0, 0, 0, 0, 0.0, ())
+
+
+@dataclass(frozen=True)
+class Led:
+    """The newest message between this peer and its leader, or its followers."""
+
+    position: tuple[int, int]  # era and step
+    at: float  # local time in seconds
+    samples: int = 0  # samples of the batch that the leader counts; 0 if this peer leads
+    full_at: float | None = None  # local time at which the batch will be full; None if this peer leads
 
 
 class StepTracker(ProgressTracker):
@@ -58,6 +74,7 @@ class StepTracker(ProgressTracker):
         **kwargs: Any,
     ) -> None:
         self.local_progress: LocalTrainingProgress
+        self.global_progress: GlobalTrainingProgress
         self.own_id = dht.peer_id.to_base58()
         self.era = 0  # number of times that the run had returned to a checkpoint before this peer's state
         self.course = SwarmCourse(
@@ -85,10 +102,15 @@ class StepTracker(ProgressTracker):
         self._reducing_since: float | None = None
         self._keeper_seen_at = swarm_time() if self._keeper_ids else float("-inf")  # joining counts as seeing a keeper
         self.view = NOTHING_SEEN
+        self._led = Led((0, 0), -math.inf)
+        self._asked_at = -math.inf  # time of the last read for the sake of an unknown follower
+        self.heartbeat_s = metadata_expiration / 4
+        self._reported: PeerRecord | None = None  # the newest record for the leader
+        self._looking = threading.Lock()
+        self._read: list[KnownPeer] = []  # the newest record of each peer in the last read
         super().__init__(dht, private_key=key, start=False, metadata_expiration=metadata_expiration, **kwargs)
         self.training_progress_key = peers_key(access.run)
         self._owner = record_subkey(dht.peer_id.to_base58())
-        self.heartbeat_s = self.metadata_expiration / 4
 
     @property
     def ready_to_update_epoch(self) -> bool:
@@ -117,6 +139,13 @@ class StepTracker(ProgressTracker):
         """Whether the keeper was seen recently, so that a missing record may only be late."""
         return swarm_time() - self._keeper_seen_at < self.metadata_expiration
 
+    @property
+    def leaders(self) -> tuple[str, ...]:
+        """The IDs of the peers that may lead this step's group, preferred first."""
+        view = self.view
+        late = {keeper.to_base58() for keeper in self._keeper_ids} if self.keeper_may_be_late else set[str]()
+        return candidates(view.keeper_ids or late, view.reachable, self._access.run, (self.era, self.step))
+
     def set_sketch(self, step: int, sketch: Sketch) -> None:
         """Set the sketch of this peer's state after `step`, for the reports of that step."""
         self._sketch = (step, sketch)
@@ -126,10 +155,11 @@ class StepTracker(ProgressTracker):
 
         A newer `era` resets the swarm's known progress, which belongs to the older era.
         """
-        if era > self.era:
-            self.global_progress.epoch, self.global_progress.samples_accumulated = step, 0
-        self.era = era
-        self.update_epoch(new_epoch=step)
+        with self._looking:  # otherwise, a report that is just being processed would take the step back
+            if era > self.era:
+                self.global_progress.epoch, self.global_progress.samples_accumulated = step, 0
+            self.era = era
+            self.update_epoch(new_epoch=step)
 
     @property
     def sketch(self) -> Sketch:
@@ -194,7 +224,8 @@ class StepTracker(ProgressTracker):
 
     def look_now(self) -> None:
         """Read the records now, before the scheduled time."""
-        self.global_progress.next_fetch_time = swarm_time()
+        with self._looking:  # otherwise, a report that is just being processed would put the time off again
+            self.global_progress.next_fetch_time = swarm_time()
         self.global_state_updated.set()
 
     def begin_training(self) -> None:
@@ -270,7 +301,7 @@ class StepTracker(ProgressTracker):
             published_at, stage, samples = self._published
             progress = self.local_progress
             is_news = stage != self._stage or progress.samples_accumulated < samples
-            due_in_s = report_interval_s(self.view.live, self.remaining_s, self.max_refresh_period)
+            due_in_s = self._led_s or report_interval_s(self.view.live, self.remaining_s, self.max_refresh_period)
             left_s = published_at + due_in_s - time.monotonic()
             if is_news or left_s <= 0 or self.shutdown_triggered.is_set():
                 return
@@ -284,15 +315,29 @@ class StepTracker(ProgressTracker):
 
     @property
     def missing_samples(self) -> int:
-        """The samples missing from the batch according to the records."""
-        return max(0, self.target_batch_size - int(self.global_progress.samples_accumulated))
+        """The samples missing from the batch according to the records, or to the leader."""
+        told = self._led.samples if self.is_led else 0
+        return max(0, self.target_batch_size - max(told, int(self.global_progress.samples_accumulated)))
 
     @property
     def remaining_s(self) -> float:
-        """The seconds until the batch is full at the reported rates; infinite if no rate is known."""
+        """The seconds until the batch is full, told by the leader or at the reported rates; infinite if unknown."""
+        if self.is_led and self._led.full_at is not None:
+            return max(0.0, self._led.full_at - time.monotonic())
         if self.view.step != self.step:
-            return float("inf")
+            return math.inf
         return self.view.remaining_s(self.own_id, self.missing_samples, swarm_time(), self.max_refresh_period)
+
+    @property
+    def is_led(self) -> bool:
+        """Whether this peer has lately heard from its leader, or its followers, at this step."""
+        is_fresh = time.monotonic() - self._led.at < self.heartbeat_s
+        return is_fresh and self._led.position == (self.era, self.step)
+
+    @property
+    def _led_s(self) -> float:
+        """The interval between reads, and between records, of a peer that depends less on them; 0 for others."""
+        return LED_SHARE * self.heartbeat_s if self.is_led else 0.0
 
     def _publish_quietly(self) -> None:
         try:
@@ -316,9 +361,52 @@ class StepTracker(ProgressTracker):
 
     def _parse_swarm_progress_data(self, metadata: Any) -> GlobalTrainingProgress:
         """Convert records (a dictionary with expirations) to hivemind's type; update the view."""
-        now = swarm_time()
-        own = self.local_progress
-        records = self._newest.take(read_records(metadata, self._check), now)
+        return self._look_at(read_records(metadata, self._check))
+
+    def hear(self, heard: Heard) -> None:
+        """Process what this peer's leader or its followers have sent, before the DHT has it."""
+        now = time.monotonic()
+        if heard.count is not None:
+            samples, remaining_s = heard.count
+            self._led = Led(heard.position, now, samples, now + remaining_s)
+        if heard.reports:
+            self._led = Led(heard.position, now)
+            self._hear_reports(heard.reports)
+        if heard.gone_on:
+            self.look_now()
+
+    def _hear_reports(self, reports: Mapping[str, bytes]) -> None:
+        with self._looking:
+            known = {peer.peer_id: peer for peer in self._read}
+            for peer_id in reports.keys() & known.keys():
+                try:
+                    known[peer_id] = replace(known[peer_id], record=PeerRecord.read_report(reports[peer_id]))
+                except ValueError as error:
+                    logger.info("%s sent its leader no valid report: %s", peer_id, error)
+            progress = self._progress(list(known.values()))
+            progress.next_fetch_time = min(progress.next_fetch_time, self.global_progress.next_fetch_time)
+            self.global_progress = progress
+        if reports.keys() - known.keys() and time.monotonic() >= self._asked_at + UNKNOWN_S:
+            self._asked_at = time.monotonic()
+            self.look_now()  # the DHT may show these peers by now
+
+    def report(self) -> bytes:
+        """Return this peer's record as a message to the leader, which is the same until the record changes."""
+        if self._role == "keeper":  # it follows nobody
+            return b""
+        known = self._reported
+        record = self._record(swarm_time() if known is None else known.time)
+        if known is None or record != known:
+            self._reported = known = record.model_copy(update={"time": swarm_time()})
+        return known.report()
+
+    def _look_at(self, peers: list[KnownPeer]) -> GlobalTrainingProgress:
+        with self._looking:  # the listener's thread hears reports, and hivemind's thread reads the DHT
+            return self._progress(peers)
+
+    def _progress(self, peers: list[KnownPeer]) -> GlobalTrainingProgress:
+        now, own = swarm_time(), self.local_progress
+        self._read = records = self._newest.take(peers, now)
         self.view = view = self.course.look(self._with_own(records), self.target_batch_size, time.monotonic())
         self._caps.publish(*self.course.weight_caps())
         if view.keepers:
@@ -342,6 +430,8 @@ class StepTracker(ProgressTracker):
             remaining_s = 0.0
         elif began_at is not None:
             remaining_s = time.monotonic() - began_at
+        elif self._led_s and view.keepers:
+            return self._led_s
         longest_s = self.max_refresh_period if view.keepers else min(self.max_refresh_period, GREETING_PERIOD_S / 2)
         return look_interval_s(view.live, remaining_s, self.min_refresh_period, longest_s)
 

@@ -49,7 +49,6 @@ class SwarmView:
     trainers: int  # number of training peers at any step
     averaging: int  # peers at `step` that join the next round, including keeper and auxiliary peers
     rate: float  # credited samples per second of all trainers
-    keepers: int
     keeper_sketch: Sketch  # the beacon's sketch if the beacon is at `step`; else empty
     live: int = 0  # active peers at any step, including keeper and auxiliary peers
     newest_step: int = 0  # newest step of any active peer
@@ -57,8 +56,15 @@ class SwarmView:
     census: Census = ()
     paces: tuple[TrainerPace, ...] = ()  # paces of the trainers at `step`
     here: frozenset[str] = frozenset()  # IDs of the peers counted in `averaging`
+    keeper_ids: frozenset[str] = frozenset()
+    reachable: frozenset[str] = frozenset()  # IDs of those in `here` that other peers can connect to
     slow_lines: tuple[float, ...] = ()  # bytes per second of members with trainers on standby
     step_is_shared: bool = False  # a peer other than a keeper has taken the step
+
+    @property
+    def keepers(self) -> int:
+        """The number of keepers in the swarm."""
+        return len(self.keeper_ids)
 
     def expected_samples(self, own_id: str, now: float, longest_s: float) -> float:
         """Estimate the samples that others computed since their records, in at most `longest_s`."""
@@ -101,21 +107,23 @@ def view_swarm(
     """
     active, live = taking_part(peers), taking_part(lately)
     trainers = training(active)
-    current = [peer for peer in trainers if peer.record.step == step]
+    here = [peer for peer in active if peer.record.step == step]
+    current = training(here)
     return SwarmView(
         step=step,
         samples=allowances.counted(current),
         trainers=len(trainers),
-        averaging=sum(peer.record.step == step for peer in active),
+        averaging=len(here),
         rate=sum(map(allowances.rate, trainers)),
-        keepers=sum(peer.role == "keeper" for peer in active),
         keeper_sketch=beacon.sketch if beacon is not None and beacon.step == step else (),
         live=len(live),
         newest_step=max((peer.record.step for peer in live), default=0),
         arriving=sum(peer.record.step == step - 1 for peer in active),
         census=census_of((peer.role, not peer.record.client_mode) for peer in active),
         paces=tuple(TrainerPace(peer.peer_id, allowances.rate(peer), peer.record.time) for peer in current),
-        here=frozenset(peer.peer_id for peer in active if peer.record.step == step),
+        here=frozenset(peer.peer_id for peer in here),
+        keeper_ids=frozenset(peer.peer_id for peer in active if peer.role == "keeper"),
+        reachable=frozenset(peer.peer_id for peer in here if not peer.record.client_mode),
         slow_lines=slow_lines,
         step_is_shared=any(peer.role != "keeper" and peer.record.step == step for peer in lately),
     )

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 import subprocess
 import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
+from contextlib import aclosing, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +28,6 @@ from auth.keys import AuthorityKey
 from auth.swarm.authorizer import (
     MemberTokens,
     PeerRecordValidator,
-    group_key,
     key_id,
     peers_key,
     record_subkey,
@@ -31,10 +35,15 @@ from auth.swarm.authorizer import (
 )
 from auth.swarm.hivemind_patches import patch_hivemind
 from auth.tokens import AccessToken
+from peer.averaging.declarations import Declaration, open_declaration
+from peer.averaging.meetings import BEGIN, COUNT, DECLARE_S, FULL, GONE_ON, REPORT, Meetings, Requirements
 from peer.reduction.compression import BLOCKWISE, decode, encode
 from peer.reporting.suspicions import Suspicions
 from peer.swarm.records import NewestRecords, PeerRecord, read_records
 from peer.swarm.view import SwarmCourse
+from peer.transport.lines import Line
+from peer.transport.memory import MemoryNetwork
+from peer.transport.virtual_time import run_virtual
 from tests.support.inputs import ANY_TEXT, JSON, NUMBERS, inputs, spoilt, tuples_in_tuples
 from tests.support.tokens import admitted
 
@@ -68,7 +77,7 @@ def test_records_on_their_way_into_the_dht(device: Credentials, data: st.DataObj
     value = data.draw(st.sampled_from((dumps(device.token_jwt), dumps([dumps(a_record()), bytes(256)]))))
     nested = b"".join(b"\xc7\xff\x40" for _ in range(data.draw(st.integers(0, 2000)))) + b"\xc0"
     record = DHTRecord(
-        key_id(data.draw(st.sampled_from((peers_key(RUN), group_key(RUN))))),
+        key_id(peers_key(RUN)),
         data.draw(spoilt(owner) | st.just(owner) | st.binary(max_size=64)),
         data.draw(spoilt(value) | st.binary(max_size=64) | st.just(nested) | st.just(tuples_in_tuples(2000))),
         NOW + 10,
@@ -173,6 +182,106 @@ def test_a_weight_of_any_kind_arrives_as_a_number(weight: Any) -> None:
     except OverflowError:
         return
     assert isinstance(averaging_pb2.AveragingData.FromString(message.SerializeToString()).weight, float)
+
+
+class Everybody:
+    """Takes everybody for a member."""
+
+    def token_of(self, peer: PeerID) -> AccessToken:
+        """A token of a peer's."""
+        return AccessToken("Ada", "device", peer.to_base58(), "key", "trainer", RUN, NOW, NOW + 60, "a" * 64)
+
+    async def admits(self, _peer: PeerID, _roles: object) -> bool:
+        """Whether a peer is a member."""
+        return True
+
+    async def admitted(self, peers: Collection[PeerID], _roles: object) -> set[PeerID]:
+        """The members among the peers."""
+        return set(peers)
+
+
+ADA, MALLORY = (PeerID(name).to_base58() for name in (b"ada", b"mallory"))
+SAID = Declaration(run=RUN, era=0, step=0, compression="none", powersgd_rank=0, patience_s=1.0)
+
+
+def meet(word: bytes, requests: Sequence[bytes], public_key: str) -> None:
+    """Let Ada follow Mallory, who says this word, while Mallory follows Ada with these messages."""
+    unhandled: list[Any] = []
+
+    async def lead(_caller: str, _requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+        yield word
+
+    async def said() -> AsyncIterator[bytes]:
+        for request in requests:
+            yield request
+            await asyncio.sleep(1.0)
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
+        network = MemoryNetwork(random.Random(0))
+        ada, mallory = (network.join(name, Line(1e7, 1e7, 0.01)) for name in (ADA, MALLORY))
+        directory: Any = Everybody()
+        meetings = Meetings(
+            ada, "meet", directory, lambda gathered, _: open_declaration(gathered, public_key, RUN), lambda _: True
+        )
+        await mallory.serve("meet", lead)
+        await meetings.serve()
+        meetings.want(Requirements(leaders=(MALLORY, ADA)))
+        meetings.declare((0, 0), b"")
+        step: Any = SimpleNamespace(triggered=False, wait_for_trigger=asyncio.Event().wait)
+        search = asyncio.create_task(meetings.look_for_group(step))
+        async with aclosing(mallory.stream(ADA, "meet", said())) as words:
+            with suppress(asyncio.TimeoutError):
+                assert (await asyncio.wait_for(anext(words, b""), DECLARE_S))[:1] in (b"", COUNT)
+        await asyncio.wait({search}, timeout=DECLARE_S)
+        if search.done():
+            group = search.result()
+            assert {ADA, MALLORY} <= {peer.to_base58() for peer in group.peer_ids}
+            assert len(set(group.peer_ids)) == len(group.peer_ids) == len(group.gathered)
+        search.cancel()
+        await asyncio.wait({search})
+
+    run_virtual(main())
+    assert unhandled == []
+
+
+@inputs(50)
+@given(data=st.data())
+def test_what_a_leader_and_its_followers_say(device: Credentials, data: st.DataObject) -> None:
+    """A word is a group with both of them, or the leader is passed over; a follower is heard, or gets no answer."""
+    patch_hivemind()  # as before any node
+    nested = tuples_in_tuples(data.draw(st.integers(0, 2000)))
+    word = averaging_pb2.MessageFromLeader(
+        group_id=data.draw(st.binary(max_size=30)),
+        ordered_peer_ids=[
+            *(PeerID.from_base58(peer).to_bytes() for peer in (ADA, MALLORY)),
+            *data.draw(st.lists(st.binary(max_size=40), max_size=2)),
+        ],
+        gathered=data.draw(st.lists(st.binary(max_size=20), min_size=2, max_size=4)),
+    ).SerializeToString()
+    declared = SAID.signed(device.device_key.sign)
+    tag = st.sampled_from([b"", REPORT, FULL])
+    reports = [
+        data.draw(tag) + said for said in data.draw(st.lists(st.binary(max_size=40) | st.just(nested), max_size=2))
+    ]
+    begins = data.draw(st.sampled_from([b"", BEGIN, BEGIN, BEGIN, COUNT, GONE_ON]))
+    meet(
+        begins + data.draw(spoilt(word) | st.just(word) | st.binary(max_size=200)),
+        [data.draw(spoilt(declared) | st.just(declared) | st.binary(max_size=200) | st.just(nested)), *reports],
+        device.device_key.public_key.decode(),
+    )
+
+
+@inputs(300)
+@given(data=st.data())
+def test_reports_that_followers_send(data: st.DataObject) -> None:
+    """Each is a record, or is refused."""
+    patch_hivemind()  # as before any node
+    nested = tuples_in_tuples(data.draw(st.integers(0, 2000)))
+    report = PeerRecord.unpack(a_record()).report()
+    with suppress(ValueError):
+        found = PeerRecord.read_report(data.draw(spoilt(report) | st.binary(max_size=64) | st.just(nested)))
+        assert found.samples >= 0
 
 
 HUGE = """

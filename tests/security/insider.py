@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,8 @@ from hivemind.dht.node import DHTNode
 from hivemind.dht.protocol import DHTProtocol
 from hivemind.dht.routing import DHTID
 from hivemind.dht.validation import DHTRecord
+from hivemind.p2p import PeerID
+from hivemind.proto.averaging_pb2 import MessageFromLeader
 from hivemind.utils import get_dht_time
 
 from auth.credentials import Credentials
@@ -27,6 +30,7 @@ from auth.swarm.authorizer import (
     record_subkey,
     token_subkey,
 )
+from peer.averaging.meetings import BEGIN, Meetings
 from peer.swarm.credit import Allowances
 from peer.swarm.records import Course, KnownPeer, PeerRecord
 from peer.swarm.state import SwarmStateAverager
@@ -65,6 +69,28 @@ def believe_less(orders: Orders) -> None:
         return int(min(most, honest(allowances, peers)))
 
     Allowances.counted = counted  # type: ignore[method-assign]
+
+
+def lead_falsely(orders: Orders) -> None:
+    """From now on let this process, and what it forks, tell those who follow it that others said what it says.
+
+    It does so while it is told to; call it before joining.
+    """
+    honest = Meetings._welcome
+
+    async def welcome(meetings: Meetings, caller: str, requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+        if orders.told != "false leader":
+            async with aclosing(honest(meetings, caller, requests)) as answers:
+                async for answer in answers:
+                    yield answer
+            return
+        await anext(requests)
+        orders.say("led")
+        group = [PeerID.from_base58(peer).to_bytes() for peer in (meetings._transport.peer_id, caller)]
+        word = MessageFromLeader(group_id=bytes(20), ordered_peer_ids=group, gathered=[meetings._declared] * 2)
+        yield BEGIN + word.SerializeToString()
+
+    Meetings._welcome = welcome  # type: ignore[method-assign]
 
 
 class Insider:

@@ -30,7 +30,7 @@ from peer.swarm.fingerprint import sketch_of
 from peer.swarm.swarm import Swarm
 from tests.security.bad_parts import send_bad_parts
 from tests.security.false_reducer import return_false_averages, show_false_inputs
-from tests.security.insider import Insider, believe_less, give_false_states
+from tests.security.insider import Insider, believe_less, give_false_states, lead_falsely
 from tests.support.peer_processes import Orders
 from tests.support.swarm_peer import SPECIAL, VOCABULARY, fixed_batch
 
@@ -94,6 +94,7 @@ def run_member(plan: MemberPlan, orders: Orders) -> None:
     show_false_inputs(orders)
     send_bad_parts(orders)
     believe_less(orders)
+    lead_falsely(orders)
     suspicions.SAME_PAUSE_S, shared_state.DISAGREEMENT_S = SAME_PAUSE_S, DISAGREEMENT_S
     swarm_state.random = _ByName  # type: ignore[assignment]
     swarm = Swarm.join(

@@ -36,8 +36,7 @@ CONFIG: dict[str, Any] = HONEST_CONFIG | {
     "optimizer": {"learning_rate": 0.1},
     "schedule": {"warmup_steps": 2, "total_steps": 1000},
     "membership": {},  # what strangers claim counts in part
-    "averaging": HONEST_CONFIG["averaging"]
-    | {"matchmaking_time_s": 2.0, "averaging_timeout_s": 20.0, "statistics_expiration_s": 10.0},
+    "averaging": HONEST_CONFIG["averaging"] | {"averaging_timeout_s": 20.0, "statistics_expiration_s": 10.0},
 }
 
 

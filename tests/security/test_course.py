@@ -14,6 +14,7 @@ from auth.receipts import read_receipt
 from tests.security.member_swarm import HONEST, INSIDER, MemberSwarm, go_on_under, hold_one_state
 from tests.security.outsiders import OUTSIDERS, Outsider
 
+STEPS_WITHOUT_KEEPER = 4
 MOST_RETURNS = 3  # of a keeper
 MORE_DEVICES = 11  # of the insider, beside the one that trains
 
@@ -70,6 +71,22 @@ def test_receipts_say_what_everybody_brought(swarm: MemberSwarm) -> None:
     for body in map(json.loads, bodies):
         for pseudonym, samples in body["samples"].items():
             assert samples <= brought.get((names[pseudonym], body["step"]), samples)
+
+
+def test_a_false_leader_stops_nobody(swarm: MemberSwarm) -> None:
+    """Nobody follows it while the keeper leads; without the keeper it is passed over once it has said what is false."""
+    go_on_under(swarm, "false leader")
+    assert not [said for said in swarm.insider.said if said["event"] == "led"]
+    swarm.insider.tell("false leader")
+    swarm.keeper.kill()
+    swarm.insider.wait_for_event("led")
+    last = swarm.step + STEPS_WITHOUT_KEEPER
+    for peer in swarm.honest:
+        peer.wait_for_step(last)
+    told = f"suspicious: {INSIDER} (device"
+    assert any(told in peer.log.read_text() and "led a group" in peer.log.read_text() for peer in swarm.honest)
+    swarm.keeper = swarm.start_keeper()
+    go_on_under(swarm, "nothing")
 
 
 def test_donor_capture(swarm: MemberSwarm) -> None:

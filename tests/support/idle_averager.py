@@ -13,7 +13,6 @@ import torch
 
 from auth.swarm.access import SwarmAccess
 from peer.averaging.averager import AveragedGroup, SwarmGradientAverager
-from peer.averaging.matchmaking import Gathering
 from peer.config.training import Averaging
 from peer.network.traffic import Traffic
 from tests.support.waiting import PATIENCE_S
@@ -31,7 +30,6 @@ def idle_averager(dht: hivemind.DHT, parameters: Parameters, averaging: Averagin
         prefix="test",
         access=cast(SwarmAccess, SimpleNamespace(run="run", credentials=SimpleNamespace(authority=b"key"))),
         traffic=Traffic(),
-        gathering=Gathering(5.0),
         allreduce_timeout=PATIENCE_S,
         averaging=averaging,
         start=False,

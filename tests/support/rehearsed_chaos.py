@@ -25,6 +25,7 @@ TARGET = 64
 EXPIRATION_S = 30.0
 NAMES = "abcdefgh"
 TOLD_LINES = 30  # of a failing scenario's trace
+UNSEEN_S = 3.0  # after which a peer has looked at the records, and sees who was parted from it
 LAST_ROUND_S = 20.0  # in which a round ends that had begun before the keeper was back
 LIES = ("claims", "weight", "leaves", "withholds")
 
@@ -36,7 +37,6 @@ def chaos_config() -> RunConfig:
         "target_batch_size": TARGET,
         "statistics_expiration_s": EXPIRATION_S,
         "averaging_timeout_s": 30.0,
-        "matchmaking_time_s": 5.0,
         "progress_refresh_s": 1.0,
     }
     raw["data"]["microbatch_size"] = 4
@@ -187,11 +187,14 @@ class Audit:
         )
 
     def _is_in_sight(self, device: Rehearsed, taken: TakenStep) -> bool:
-        is_there = any(
-            visit.begin_s + self.scenario.start_s <= taken.at_s <= (visit.end_s or END_S) for visit in device.visits
+        steps_at_s = [other.at_s for other in self.taken if other.name == device.name and other.at_s <= taken.at_s]
+        is_there = any(  # and has taken a step since: one that still looks for a donor of the state does not train
+            visit.begin_s + self.scenario.start_s <= max(steps_at_s, default=-1.0)
+            and taken.at_s <= (visit.end_s or END_S)
+            for visit in device.visits
         )
         return is_there and not any(
-            mishap.begin_s <= taken.at_s <= mishap.end_s
+            mishap.begin_s <= taken.at_s <= mishap.end_s + UNSEEN_S
             and (_parts(mishap, device.name, taken.name) or (mishap.kind == "stop" and mishap.who == device.name))
             for mishap in self.scenario.mishaps
         )

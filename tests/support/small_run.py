@@ -56,7 +56,6 @@ def small_config(
             "schedule": {"warmup_steps": 1, "total_steps": 1000},
             "averaging": {
                 "target_batch_size": TARGET_BATCH_SIZE,
-                "matchmaking_time_s": 1.5,
                 "averaging_timeout_s": 20.0,
                 "statistics_expiration_s": 10.0,
                 "progress_refresh_s": 0.15,

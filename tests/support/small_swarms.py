@@ -17,9 +17,16 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import NamedTuple
 
-from peer.averaging.matchmaking import FULL_GROUP_ATTEMPTS, NEVER, keeperless_group_size, required_group_size
 from peer.reporting.suspicions import Suspicions
-from peer.swarm.decision import Move, Situation, decide
+from peer.swarm.decision import (
+    FULL_GROUP_ATTEMPTS,
+    NEVER,
+    Move,
+    Situation,
+    decide,
+    keeperless_group_size,
+    required_group_size,
+)
 from peer.swarm.fingerprint import MAX_SKETCH_SIZE, Sketch, drifted
 from peer.swarm.records import Course, KnownPeer, PeerRecord
 from peer.swarm.view import MEETING_S, SwarmCourse, SwarmView

@@ -45,8 +45,6 @@ CONFIG: dict[str, Any] = {
     "membership": {"newcomer_share": 1.0},  # these machines are strangers, and every sample of theirs is to count
     "averaging": {
         "target_batch_size": TARGET,
-        # A group begins when all are there: these are for peers that do not come, and no busy machine needs so long.
-        "matchmaking_time_s": 10.0,
         "averaging_timeout_s": 120.0,
         "statistics_expiration_s": 60.0,
         "progress_refresh_s": 0.1,
@@ -55,8 +53,7 @@ CONFIG: dict[str, Any] = {
 }
 # For swarms that lose a peer, which the others miss for so long.
 LOSING: dict[str, Any] = CONFIG | {
-    "averaging": CONFIG["averaging"]
-    | {"matchmaking_time_s": 2.0, "averaging_timeout_s": 30.0, "statistics_expiration_s": 6.0}
+    "averaging": CONFIG["averaging"] | {"averaging_timeout_s": 30.0, "statistics_expiration_s": 6.0}
 }
 
 

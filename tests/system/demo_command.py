@@ -37,7 +37,6 @@ TINY: Mapping[str, Mapping[str, Any]] = {
     "schedule": {"warmup_steps": 1, "total_steps": 1000},
     "averaging": {
         "target_batch_size": 512,
-        "matchmaking_time_s": 1.5,
         "averaging_timeout_s": 20,
         "statistics_expiration_s": 8,
         "progress_refresh_s": 0.15,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from hivemind.averaging import DecentralizedAverager
 from hivemind.averaging.control import StepControl
 from hivemind.compression import serialize_torch_tensor
 from hivemind.dht.routing import DHTID
-from hivemind.p2p import P2PHandlerError, PeerID
+from hivemind.p2p import P2PDaemonError, P2PHandlerError, PeerID
 from hivemind.proto import averaging_pb2, dht_pb2
 from hivemind.utils import get_dht_time
 
@@ -38,10 +38,19 @@ from auth.swarm.authorizer import (
 )
 from auth.swarm.hivemind_patches import patch_hivemind
 from peer.averaging.averager import SwarmGradientAverager
+from peer.averaging.declarations import Declaration
 from peer.swarm.state import SwarmStateAverager
+from peer.transport.p2p import P2PTransport
 from tests.support.waiting import PATIENCE_S
 
 TRIES_S = 10.0  # to find a group
+
+
+class HivemindMeetings(DecentralizedAverager):  # type: ignore[misc]  # hivemind has no types
+    """Names hivemind's own RPCs as the swarm's averagers would serve them."""
+
+
+HivemindMeetings.__name__ = SwarmGradientAverager.__name__
 
 
 async def collect(stream: AsyncIterator[Any]) -> list[Any]:
@@ -49,8 +58,20 @@ async def collect(stream: AsyncIterator[Any]) -> list[Any]:
     return [message async for message in stream]
 
 
-async def call_directly(p2p: hivemind.P2P, keeper: PeerID, run: str) -> dict[str, Any]:
-    """The three averaging RPCs, without asking the DHT for anything."""
+async def follow(p2p: hivemind.P2P, keeper: PeerID, run: str, sign: Callable[[bytes], bytes]) -> list[bytes]:
+    """What the keeper says to a peer that follows it with a sound declaration, until the keeper ends the stream."""
+    said = Declaration(run=run, era=0, step=0, compression="none", powersgd_rank=0, patience_s=60.0)
+
+    async def words() -> AsyncIterator[bytes]:
+        yield said.signed(sign)
+        await asyncio.Event().wait()  # a follower stays
+
+    stream = P2PTransport(p2p).stream(keeper.to_base58(), f"{run}_grad_averager.meet", words())
+    return await asyncio.wait_for(collect(stream), PATIENCE_S)
+
+
+async def call_directly(p2p: hivemind.P2P, keeper: PeerID, run: str, sign: Callable[[bytes], bytes]) -> dict[str, Any]:
+    """The keeper's meetings and the averagers' RPCs, without asking the DHT for anything."""
     gradients = SwarmGradientAverager.get_stub(p2p, keeper, namespace=f"{run}_grad_averager")
     state = SwarmStateAverager.get_stub(p2p, keeper, namespace=f"{run}_state_averager")
     join = averaging_pb2.JoinRequest(
@@ -66,11 +87,16 @@ async def call_directly(p2p: hivemind.P2P, keeper: PeerID, run: str) -> dict[str
     async def parts() -> AsyncIterator[averaging_pb2.AveragingData]:
         yield part
 
-    answers = await collect(await gradients.rpc_join_group(join))
+    meetings = HivemindMeetings.get_stub(p2p, keeper, namespace=f"{run}_grad_averager")
+    try:
+        joined = await collect(await meetings.rpc_join_group(join))
+    except P2PDaemonError:  # nobody serves it
+        joined = []
     parts_answers = await collect(await gradients.rpc_aggregate_part(parts()))
     downloaded = await collect(await state.rpc_download_state(averaging_pb2.DownloadRequest()))
     return {
-        "join_group": [averaging_pb2.MessageCode.Name(answer.code) for answer in answers],
+        "join_group": len(joined),
+        "groups": len(await follow(p2p, keeper, run, sign)),
         "aggregate_part": [averaging_pb2.MessageCode.Name(answer.code) for answer in parts_answers],
         "state_messages": len(downloaded),
     }
@@ -146,7 +172,8 @@ def main(run: str, addresses: list[str], credentials: Path | None, token: Path |
         gained["replay_answered"] = dht.run_coroutine(partial(replay, keeper=keeper, run=run, token=copied))
 
     async def attack() -> dict[str, Any]:
-        return await call_directly(await dht.replicate_p2p(), keeper, run)
+        sign = bytes if credentials is None else Credentials(credentials).device_key.sign
+        return await call_directly(await dht.replicate_p2p(), keeper, run, sign)
 
     gained |= asyncio.run(attack())
     gained["group"] = try_to_average(dht, run)

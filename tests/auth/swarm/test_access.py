@@ -13,8 +13,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hivemind.averaging.allreduce import AllreduceException
-from hivemind.averaging.group_info import GroupInfo
 from hivemind.dht.crypto import RSASignatureValidator
 from hivemind.dht.protocol import DHTProtocol
 from hivemind.dht.routing import DHTID
@@ -29,13 +27,11 @@ from auth.swarm.access import AuthorizedAverager, SwarmAccess
 from auth.swarm.authorizer import (
     MAX_BEACON_BYTES,
     MAX_RECORD_BYTES,
-    MOST_SEARCH_S,
     TRAINING_ROLES,
     MemberTokens,
     PeerRecordValidator,
     RecordKey,
     SwarmAuthorizer,
-    group_key,
     key_id,
     peers_key,
     record_subkey,
@@ -213,55 +209,22 @@ def test_unsigned_record_is_refused(alice: Credentials) -> None:
     assert not check.validate(replace(signed, expiration_time=NOW + 11))
 
 
-@pytest.mark.parametrize("looks", [True, False])
-def test_who_looks_for_a_group_says_so_for_the_time_of_a_search(
-    alice: Credentials, bob: Credentials, looks: bool
-) -> None:
-    """Signed by its device, as hivemind's averager says it, and for no longer."""
-    check, signed = validator(bob, None, alice), record(alice, looks, group_key(RUN), lasts_s=MOST_SEARCH_S)
-    assert check.validate(signed)
-    assert check.strip_value(signed) == dumps(looks)
-    assert not check.validate(record(alice, looks, group_key(RUN), lasts_s=MOST_SEARCH_S + 1))
-    assert not check.validate(record(alice, looks, group_key(RUN), lasts_s=float("nan")))
-    assert not check.validate(record(bob, looks, group_key(RUN), owner=alice))
-    assert not check.validate(replace(signed, value=dumps(looks)))
-
-
-@pytest.mark.parametrize("value", [None, 1, "x" * 1000, [True], {}])
-def test_nothing_else_is_said_under_the_groups_key(alice: Credentials, value: Any) -> None:
-    """No value of any other kind, no token, and nothing in the place of all entries."""
-    check, group_id = validator(alice, None, alice), key_id(group_key(RUN))
-    assert not check.validate(record(alice, value, group_key(RUN)))
-    assert not check.validate(replace(token_entry(alice.token_jwt, alice.device_key.peer_id), key=group_id))
-    assert not check.validate(replace(record(alice, True, group_key(RUN)), subkey=DHTProtocol.IS_REGULAR_VALUE))
-
-
 @pytest.mark.parametrize(
-    "key", ["anything", RUN, f"{RUN}_grad_averager.0b1", f"{RUN}_state_averager.all_averagers", peers_key("other")]
+    "key", ["anything", RUN, f"{RUN}_grad_averager.0b", f"{RUN}_state_averager.all_averagers", peers_key("other")]
 )
 def test_nothing_is_stored_under_other_keys(alice: Credentials, key: str) -> None:
-    """A run has two: else each member could fill every node."""
+    """A run has one: else each member could fill every node."""
     check = validator(alice, None, alice)
     for value in (True, "a record"):
         assert not check.validate(replace(record(alice, value), key=key_id(key)))
         assert not check.validate(record(alice, value, key))
 
 
-@pytest.mark.parametrize(
-    ("role", "key", "valid"),
-    [
-        ("observer", group_key(RUN), False),
-        ("observer", peers_key(RUN), True),
-        ("auxiliary", group_key(RUN), True),
-        ("keeper", group_key(RUN), True),
-    ],
-)
-def test_an_observer_has_its_own_record_only(
-    authority: AuthorityKey, alice: Credentials, tmp_path: Path, role: Role, key: str, valid: bool
-) -> None:
-    """It cannot look for a group; by its record others know whom they give the state."""
+@pytest.mark.parametrize("role", ["observer", "auxiliary", "keeper"])
+def test_every_role_has_a_record(authority: AuthorityKey, alice: Credentials, tmp_path: Path, role: Role) -> None:
+    """Also an observer: by its record others know whom they give the state."""
     sender = member(tmp_path / role, authority, role=role)
-    assert validator(alice, None, sender).validate(record(sender, True, key)) is valid
+    assert validator(alice, None, sender).validate(record(sender, True))
 
 
 def test_revoked_members_record_is_refused(authority: AuthorityKey, alice: Credentials, tmp_path: Path) -> None:
@@ -572,14 +535,10 @@ async def test_an_empty_answer_forgets_nobody(alice: Credentials, bob: Credentia
 
 
 class Rounds:
-    """What stands below the mixin: averages with any group, and serves everybody."""
-
-    async def _aggregate_with_group(self, group_info: GroupInfo) -> int:
-        return len(group_info.peer_ids)
+    """What stands below the mixin: serves everybody."""
 
     async def rpc_join_group(self, request: str, _context: Any) -> AsyncIterator[str]:
-        for number in (1, 2):
-            yield f"{request} {number}"
+        yield request
 
     async def rpc_aggregate_part(self, stream: AsyncIterator[str], _context: Any) -> AsyncIterator[str]:
         async for part in stream:
@@ -630,22 +589,6 @@ async def test_who_is_shut_out_in_the_middle_of_a_round_receives_no_further_aver
     assert [answer async for answer in giver.rpc_aggregate_part(nothing(), context)] == ["average 1"]
 
 
-@pytest.mark.parametrize("with_stranger", [False, True])
-async def test_a_group_with_a_stranger_is_given_up(
-    alice: Credentials, bob: Credentials, mallory: Credentials, with_stranger: bool
-) -> None:
-    """Tensors go to a group of members, and not to one with a single peer without a valid token in it."""
-    access = SwarmAccess(alice, RUN, frozenset({"keeper"}), Clock(NOW))
-    averager = Averager(OneRecord(bob), access)
-    peers = [PeerID.from_base58(each.device_key.peer_id) for each in ([bob, mallory] if with_stranger else [bob])]
-    group = GroupInfo(b"group", tuple(peers), tuple(b"" for _ in peers))
-    if with_stranger:
-        with pytest.raises(AllreduceException, match="1 of the group's 2 peers hold no valid token"):
-            await averager._aggregate_with_group(group)
-    else:
-        assert await averager._aggregate_with_group(group) == 1
-
-
 @pytest.mark.parametrize(
     ("role", "averages", "reads", "contributes"),
     [
@@ -685,11 +628,10 @@ async def test_each_call_serves_the_roles_that_it_is_for(
         yield "part 2"
 
     calls: Any = averager
-    joined = [answer async for answer in calls.rpc_join_group("group", context)]
+    assert calls.rpc_join_group is None  # hivemind's matchmaking is served to nobody
     averaged = [answer async for answer in calls.rpc_aggregate_part(parts(), context)]
     state = [answer async for answer in calls.rpc_download_state("state", context)]
     refused = averaging_pb2.PROTOCOL_VIOLATION
-    assert joined == (["group 1", "group 2"] if averages else [averaging_pb2.MessageFromLeader(code=refused)])
     wanted = ["average of part 1", "average of part 2"]
     assert averaged == (wanted if averages else [averaging_pb2.AveragingData(code=refused)])
     assert state == (["state 1", "state 2"] if reads else [])

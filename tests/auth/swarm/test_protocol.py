@@ -25,7 +25,6 @@ from auth.swarm.authorizer import (
     PeerRecordValidator,
     SwarmAuthorizer,
     addresses_subkey,
-    group_key,
     peers_key,
     record_subkey,
     token_subkey,
@@ -36,7 +35,7 @@ from auth.tokens import AccessToken, RevocationList, issue_revocations, issue_to
 from tests.support.receipts import key_of
 
 RUN = "demo"
-KEY, GROUP = (DHTID.generate(source=key) for key in (peers_key(RUN), group_key(RUN)))
+KEY = DHTID.generate(source=peers_key(RUN))
 NEVER = time.time() + 1e4  # of entries: the storage looks at the real clock
 SOON = 100.0
 dumps, loads = DHTProtocol.serializer.dumps, DHTProtocol.serializer.loads
@@ -110,14 +109,9 @@ class Node:
         """Store its record at another node; whether that took it."""
         return await self.store(holder, self.subkey, self.signed(dumps(value), expires_at), expires_at)
 
-    async def look_for_group(self, holder: Node, lasts_s: float = SOON) -> bool:
-        """Say at another node that it looks for a group; whether that took it."""
-        value, expires_at = dumps(True), time.time() + lasts_s
-        return await self.store(holder, self.subkey, self.signed(value, expires_at, key=GROUP), expires_at, GROUP)
-
-    async def store(self, holder: Node, subkey: object, value: bytes, expires_at: float, key: DHTID = KEY) -> bool:
+    async def store(self, holder: Node, subkey: object, value: bytes, expires_at: float) -> bool:
         """Store any entry at another node; whether that took it."""
-        return await self.protocol.call_store(holder.peer_id, [key], [value], expires_at, subkeys=[subkey]) == [True]
+        return await self.protocol.call_store(holder.peer_id, [KEY], [value], expires_at, subkeys=[subkey]) == [True]
 
     async def look(self, holder: Node) -> Any:
         """Search for the peers' entries at another node."""
@@ -301,23 +295,8 @@ async def test_marks_that_are_torn_leave_nothing_out(swarm: Swarm, held: bytes) 
     assert set(loads(answer.results[0].value).data) == set(holder.held)
 
 
-async def test_those_who_look_for_a_group_are_found_likewise(swarm: Swarm) -> None:
-    """Their entries are read as news, too, where their tokens are known."""
-    holder, leader, reader = [await swarm.node(swarm.credentials(name)) for name in ("holder", "leader", "reader")]
-    assert await leader.look_for_group(holder)
-    found = await reader.protocol.call_find(holder.peer_id, [GROUP])
-    assert found is not None
-    assert found[GROUP][0] is None
-    await reader.look(holder)
-    for _ in range(2):
-        found = await reader.protocol.call_find(holder.peer_id, [GROUP])
-        assert found is not None
-        assert list(found[GROUP][0].value.data) == [leader.subkey]
-    assert not swarm.lines.last("find")[1].results[0].value
-
-
 async def test_no_node_stores_what_is_not_the_runs(swarm: Swarm) -> None:
-    """A member's 400 keys of 16 kB, entries of its own making under the run's keys, or a value over all of them."""
+    """A member's 400 keys of 16 kB, entries of its own making under the run's key, or a value over all of them."""
     holder, mallory = [await swarm.node(swarm.credentials(name)) for name in ("holder", "mallory")]
     await mallory.look(holder)
     before = [(key, len(item.value)) for key, item in holder.protocol.storage.items()]
@@ -333,35 +312,31 @@ async def test_no_node_stores_what_is_not_the_runs(swarm: Swarm) -> None:
             in_cache=number % 3 == 0,
         )
         assert stored == [False]
-    for key in (KEY, GROUP):
-        for subkey in (b"me", 5, None):
-            assert not await mallory.store(holder, subkey, dumps(True), expires_at, key)
-        whole = DictionaryDHTValue()
-        for number in range(100):
-            whole.store(number.to_bytes(2, "big"), large, expires_at)
-        assert await mallory.protocol.call_store(holder.peer_id, [key], [whole], expires_at) == [False]
+    for subkey in (b"me", 5, None):
+        assert not await mallory.store(holder, subkey, dumps(True), expires_at)
+    whole = DictionaryDHTValue()
+    for number in range(100):
+        whole.store(number.to_bytes(2, "big"), large, expires_at)
+    assert await mallory.protocol.call_store(holder.peer_id, [KEY], [whole], expires_at) == [False]
     assert [(key, len(item.value)) for key, item in holder.protocol.storage.items()] == before
     assert not holder.protocol.cache
 
 
-async def test_a_device_has_four_entries_at_a_node_whoever_stores_them(swarm: Swarm) -> None:
-    """Its record, its token, its addresses, and that it looks for a group; stored again they take no more room."""
+async def test_a_device_has_three_entries_at_a_node_whoever_stores_them(swarm: Swarm) -> None:
+    """Its record, its token, and its addresses; stored again they take no more room."""
     holder, author, other = [await swarm.node(swarm.credentials(name)) for name in ("holder", "author", "other")]
     subkey = addresses_subkey(author.credentials.device_key.peer_id)
     for number in range(50):
         ends_at = NEVER + number
         assert await author.report(holder, number, ends_at)
         assert await author.store(holder, subkey, author.signed(dumps([HOME]), ends_at, subkey), ends_at)
-        assert await author.look_for_group(holder, SOON + number)
-    stored = [holder.protocol.storage.get(key).value for key in (KEY, GROUP)]
-    assert [len(entries.data) for entries in stored] == [3 + 1, 1]  # with the holder's own token
-    assert max(len(entries.expiration_heap) for entries in stored) <= 2 * 4 + SPARE_TIMES
-    assert len(holder.protocol.storage.expiration_heap) <= 2 * 2 + SPARE_TIMES
+    entries = holder.protocol.storage.get(KEY).value
+    assert len(entries.data) == 3 + 1  # with the holder's own token
+    assert len(entries.expiration_heap) <= 2 * 4 + SPARE_TIMES
+    assert len(holder.protocol.storage.expiration_heap) <= 2 + SPARE_TIMES
     await other.look(holder)
     assert await other.protocol.call_store(holder.peer_id, [KEY], [other.protocol.storage.get(KEY).value], NEVER)
     assert len(holder.held) == 3 + 2
-    for lasts_s in (float("nan"), float("inf"), 86_400.0):
-        assert not await author.look_for_group(holder, lasts_s)
 
 
 @pytest.mark.parametrize("later_s", [float("nan"), float("inf"), 86_400.0])
@@ -417,16 +392,17 @@ async def test_nobody_fills_a_node_or_asks_for_everything_at_once(swarm: Swarm) 
     """Neither one entry after another, nor in one answer, nor by a search for many keys or with endless marks."""
     holder, mallory = [await swarm.node(swarm.credentials(name)) for name in ("holder", "mallory")]
     for number in range(MAX_ENTRIES):
-        holder.protocol.storage.store_subkey(GROUP, number.to_bytes(2, "big"), dumps(True), NEVER)
-    assert not await mallory.look_for_group(holder)
-    del holder.protocol.storage.get(GROUP).value[bytes(2)]
-    assert await mallory.look_for_group(holder)
-    assert await mallory.look_for_group(holder, SOON + 1)
+        holder.protocol.storage.store_subkey(KEY, number.to_bytes(2, "big"), dumps(True), NEVER)
+    assert not await mallory.report(holder, "here")
+    for number in range(4):
+        del holder.protocol.storage.get(KEY).value[number.to_bytes(2, "big")]
+    assert await mallory.report(holder, "here")
+    assert await mallory.report(holder, "here", NEVER + 1)
     for number in range(MAX_ENTRIES + 1):
-        mallory.protocol.storage.store_subkey(GROUP, number.to_bytes(2, "big"), dumps(True), NEVER)
+        mallory.protocol.storage.store_subkey(KEY, number.to_bytes(2, "big"), dumps(True), NEVER)
     reader = await swarm.node(swarm.credentials("reader"))
-    assert await reader.protocol.call_find(mallory.peer_id, [GROUP]) is not None
-    assert reader.protocol.storage.get(GROUP) is None
+    assert await reader.protocol.call_find(mallory.peer_id, [KEY]) is not None
+    assert set(reader.held) == {token_subkey(each.credentials.device_key.peer_id) for each in (mallory, reader)}
     many = [bytes(KEY.to_bytes())] * (MAX_KEYS + 1)
     endless = [KEY.to_bytes() + bytes((MAX_ENTRIES + 1) * MARK_BYTES)]
     for keys in (many, endless):

@@ -10,7 +10,15 @@ from hivemind.p2p import PeerID
 from hivemind.utils.serializer import MSGPackSerializer
 
 from auth.keys import DeviceKey
-from peer.averaging.declarations import MAX_BANDWIDTH, MAX_BYTES, MOST_MISSED, Declaration, bound, read_declaration
+from peer.averaging.declarations import (
+    MAX_BANDWIDTH,
+    MAX_BYTES,
+    MOST_MISSED,
+    Declaration,
+    bound,
+    open_declaration,
+    read_declaration,
+)
 
 POSITION = (1, 4)
 SAID: dict[str, Any] = {
@@ -37,7 +45,7 @@ def test_what_was_said_is_read(key: DeviceKey) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"run": "another"}, "another step"),
+        ({"run": "another"}, "another run"),
         ({"era": 2}, "another step"),
         ({"step": 3}, "another step"),
         ({"compression": "8bit-blockwise"}, "another code of gradients"),
@@ -48,6 +56,17 @@ def test_words_are_for_one_step_of_one_run_and_one_code(key: DeviceKey, changes:
     """A leader cannot bring them again at another; peers that missed a change of the code average without the rest."""
     with pytest.raises(ValueError, match=said):
         read(Declaration(**SAID | changes).signed(key.sign), key)
+
+
+@pytest.mark.parametrize("changes", [{"era": 2}, {"step": 3}, {"compression": "8bit-blockwise", "powersgd_rank": 4}])
+def test_words_are_opened_at_any_step_and_in_any_code(key: DeviceKey, changes: dict[str, Any]) -> None:
+    """A leader lets peers wait that come to a step before it; they say where they are."""
+    said = Declaration(**SAID | changes)
+    found = open_declaration(said.signed(key.sign), key.public_key.decode(), "run")
+    assert (found, found.position) == (said, (said.era, said.step))
+    assert found.code == (said.compression, said.powersgd_rank)
+    with pytest.raises(ValueError, match="another run"):
+        open_declaration(said.signed(key.sign), key.public_key.decode(), "another")
 
 
 def test_a_leader_cannot_change_words(key: DeviceKey, keys: list[bytes]) -> None:

@@ -20,6 +20,7 @@ import pytest
 
 from auth.credentials import Credentials
 from benchmarks.swarm.averaging import RUN, Plan, hear, swarm_plans, tell
+from peer.averaging.meetings import LEAST_GRACE_S
 from peer.averaging.rounds import LEAST_KNOWN, LEAST_S, REMEMBERED, RoundDeadline, forget_frames, give_back
 from peer.network.placement import Placement
 from peer.swarm.dht import start_dht
@@ -82,7 +83,7 @@ def start(plan: Plan) -> Peer:
 def started(directory: Path) -> Iterator[tuple[Peer, Peer]]:
     """Two peers that know each other, the second of which fails. They leave at the end."""
     first, second = (
-        replace(plan, address="127.0.0.1", matchmaking_s=1.0, patience_s=2.0)
+        replace(plan, address="127.0.0.1", patience_s=2.0)
         for plan in swarm_plans(directory, ("trainer", "trainer"), values=1_000_000)
     )
     with start(first) as peer, start(replace(second, initial_peers=tuple(hear(peer)), fails=True)) as failing:
@@ -181,9 +182,9 @@ def test_it_never_exceeds_the_runs_limit() -> None:
 
 
 def test_the_least_is_what_is_measured() -> None:
-    """The gathering of a group has another least time than a round."""
-    deadline = RoundDeadline(15.0, least_s=3.0)
+    """The wait for a group's peers has another least time than a round."""
+    deadline = RoundDeadline(15.0, LEAST_GRACE_S)
     for _ in range(LEAST_KNOWN):
         assert deadline.seconds == 15.0
         deadline.succeeded(0.5)
-    assert deadline.seconds == 3.0
+    assert deadline.seconds == LEAST_GRACE_S < LEAST_S

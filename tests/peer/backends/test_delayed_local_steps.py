@@ -16,7 +16,6 @@ import torch
 from auth.keys import DeviceKey
 from auth.swarm.access import SwarmAccess
 from peer.averaging.averager import SwarmGradientAverager
-from peer.averaging.matchmaking import Gathering
 from peer.backends.local_steps import LocalSteps, own_model
 from peer.backends.torch_cpu import TorchBackend
 from peer.config.run import RunConfig
@@ -208,7 +207,6 @@ def new_peer(dht: hivemind.DHT, key: DeviceKey) -> Callable[[RunConfig], Peer]:
             prefix="test",
             access=access,
             traffic=Traffic(),
-            gathering=Gathering(5.0),
             allreduce_timeout=PATIENCE_S,
             start=False,
         )

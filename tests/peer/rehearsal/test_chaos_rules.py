@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from coordinator.ledger.judgement import Delivery, Facts, Judgement, KeptReceipt, ReportOutcome, SampleClaim, judge
-from peer.averaging.matchmaking import NEVER
 from peer.rehearsal.peer import RehearsedPeer
 from peer.rehearsal.rounds import VirtualRounds
 from peer.rehearsal.scenario import HomeLine, Mishap, Rehearsed, Scenario
 from peer.rehearsal.troubles import Process
+from peer.swarm.decision import NEVER
 from tests.support import rehearsed_chaos as rules
 from tests.support.rehearsed_chaos import END_S, Broken, draw_chaos, run_chaos
 
@@ -76,7 +76,7 @@ CASES: list[tuple[Callable[..., object], int | Scenario, Mapping[str, Any]]] = [
     ),
     (
         rules.no_group_hurries_without_the_keeper,
-        0,
+        4,
         {"peer.swarm.decision.keeperless_group_size": need_no_keeper},
     ),
     (
@@ -109,7 +109,7 @@ CASES: list[tuple[Callable[..., object], int | Scenario, Mapping[str, Any]]] = [
     ),
     (
         rules.all_come_to_one_state,
-        12,
+        14,
         {"peer.rehearsal.tracker.VirtualTracker.has_drifted": property(lambda _: False)},
     ),
     (

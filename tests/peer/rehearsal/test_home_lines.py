@@ -51,7 +51,7 @@ FAR = swarm_with(
 def test_a_device_on_a_home_line_contributes(scenario: Scenario) -> None:
     """Most samples of the last device count; with the fault less than a tenth of them did."""
     work = rehearse(chaos_config(), scenario, seed=1).devices[-1].work
-    assert work.counted > 0.8 * work.computed > 0
+    assert work.counted > 0.6 * work.computed > 0
 
 
 def swarm_with_a_liar(lie: str) -> Scenario:

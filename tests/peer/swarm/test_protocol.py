@@ -11,8 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from peer.averaging.matchmaking import NEVER
-from peer.swarm.decision import Move, Situation, decide
+from peer.swarm.decision import NEVER, Move, Situation, decide
 from peer.swarm.view import SwarmView
 from tests.support.small_swarms import Bounds, Rules, Search, begin, settle
 

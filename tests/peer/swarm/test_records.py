@@ -12,6 +12,7 @@ from hivemind.utils.timed_storage import ValueWithExpiration
 from pydantic import ValidationError
 
 from auth.swarm.authorizer import MAX_BEACON_BYTES, MAX_RECORD_BYTES, record_subkey, token_subkey
+from auth.swarm.hivemind_patches import patch_hivemind
 from auth.tokens import AccessToken
 from peer.config.steering import MAX_CHANGES, Change, Steering
 from peer.swarm.fingerprint import MAX_SKETCH_SIZE
@@ -28,6 +29,7 @@ from peer.swarm.records import (
     nearest_step,
     read_records,
 )
+from tests.support.inputs import tuples_in_tuples
 
 SIGNATURE_BYTES = 256
 
@@ -96,6 +98,35 @@ def test_a_record_is_read_as_it_was_packed() -> None:
     course = Course(age_s=1.5, usual_s=20.0, credits={"Qm1": 3})
     said = record(samples=7).model_copy(update={"sketch": (0.5, -1e9), "course": course})
     assert PeerRecord.unpack(DHTProtocol.serializer.loads(DHTProtocol.serializer.dumps(said.pack()))) == said
+
+
+def test_a_report_to_the_leader_is_read_as_it_was_sent() -> None:
+    """It says what the record in the DHT says."""
+    said = record(samples=7).model_copy(update={"sketch": (0.5, -1e9), "slow_line": 2e5, "client_mode": True})
+    assert PeerRecord.read_report(said.report()) == said
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"",
+        b"\xc1",
+        b"\xff" * 2000,
+        record().report()[:-1],
+        record().report() + b"more",
+        b"\x91" * 2000,
+        b"\xc7\x01\x40\xc0",  # hivemind's code of a tuple, of nothing
+        tuples_in_tuples(2000),
+        DHTProtocol.serializer.dumps({"step": 3}),
+        DHTProtocol.serializer.dumps([-1, *record().pack()[1:]]),
+        DHTProtocol.serializer.dumps([*record().pack()[:8], b"abc", None]),
+    ],
+)
+def test_what_is_no_report_is_refused(message: bytes) -> None:
+    """Whatever MessagePack makes of it."""
+    patch_hivemind()  # as before any node
+    with pytest.raises(ValueError):  # noqa: PT011 - each kind has its own message
+        PeerRecord.read_report(message)
 
 
 @pytest.mark.parametrize("values", [None, {}, [], [1, 2], "text", record().pack()[:-1], [*record().pack(), 1]])

@@ -12,13 +12,13 @@ import pytest
 from hivemind.averaging.control import AveragingStage
 
 from peer.averaging.averager import AveragedGroup
-from peer.averaging.matchmaking import FULL_GROUP_ATTEMPTS, LEAST_WINDOW_S, NEVER, Gathering
-from peer.averaging.rounds import LEAST_KNOWN
+from peer.averaging.meetings import Requirements
 from peer.averaging.shares import GroupLines
 from peer.config.run import RunConfig
 from peer.config.steering import Change, Steering
 from peer.config.training import Averaging
 from peer.swarm import step_rounds
+from peer.swarm.decision import FULL_GROUP_ATTEMPTS, NEVER
 from peer.swarm.step_rounds import StepRounds
 from peer.swarm.tracker import StepTracker
 from tests.support.clocks import Clock
@@ -36,10 +36,11 @@ HERE = frozenset({"own", "keeper", "alice", "mallory"})
 class Round:
     """A round of averaging that ends as it is told: with a group, an error, or never (None)."""
 
+    stage = AveragingStage.LOOKING_FOR_GROUP
+
     def __init__(self, ends: AveragedGroup | Exception | None, begins: bool = True) -> None:
         self.ends, self.began_allreduce = ends, begins
         self.triggered, self.cancelled, self.looks = False, False, 0
-        self.stage = AveragingStage.LOOKING_FOR_GROUP
 
     def result(self, _timeout: float) -> AveragedGroup:
         self.looks += 1
@@ -57,10 +58,12 @@ class Round:
 class Scene:
     """Rounds of a peer at step 4 with three others there and one on its way; `heard` is what the parts were told."""
 
-    def __init__(self, *rounds: Round, leads: bool = True, usual_s: float = 0.0, **view: Any) -> None:
+    def __init__(self, *rounds: Round, usual_s: float = 0.0, **view: Any) -> None:
         self.heard: list[Any] = []
         self.left = list(rounds)
-        self.view = SimpleNamespace(step=4, averaging=4, arriving=1, live=6, newest_step=4, keepers=1, here=HERE)
+        self.view = SimpleNamespace(
+            step=4, samples=40, averaging=4, arriving=1, live=6, newest_step=4, keepers=1, here=HERE
+        )
         vars(self.view).update(view)
         self.tracker: Any = SimpleNamespace(
             view=self.view,
@@ -70,6 +73,9 @@ class Scene:
             swarm_step=4,
             target_batch_size=64,
             keeper_may_be_late=True,
+            leaders=("keeper",),
+            report=lambda: b"own record",
+            remaining_s=3.0,
             ready_to_update_epoch=True,
             is_held=False,
             course=SimpleNamespace(allowances=SimpleNamespace(usual_s=usual_s), steering=Steering()),
@@ -77,19 +83,17 @@ class Scene:
             is_reducing=lambda reduces: None,
             round_ended=lambda weights, _counted, _attested, short: self.heard.append((weights, short)),
         )
-        averaging = RunConfig.from_mapping(
-            {"averaging": {"matchmaking_time_s": 60.0, "averaging_timeout_s": 3600.0}}
-        ).averaging
+        averaging = RunConfig.from_mapping({"averaging": {"averaging_timeout_s": 3600.0}}).averaging
         self.bytes_of = {"float16": 64, "8bit-blockwise": 32}
         self.gradients: Any = SimpleNamespace(
             findings=SimpleNamespace(take=list),
-            gathering=Gathering(60.0),
+            want=self.want,
             failed_rounds=7,
             due_samples=64,
             averaging=averaging,
             size_in=lambda averaging: SimpleNamespace(own=self.bytes_of[averaging.compression]),
             change=self.change,
-            schedule_step=lambda timeout: self.left.pop(0),
+            schedule_step=lambda: self.left.pop(0),
             step=lambda weight, control, **options: self.heard.append(weight),
             load_accumulators_into_averager_=lambda: self.heard.append("loaded"),
         )
@@ -98,9 +102,8 @@ class Scene:
         )
         self.interrupted = threading.Event()
         self.rounds = StepRounds(
-            self.gradients, self.tracker, line, averaging, leads=leads, trains=True, interrupted=self.interrupted
+            self.gradients, self.tracker, line, averaging, trains=True, interrupted=self.interrupted
         )
-        self.rounds._due_view = "another view"  # type: ignore[assignment]
 
     def change(self, averaging: Averaging) -> bool:
         """Take up another code, as the averager does."""
@@ -111,10 +114,15 @@ class Scene:
         """Hear the operator's changes."""
         self.tracker.course.steering = Steering(changes=changes)
 
-    @property
-    def gathering(self) -> Gathering:
-        gathering: Gathering = self.gradients.gathering
-        return gathering
+    def want(self, wanted: Requirements) -> None:
+        """Be told of the next group, as the averager is."""
+        self.gradients.wanted = wanted
+
+    def wanted(self) -> Requirements:
+        """What the averager is told of the next group."""
+        self.rounds._require_group()
+        wanted: Requirements = self.gradients.wanted
+        return wanted
 
     def fail(self, round_: Round) -> AveragedGroup:
         """End a round that ran, and failed."""
@@ -124,8 +132,8 @@ class Scene:
 
     def required(self) -> tuple[int, int, int]:
         """Which step a group is sought for, how many it needs, and how many are waited for."""
-        self.rounds._require_group()
-        return self.gathering.position[1], self.gathering.required, self.gathering.expected
+        wanted = self.wanted()
+        return wanted.step, wanted.required, wanted.expected
 
 
 @pytest.mark.parametrize(("fails_at", "others_step_at"), [(3, 9), (9, 3)])
@@ -177,7 +185,6 @@ def test_who_stayed_away_from_two_groups_is_not_waited_for() -> None:
     waited_for = []
     for _ in range(7):
         scene.rounds.average()
-        scene.rounds._due_view = "another view"  # type: ignore[assignment]
         waited_for.append(scene.required()[1:])
     assert waited_for == [(4, 5), *[(3, 4)] * 4, (4, 5), (3, 4)]
 
@@ -251,9 +258,7 @@ def test_everybody_is_waited_for_within_bounds(usual_s: float, seconds: float, m
 def test_a_group_waits_for_all_who_are_known() -> None:
     """Those at the step and those on their way; after repeated failure more than half are enough to begin."""
     scene = Scene()
-    scene.gradients.findings.take = lambda: ["a finding"]
     assert scene.required() == (4, 4, 5)
-    assert scene.heard == ["a finding"]
     scene.rounds.attempts = FULL_GROUP_ATTEMPTS
     assert scene.required() == (4, 3, 5)
 
@@ -261,42 +266,43 @@ def test_a_group_waits_for_all_who_are_known() -> None:
 def test_a_group_without_the_keeper_needs_most_of_all_peers() -> None:
     """Of those at other steps, too; and while the keeper is there, or may be, no such group averages."""
     scene = Scene()
-    scene.required()
-    assert scene.gathering.keeperless == NEVER
+    assert scene.wanted().keeperless == NEVER
     scene.view.keepers = 0
-    scene.required()
-    assert scene.gathering.keeperless == NEVER
+    assert scene.wanted().keeperless == NEVER
     scene.tracker.keeper_may_be_late = False
-    scene.required()
-    assert scene.gathering.keeperless == 4
-    assert (scene.gathering.position, scene.gathering.target) == ((2, 4), 64)
+    assert scene.wanted().keeperless == 4
     scene.view.newest_step = 5  # taken already, perhaps with the keeper before it went
-    scene.required()
-    assert scene.gathering.keeperless == NEVER
+    assert scene.wanted().keeperless == NEVER
 
 
 def test_a_group_begins_at_once_only_where_everybody_is_known() -> None:
-    """Not by a view of another step, nor by that in which the batch was full, nor while the keeper is out of view."""
+    """Not by a view of another step, nor while the keeper is out of view."""
     assert Scene(step=3).required()[2] == 0
-    scene = Scene()
-    scene.rounds._due_view = scene.tracker.view
-    assert scene.required()[2] == 0
     scene = Scene(keepers=0)
     assert scene.required()[2] == 0
     scene.tracker.keeper_may_be_late = False  # it is gone
     assert scene.required()[2] == 5
 
 
-@pytest.mark.parametrize("leads", [False, True])
-def test_the_next_group_is_sought_as_long_as_that_takes_here(leads: bool) -> None:
-    """Twice as long after one that was not found; a client follows leaders, whatever they take."""
-    scene = Scene(leads=leads)
-    windows = []
-    for waited_s in (*[0.5] * LEAST_KNOWN, None):
-        scene.rounds._follow_gathering(waited_s)
-        windows.append(scene.gathering.window_s)
-    known = [LEAST_WINDOW_S, 2 * LEAST_WINDOW_S] if leads else [60.0] * 2
-    assert windows == [*[60.0] * (LEAST_KNOWN - 1), *known]
+def test_the_averager_is_told_what_the_trainer_knows() -> None:
+    """Findings come first, for they change what is wanted."""
+    scene = Scene(averaging=4, arriving=7)
+    scene.gradients.findings.take = lambda: ["a finding"]
+    assert scene.wanted() == Requirements(
+        era=2,
+        step=4,
+        code=("float16", 0),
+        target=64,
+        leaders=("keeper",),
+        required=4,
+        expected=11,
+        keeperless=NEVER,
+        report=b"own record",
+        samples=40,
+    )
+    assert scene.gradients.wanted.remaining_s == 3.0
+    assert scene.heard == ["a finding"]
+    assert Scene(step=3).wanted().samples == 0  # its followers count another batch
 
 
 @pytest.mark.parametrize(
@@ -321,41 +327,82 @@ def test_no_step_is_taken_while_the_operator_wants_none(steering: Steering, held
 
 
 @pytest.mark.parametrize(
-    ("begun_after", "swarm_step", "averaging", "full"),
-    [(4, 4, 2, True), (3, 4, 2, False), (4, 5, 2, False), (5, 5, 2, False), (4, 4, 1, False)],
+    ("stage", "full"),
+    [
+        (AveragingStage.IDLE, False),
+        (AveragingStage.LOOKING_FOR_GROUP, False),
+        (AveragingStage.AWAITING_TRIGGER, True),
+        (AveragingStage.FINISHED, False),
+    ],
 )
-def test_a_batch_is_full_for_who_would_hold_up_its_group(
-    begun_after: int, swarm_step: int, averaging: int, full: bool
-) -> None:
-    """It averages towards this very step; a peer that believes less of others' claims averages, too.
-
-    One that sees nobody else would take its own average, and has no batch for that.
-    """
-    scene = Scene(Round(FULL), averaging=averaging)
-    scene.tracker.ready_to_update_epoch, scene.tracker.swarm_step = False, swarm_step
-    scene.gathering.begun_after = begun_after
+@pytest.mark.parametrize("averaging", [1, 4])
+def test_a_batch_is_full_for_who_would_hold_up_its_group(stage: AveragingStage, full: bool, averaging: int) -> None:
+    """The leader has begun; a peer that believes less of others' claims, or sees nobody else yet, averages, too."""
+    ahead = Round(FULL)
+    scene = Scene(ahead, averaging=averaging)
+    scene.tracker.ready_to_update_epoch = False
+    scene.rounds.prepare()
+    ahead.stage = stage
     assert scene.rounds.is_due is full
     assert scene.rounds.average_when_due() == (FULL if full else None)
+    assert scene.heard[:1] == ([64] if full else [])
 
 
-def test_a_round_whose_group_has_begun_is_not_given_up() -> None:
-    """Nor where it begins to run just when it is looked at: then nothing is told of the group's beginning any more."""
+def test_who_would_hold_up_its_group_still_does_as_the_operator_wants() -> None:
+    """And a group of the step before is none of this one."""
+    ahead = Round(FULL)
+    ahead.stage = AveragingStage.AWAITING_TRIGGER
+    scene = Scene(ahead)
+    scene.tracker.ready_to_update_epoch = False
+    scene.rounds.prepare()
+    scene.tracker.is_held = True
+    assert not scene.rounds.is_due
+    scene.tracker.is_held = False
+    assert scene.rounds.is_due
+    scene.rounds.begin_step()
+    assert not scene.rounds.is_due
+
+
+@pytest.mark.parametrize(
+    "stage", [AveragingStage.AWAITING_TRIGGER, AveragingStage.RUNNING_ALLREDUCE, AveragingStage.FINISHED]
+)
+def test_a_round_whose_group_has_begun_is_not_given_up(stage: AveragingStage) -> None:
+    """Others may have taken the step by then; the result of a round that has just ended is on its way."""
+    round_ = Round(None)
+    round_.stage = stage
+    scene = Scene(round_)
+    scene.tracker.swarm_step, scene.tracker.ready_to_update_epoch = 5, False
+
+    def look(_reduces: bool) -> None:
+        scene.gradients.failed_rounds += 1
+        round_.ends = FULL if round_.looks == 3 else None
+
+    scene.tracker.is_reducing = look
+    assert scene.rounds._await_group(round_) is FULL  # type: ignore[arg-type]
+
+
+def test_a_round_that_begins_just_when_it_is_looked_at_is_not_given_up() -> None:
+    """Others take the step between two looks of this peer, at the round and at the batch, in whatever order."""
+    looks: list[None] = []
+
+    def before_and_after(before: object, after: object) -> Any:
+        def look(_: object) -> object:
+            looks.append(None)
+            return before if len(looks) == 1 else after
+
+        return property(look)
 
     class Beginning(Round):
-        @property
-        def stage(self) -> AveragingStage:
-            if self.looks == 6:
-                self.ends = FULL
-            begun_after, scene.gathering.begun_after = scene.gathering.begun_after, 4 if self.looks < 3 else -1
-            return AveragingStage.LOOKING_FOR_GROUP if begun_after == 4 else AveragingStage.RUNNING_ALLREDUCE
+        stage = before_and_after(AveragingStage.LOOKING_FOR_GROUP, AveragingStage.RUNNING_ALLREDUCE)
 
-        @stage.setter
-        def stage(self, stage: AveragingStage) -> None:
-            assert stage is AveragingStage.LOOKING_FOR_GROUP
+    class Tracker(SimpleNamespace):
+        ready_to_update_epoch = before_and_after(before=True, after=False)
 
     round_ = Beginning(None)
     scene = Scene(round_)
-    scene.tracker.ready_to_update_epoch, scene.gathering.begun_after = False, 4
+    del scene.tracker.ready_to_update_epoch
+    scene.rounds._tracker = Tracker(**vars(scene.tracker))  # type: ignore[assignment]
+    scene.gradients.want = lambda wanted: vars(round_).update(ends=FULL)
     assert scene.rounds._await_group(round_) is FULL  # type: ignore[arg-type]
 
 
@@ -424,32 +471,29 @@ def test_a_group_that_does_not_fill_the_batch_takes_no_step() -> None:
 
 @pytest.mark.parametrize("begins", [True, False])
 def test_a_round_that_fails_is_given_up(begins: bool) -> None:
-    """Then the next group is sought for twice as long, if none was found; else a slow line may be the reason."""
+    """A slow line may be the reason, if there was a group."""
     failing = Round(RuntimeError("the line is cut"), begins)
     scene = Scene(failing)
-    for _ in range(LEAST_KNOWN):
-        scene.rounds._follow_gathering(0.5)
     assert scene.rounds.average() is None
     assert failing.cancelled
-    assert scene.gathering.window_s == (LEAST_WINDOW_S if begins else 2 * LEAST_WINDOW_S)
     assert ("the line may be slow" in scene.heard) is begins
 
 
-def test_a_group_is_sought_ahead_of_time_when_the_batch_will_soon_be_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once, not later than the search takes; a step taken otherwise gives it up."""
-    monkeypatch.setattr(step_rounds, "swarm_time", lambda: 1000.0)
-    ahead = Round(FULL)
-    scene = Scene(ahead)
-    scene.tracker.estimated_next_update_time = 1061.0
+def test_others_are_met_before_the_batch_is_full() -> None:
+    """In one round, until it is used; not while the operator wants no step. A step taken otherwise gives it up."""
+    first, second = Round(FULL), Round(FULL)
+    scene = Scene(first, second)
+    scene.tracker.ready_to_update_epoch = False
+    scene.tracker.is_held = True
     scene.rounds.prepare()
-    assert scene.left == [ahead]
-    scene.tracker.estimated_next_update_time = 1060.0
-    scene.tracker.is_held = True  # then no batch will be full
-    scene.rounds.prepare()
-    assert scene.left == [ahead]
+    assert scene.left == [first, second]
     scene.tracker.is_held = False
-    scene.rounds.prepare()
+    for _ in range(2):
+        scene.rounds.prepare()
+        assert scene.left == [second]
+    assert scene.rounds.average() is FULL
     scene.rounds.prepare()
     assert scene.left == []
+    second.triggered = True
     scene.rounds.begin_step()
-    assert ahead.cancelled
+    assert second.cancelled

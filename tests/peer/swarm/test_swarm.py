@@ -20,6 +20,7 @@ from peer.config.run import RunConfig
 from peer.config.steering import Steering
 from peer.reporting.event_log import NOWHERE
 from peer.reporting.suspicions import Suspicions
+from peer.runtime.mailbox import Mailbox
 from peer.swarm.average_history import Lack
 from peer.swarm.decision import DownloadPause, Situation
 from peer.swarm.swarm import HELD_POLL_S, MOST_SILENT_LOOKS, Swarm, Witness
@@ -175,7 +176,7 @@ def test_a_peer_computes_only_what_can_count(samples: int, swarm_step: int, paus
 
 def test_a_peer_of_a_paused_run_waits() -> None:
     """A call waits a moment, so that the loop that calls it again and again rests; leaving ends the wait."""
-    waits: list[float] = []
+    waits = list[float]()
     swarm = swarm_with(
         _tracker=SimpleNamespace(
             course=SimpleNamespace(steering=Steering(paused=True)), performance_ema=SimpleNamespace(pause=nullcontext)
@@ -273,21 +274,34 @@ def test_no_sample_passes_a_phases_boundary_beside_a_round(delay: bool, is_keepe
     assert swarm_with(_config=config, _may_follow=not is_keeper, state=state)._may_overlap is may
 
 
-@pytest.mark.parametrize(("arriving", "since_s", "arrive"), [(1, 0.0, True), (0, 0.0, False), (1, 7200.0, False)])
-def test_others_are_let_in_for_as_long_as_a_group_is_sought(arriving: int, since_s: float, arrive: bool) -> None:
-    """Those who are still to take the step that this peer has taken."""
-    averaging = {"matchmaking_time_s": 240.0, "averaging_timeout_s": 7200.0}
+@pytest.mark.parametrize(
+    ("arriving", "since_s", "has_begun", "arrive"),
+    [(1, 0.0, False, True), (0, 0.0, False, False), (1, 7200.0, False, False), (1, 0.0, True, False)],
+)
+def test_others_are_let_in_for_a_while(arriving: int, since_s: float, has_begun: bool, arrive: bool) -> None:
+    """Those who are still to take the step that this peer has taken, unless the leader begins without them."""
     swarm = swarm_with(
-        _config=RunConfig.from_mapping({"averaging": averaging}),
+        _rounds=SimpleNamespace(has_begun=has_begun),
         _tracker=SimpleNamespace(view=SimpleNamespace(arriving=arriving)),
         state=SimpleNamespace(step=4, changed_at=time.monotonic() - since_s),
     )
     assert swarm._others_arrive is arrive
 
 
+def test_others_are_heard_until_the_peer_leaves() -> None:
+    """In a thread of its own, for this peer may be computing."""
+    heard, told = Mailbox[str](2), list[str]()
+    assert heard.put("a count")
+    assert heard.put("a report")
+    swarm = swarm_with(_tracker=SimpleNamespace(hear=told.append), _gradients=SimpleNamespace(heard=heard))
+    heard.close()
+    swarm._listen()
+    assert told == ["a count", "a report"]
+
+
 @pytest.mark.parametrize(("usual_s", "in_vain"), [(36_000.0, False), (0.5, True)])
 def test_the_others_last_samples_are_waited_for_once_a_step(usual_s: float, in_vain: bool) -> None:
-    """Until the batch is full; where it stays short, this peer computes on, and waits no more towards the step."""
+    """Until one of them reports them; where the batch stays short, this peer computes on, and waits no more for it."""
     looks: list[None] = []
     tracker = SimpleNamespace(
         view=SimpleNamespace(faster_rate=lambda own_id: 1.0, arriving=0),
@@ -305,17 +319,16 @@ def test_the_others_last_samples_are_waited_for_once_a_step(usual_s: float, in_v
     )
     tracker.performance_ema.update(8, interval=1.0)
 
-    class Interrupted(threading.Event):
-        """Time passes by looks."""
+    def wait(seconds: float) -> bool:
+        looks.append(None)
+        rounds.is_full = len(looks) == 5
+        time.sleep(seconds)
+        return False
 
-        def wait(self, timeout: float | None = None) -> bool:
-            looks.append(None)
-            rounds.is_full = len(looks) == 5
-            return super().wait(timeout)
-
-    rounds = SimpleNamespace(prepare=lambda: None, line_is_too_slow=False, is_full=False)
+    rounds = SimpleNamespace(prepare=lambda: None, line_is_too_slow=False, is_full=False, has_begun=False)
+    interrupted = SimpleNamespace(wait=wait, is_set=lambda: False)
     swarm = swarm_with(
-        _rounds=rounds, _tracker=tracker, _interrupted=Interrupted(), _last_samples=8, _held_after=-1, _held=(4, 0.0)
+        _interrupted=interrupted, _rounds=rounds, _tracker=tracker, _last_samples=8, _held_after=-1, _held=(4, 0.0)
     )
     swarm._pause = DownloadPause(time.monotonic)
     assert swarm._situation().may_hold

@@ -8,12 +8,22 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from hivemind.optim.progress_tracker import GlobalTrainingProgress
+from hivemind.p2p import PeerID
 
+from auth.keys import DeviceKey
+from auth.swarm.authorizer import RecordKey
+from peer.averaging.meetings import Heard
+from peer.reduction.shared_caps import WeightCaps
+from peer.reporting.suspicions import Suspicions
 from peer.swarm import tracker as swarm_tracker
-from peer.swarm.records import PeerRecord
+from peer.swarm.decision import candidates
+from peer.swarm.records import Course, KnownPeer, PeerRecord
 from peer.swarm.refresh import REPORTS_PER_S, UNKNOWN_S
-from peer.swarm.tracker import NOTHING_SEEN, StepTracker
+from peer.swarm.tracker import LED_SHARE, NOTHING_SEEN, StepTracker
 from peer.swarm.view import TrainerPace
+from tests.support.clocks import Clock
+from tests.support.peer_records import peers, record
 
 
 @pytest.mark.parametrize(("era", "known"), [(1, (23, 40)), (2, (5, 0))])
@@ -22,6 +32,7 @@ def test_a_return_to_a_checkpoint_takes_the_swarms_progress_back(era: int, known
     begun: list[int] = []
     tracker = SimpleNamespace(
         era=1,
+        _looking=threading.Lock(),
         global_progress=SimpleNamespace(epoch=23, samples_accumulated=40),
         update_epoch=lambda new_epoch: begun.append(new_epoch),
     )
@@ -37,6 +48,7 @@ def reporter(
     age_s: float = 0.0,
     remaining_s: float = 10_000.0,
     live: int = 5,
+    led_s: float = 0.0,
 ) -> SimpleNamespace:
     """A tracker that has published so many samples so long ago, in a batch that is far from full."""
     return SimpleNamespace(
@@ -48,6 +60,7 @@ def reporter(
         _stage=stage,
         remaining_s=remaining_s,
         view=SimpleNamespace(live=live),
+        _led_s=led_s,
     )
 
 
@@ -110,6 +123,8 @@ def test_mere_samples_are_reported_as_rarely_as_others_look() -> None:
     assert reports_at_once(reporter(age_s=2_600.0))
     assert reports_at_once(reporter(stage="another"))
     assert reports_at_once(reporter(samples=3))
+    assert not reports_at_once(reporter(age_s=2_600.0, led_s=3_000.0))  # its leader knows
+    assert reports_at_once(reporter(age_s=2.0, remaining_s=10_000.0, led_s=1.0))
     leaving = reporter()
     leaving.shutdown_triggered.set()
     assert reports_at_once(leaving)
@@ -125,7 +140,9 @@ def test_others_are_expected_to_go_on_as_they_reported(
     monkeypatch.setattr(swarm_tracker, "swarm_time", lambda: now)
     paces = (TrainerPace("Qm1", 1.0, 990.0), TrainerPace("Qm2", 2.0, 1000.0))
     view = replace(NOTHING_SEEN, step=4, paces=paces)
-    tracker = SimpleNamespace(view=view, step=4, own_id="Qm1", missing_samples=missing, max_refresh_period=4.0)
+    tracker = SimpleNamespace(
+        view=view, step=4, own_id="Qm1", missing_samples=missing, max_refresh_period=4.0, is_led=False
+    )
     assert StepTracker.remaining_s.fget(tracker) == pytest.approx(seconds)  # type: ignore[attr-defined]
     tracker.view = replace(view, step=5)
     assert StepTracker.remaining_s.fget(tracker) == float("inf")  # type: ignore[attr-defined]
@@ -155,9 +172,235 @@ def test_in_a_crowd_each_looks_more_rarely(live: int, remaining_s: float, second
     """So that what all looks take of a line does not grow with the swarm."""
     tracker = SimpleNamespace(
         _reducing_since=None,
+        _led_s=0.0,
         local_progress=SimpleNamespace(epoch=3),
         min_refresh_period=0.5,
         max_refresh_period=6.0,
     )
     view = SimpleNamespace(step=3, keepers=1, live=live)
     assert StepTracker._next_look_s(tracker, view, remaining_s) == seconds  # type: ignore[arg-type]
+
+
+TARGET, EXPIRATION_S = 64, 60.0
+OWN, KEEPER = (PeerID(bytes([number] * 34)) for number in (1, 2))
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The swarm's time, and the local one, as trackers see it."""
+    clock = Clock()
+    monkeypatch.setattr(swarm_tracker, "swarm_time", clock)
+    monkeypatch.setattr(swarm_tracker, "time", SimpleNamespace(monotonic=clock))
+    return clock
+
+
+@pytest.fixture
+def tracker(key: DeviceKey, clock: Clock, request: pytest.FixtureRequest) -> StepTracker:
+    """A trainer, or one of another role, that trains after step 0 with 20 samples; its node reaches nobody."""
+    role, dht = getattr(request, "param", "trainer"), SimpleNamespace(peer_id=OWN, client_mode=False)
+    vars(dht).update(get=lambda *_, **__: None, add_validators=lambda _: None, run_coroutine=lambda *_, **__: None)
+    token = SimpleNamespace(member="own", device_id="own")
+    access = SimpleNamespace(run="run", clock=clock, credentials=SimpleNamespace(access_token=lambda now: token))
+    made = StepTracker(
+        dht,
+        access=access,  # type: ignore[arg-type]
+        key=RecordKey(key.private_der),
+        role=role,
+        keeper_ids=[KEEPER],
+        newcomer_share=1.0,
+        caps=WeightCaps(),
+        suspicions=Suspicions(lambda _: None, clock),
+        metadata_expiration=EXPIRATION_S,
+        prefix="run",
+        target_batch_size=TARGET,
+    )
+    made.begin_training()
+    made.report_local_progress(0, 20)
+    return made
+
+
+def look(tracker: StepTracker, *known: KnownPeer) -> None:
+    """Have the tracker read these records in the DHT."""
+    tracker.global_progress = tracker._look_at(list(known))
+
+
+def trainers(clock: Clock, *samples: int) -> list[KnownPeer]:
+    """Trainers at step 0 that have just published so many samples."""
+    return peers(*[record(0, count, time=clock.now) for count in samples])
+
+
+def said(clock: Clock, samples: int) -> bytes:
+    """A trainer's report that it has just sent to its leader."""
+    return record(0, samples, time=clock.now).report()
+
+
+def test_reports_alone_fill_a_batch(tracker: StepTracker, clock: Clock) -> None:
+    """Without another look at the DHT, which would show them a second later."""
+    look(tracker, *trainers(clock, 10, 10))
+    clock.now += 1.0
+    tracker.hear(Heard())
+    tracker.hear(Heard(reports={"trainer-0": said(clock, 33)}))
+    assert (tracker.view.samples, tracker.ready_to_update_epoch) == (63, False)
+    tracker.hear(Heard(reports={"trainer-1": said(clock, 11)}))
+    assert (tracker.view.samples, tracker.ready_to_update_epoch) == (64, True)
+
+
+def test_the_newest_record_of_a_peer_holds_however_it_came(tracker: StepTracker, clock: Clock) -> None:
+    """A look at the DHT does not take back a report, nor an older report a look or a newer report."""
+    [before], old = trainers(clock, 10), said(clock, 1)
+    look(tracker, before)
+    clock.now += 1.0
+    tracker.hear(Heard(reports={"trainer-0": said(clock, 30)}))
+    look(tracker, before)
+    assert tracker.view.samples == 50
+    tracker.hear(Heard(reports={"trainer-0": old}))
+    assert tracker.view.samples == 50
+    clock.now += 1.0
+    look(tracker, *trainers(clock, 40))
+    tracker.hear(Heard(reports={"trainer-0": old}))
+    assert tracker.view.samples == 60
+
+
+def test_a_report_counts_only_for_who_sent_it_and_is_known(
+    tracker: StepTracker, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By a record in the DHT, with a token; what is no record, or far ahead of time, changes nothing."""
+    caplog.set_level("INFO", logger="peer.swarm.tracker")
+    look(tracker, *trainers(clock, 10, 10))
+    clock.now += 1.0
+    later = record(0, 30, time=clock.now + 1e6).report()
+    tracker.hear(Heard(reports={"stranger": said(clock, 40), "trainer-0": b"garbage", "trainer-1": said(clock, 20)}))
+    assert (tracker.view.samples, tracker.view.averaging) == (50, 3)
+    assert [entry.getMessage().split(": ")[0] for entry in caplog.records] == [
+        "trainer-0 sent its leader no valid report"
+    ]
+    tracker.hear(Heard(reports={"trainer-1": later}))
+    look(tracker, *trainers(clock, 10, 20))
+    assert (tracker.view.samples, tracker.view.averaging) == (50, 3)
+
+
+def test_reports_put_off_no_look(tracker: StepTracker, clock: Clock) -> None:
+    """One that is due stays due: others than those who report may have come."""
+    look(tracker, *trainers(clock, 10))
+    tracker.look_now()
+    clock.now += 1.0
+    tracker.hear(Heard(reports={"trainer-0": said(clock, 11)}))
+    assert tracker.global_progress.next_fetch_time == clock.now - 1.0
+
+
+def test_a_report_takes_no_step_back(tracker: StepTracker, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trainer's thread takes the step while another one processes the report."""
+    look(tracker, *trainers(clock, 10))
+    process = tracker._progress
+
+    def take_step() -> None:
+        with tracker.pause_updates():
+            tracker.begin_step_after(1, era=0)
+
+    taking = threading.Thread(target=take_step)
+
+    def process_slowly(known: list[KnownPeer]) -> GlobalTrainingProgress:
+        progress = process(known)
+        taking.start()
+        taking.join(0.2)  # it is to wait until the report is processed
+        return progress
+
+    monkeypatch.setattr(tracker, "_progress", process_slowly)
+    clock.now += 1.0
+    tracker.hear(Heard(reports={"trainer-0": said(clock, 60)}))
+    taking.join()
+    assert (tracker.step, tracker.swarm_step, tracker.ready_to_update_epoch) == (1, 1, False)
+
+
+def test_an_unknown_follower_is_looked_for(tracker: StepTracker, clock: Clock) -> None:
+    """At once, for its record may have come to the DHT; but not at each of its reports."""
+    look(tracker, *trainers(clock, 10))
+    looks = []
+    for _ in range(3):
+        due = clock.now + UNKNOWN_S / 4  # later than now, whatever the records say
+        tracker.global_progress.next_fetch_time = due
+        tracker.hear(Heard(reports={"stranger": said(clock, 40)}))
+        looks.append(tracker.global_progress.next_fetch_time == clock.now)
+        clock.now += UNKNOWN_S / 2
+    assert looks == [True, False, True]
+
+
+def test_a_leader_tells_when_the_batch_will_be_full(tracker: StepTracker, clock: Clock) -> None:
+    """Its count is no record: it fills no batch; it holds for a while, and for the step of which it is."""
+    look(tracker, *trainers(clock, 10))
+    heard = Heard((0, 0), count=(60, 3.0))
+    tracker.hear(heard)
+    assert (tracker.is_led, tracker.missing_samples, tracker.remaining_s) == (True, 4, 3.0)
+    clock.now += 5.0
+    assert (tracker.missing_samples, tracker.remaining_s) == (4, 0.0)
+    tracker.hear(replace(heard, count=(99, 0.0)))
+    assert (tracker.missing_samples, tracker.ready_to_update_epoch) == (0, False)
+    for other in (replace(heard, position=(0, 1)), replace(heard, position=(1, 0))):
+        tracker.hear(other)
+        assert (tracker.is_led, tracker.missing_samples) == (False, 34)
+    tracker.hear(heard)
+    clock.now += tracker.heartbeat_s
+    assert (tracker.is_led, tracker.missing_samples) == (False, 34)
+
+
+@pytest.mark.parametrize("heard", [Heard(count=(60, 3.0)), Heard(reports={"trainer-0": b"any"})])
+def test_who_meets_others_looks_and_reports_rarely(tracker: StepTracker, clock: Clock, heard: Heard) -> None:
+    """With the keeper in sight; who has missed a step looks at once, all the same."""
+    beacon = record(0, time=clock.now).model_copy(update={"course": Course(age_s=0.0, usual_s=0.0, credits={})})
+    keeper = KnownPeer("the keeper", "keeper", "k", "keeper", beacon)
+    look(tracker, keeper, *trainers(clock, 10))
+    tracker.hear(heard)
+    assert tracker._next_look_s(replace(tracker.view, keeper_ids=frozenset()), 0.0) < 1.0
+    look(tracker, keeper, *trainers(clock, 10))
+    rarely = pytest.approx(LED_SHARE * tracker.heartbeat_s)
+    assert tracker._led_s == tracker.global_progress.next_fetch_time - clock.now == rarely
+    clock.now += 1.0
+    look(tracker, *peers(*[record(1, time=clock.now)] * 3))
+    assert tracker.global_progress.next_fetch_time - clock.now == tracker.min_refresh_period
+
+
+def test_a_leader_that_has_gone_on_is_looked_after(tracker: StepTracker, clock: Clock) -> None:
+    """The step has been taken, and the records show by whom."""
+    look(tracker, *trainers(clock, 10))
+    assert tracker.global_progress.next_fetch_time > clock.now
+    tracker.hear(Heard(gone_on=True))
+    assert tracker.global_progress.next_fetch_time == clock.now
+    assert tracker.global_state_updated.is_set()
+
+
+def test_a_report_is_the_same_until_the_record_changes(tracker: StepTracker, clock: Clock) -> None:
+    """So that a peer with no news sends none; the newest is what others would read in the DHT."""
+    first = tracker.report()
+    clock.now += 1.0
+    assert tracker.report() == first
+    tracker.report_local_progress(0, 24)
+    second = tracker.report()
+    assert tracker.report() == second
+    read = [PeerRecord.read_report(message) for message in (first, second)]
+    assert [(heard.samples, heard.time) for heard in read] == [(20, clock.now - 1.0), (24, clock.now)]
+    tracker.stand_by(2e5)
+    assert not PeerRecord.read_report(tracker.report()).training
+
+
+@pytest.mark.parametrize("tracker", ["keeper"], indirect=True)
+def test_the_keeper_reports_to_nobody(tracker: StepTracker) -> None:
+    """It leads."""
+    assert tracker.report() == b""
+
+
+def test_the_keeper_leads_while_it_may_be_there(tracker: StepTracker, clock: Clock) -> None:
+    """The one in view, else the one that was seen lately; then those at the step that others can reach."""
+    reachable, unreachable, behind = peers(*[record(step, 10, time=clock.now) for step in (5, 5, 4)])
+    unreachable = replace(unreachable, record=unreachable.record.model_copy(update={"client_mode": True}))
+    beacon = reachable.record.model_copy(update={"course": Course(age_s=0.0, usual_s=0.0, credits={})})
+    keeper = KnownPeer("the keeper", "keeper", "k", "keeper", beacon)
+    with tracker.pause_updates():
+        tracker.begin_step_after(5, era=0)
+    look(tracker, keeper, reachable, unreachable, behind)
+    assert tracker.leaders == ("the keeper",)
+    look(tracker, reachable, unreachable, behind)
+    assert tracker.leaders == (KEEPER.to_base58(),)
+    clock.now += EXPIRATION_S
+    look(tracker, reachable, unreachable, behind)
+    assert tracker.leaders == candidates((), {tracker.own_id, "trainer-0"}, "run", (0, 5))
+    assert len(tracker.leaders) == 2

@@ -117,6 +117,19 @@ def test_the_census_counts_peers_by_role_and_reachability() -> None:
     assert view.census == (("keeper", True, 1), ("trainer", False, 1), ("trainer", True, 2))
 
 
+def test_who_may_lead_is_known_by_name() -> None:
+    """Keepers at any step; of others only those at the step to which others can connect."""
+    client = record(step=4).model_copy(update={"client_mode": True})
+    trainers = peers(record(step=4), client, record(step=3), record(step=4, training=False))
+    view = view_of([*trainers, *peers(record(step=4), role="auxiliary"), *peers(record(step=4), role="observer")])
+    assert (view.keeper_ids, view.keepers) == (frozenset(), 0)
+    assert view.here == {"trainer-0", "trainer-1", "auxiliary-0"}
+    assert view.reachable == {"trainer-0", "auxiliary-0"}
+    view = view_of([*trainers, keeper(3)])
+    assert (view.keeper_ids, view.keepers) == ({"keeper"}, 1)
+    assert "keeper" not in view.reachable
+
+
 def test_peers_one_step_behind_are_arriving() -> None:
     """Whoever has averaged a step and not taken it yet is seen, keeper and auxiliary peers included; no others are."""
     others = [*peers(record(step=3), role="auxiliary"), keeper(4)]
