@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationError, model_validator
 from pydantic_core import CoreSchema, PydanticCustomError
@@ -54,11 +54,15 @@ class Section(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    removed_keys: ClassVar[frozenset[str]] = frozenset()  # keys of older versions, which files may still have
 
     @model_validator(mode="before")
     @classmethod
     def _know_keys(cls, content: Any) -> Any:
-        for key in content if isinstance(content, Mapping) else ():
+        if not isinstance(content, Mapping):
+            return content
+        content = {key: value for key, value in content.items() if key not in cls.removed_keys}
+        for key in content:
             if key not in cls.model_fields:
                 alike = get_close_matches(str(key)[:80], cls.model_fields, n=1)
                 remedy = f"the nearest is `{alike[0]}`" if alike else "remove it or check its spelling"

@@ -7,6 +7,8 @@ every peer on joining, and saved in every checkpoint. The defaults are sahajBERT
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +24,7 @@ from peer.config.model import Model, Objective
 from peer.config.tokenizer import Tokenizer
 from peer.config.training import Averaging, Optimizer, Phase, Schedule
 
+logger = logging.getLogger(__name__)
 MAX_RUN_FILE_CHARS = 4_000_000
 MAX_DEVICES_PER_MEMBER = 32  # default for `max_devices_per_member` in a run file
 BUILTIN_RUNS = Path(__file__).parents[1] / "runs"
@@ -203,15 +206,24 @@ class RunConfig(Section):
 
     @classmethod
     def from_mapping(cls, content: Any, origin: str = "the run configuration") -> RunConfig:
-        """Validate a parsed run file. Raises `ConfigError` with the key, its value and the allowed values."""
+        """Validate a parsed run file. Raises `ConfigError` with the key, its value and the allowed values.
+
+        Keys that this version no longer has are ignored, with a warning.
+        """
         try:
-            return cls.model_validate(content)
+            config = cls.model_validate(content)
         except ValidationError as error:
             raise ConfigError(f"{origin}: {first_mistake(error)}.") from error
+        if removed := _removed_keys(config, content):
+            logger.warning("%s: settings that this version no longer has are ignored: %s.", origin, ", ".join(removed))
+        return config
 
     @classmethod
     def from_json(cls, text: str) -> RunConfig:
-        """Parse the output of `to_json`, as sent to joining peers. Raises `ConfigError` if it is invalid."""
+        """Parse the output of `to_json`, as sent to joining peers. Raises `ConfigError` if it is invalid.
+
+        Keys that this version no longer has are ignored without a warning, because a peer cannot remove them.
+        """
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
@@ -239,6 +251,12 @@ def public_part(config: RunConfig) -> RunConfig:
         data=Data(sequence_length=config.data.sequence_length, microbatch_size=config.data.microbatch_size),
         averaging=Averaging(target_batch_size=config.averaging.target_batch_size),
     )
+
+
+def _removed_keys(config: RunConfig, content: Mapping[str, Any]) -> list[str]:
+    """Return the keys of a valid run file that this version no longer has."""
+    sections = [(name, getattr(config, name)) for name, keys in content.items() if isinstance(keys, Mapping)]
+    return [f"`{name}.{key}`" for name, section in sections for key in content[name] if key in section.removed_keys]
 
 
 def _parse_yaml(text: str, origin: str) -> Any:

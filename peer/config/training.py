@@ -74,16 +74,14 @@ class Schedule(Section):
 class Averaging(Section):
     """The global batch, and the averaging of gradients across peers; times are in seconds."""
 
+    removed_keys = frozenset({"matchmaking_time_s"})
+
     target_batch_size: Positive = 4096
     """Number of samples in a global step."""
     initial_batch_size: Positive | None = None
     """Number of samples in the first global step, from which the batch grows linearly; by default it does not grow."""
     batch_warmup_steps: WholeNumber = 0
     """Number of global steps until the batch reaches its target size."""
-    matchmaking_time_s: float = Field(15.0, gt=0, le=240)
-    """Maximum wait, in seconds, for peers that do not join a group; at most 240. A group starts as soon as all known
-    peers have joined. After some groups have formed, peers wait three times the median of the time that this took,
-    but at least three seconds. 2 is enough in one machine room."""
     averaging_timeout_s: PositiveFloat = 60.0
     """Seconds after which an averaging round has failed. After some rounds have succeeded, peers wait three times
     their median duration, or more if durations vary."""
@@ -187,15 +185,6 @@ class Averaging(Section):
             raise ValueError(
                 f"`compression` (auto) chooses the rank, too: set `powersgd_rank` ({self.powersgd_rank}) to 0, or name "
                 "a compression"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _timeout_exceeds_matchmaking(self) -> Averaging:
-        if self.averaging_timeout_s <= self.matchmaking_time_s:
-            raise ValueError(
-                f"`averaging_timeout_s` ({self.averaging_timeout_s}) must be above "
-                f"`matchmaking_time_s` ({self.matchmaking_time_s})"
             )
         return self
 

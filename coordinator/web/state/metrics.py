@@ -167,7 +167,7 @@ def _figures_metrics(figures: Figures) -> Iterator[Metric]:
         "manyhands_averaging_rounds", "Averaging rounds since the keeper started.", labels=["outcome"]
     )
     seconds = HistogramMetricFamily(
-        "manyhands_averaging_round_duration_seconds", "Duration of successful rounds, matchmaking included."
+        "manyhands_averaging_round_duration_seconds", "Duration of successful rounds, including the wait for the group."
     )
     if (rounds := figures.rounds) is not None:  # the keeper takes part in every round, so its counts cover the run
         ended.add_metric(["succeeded"], rounds.succeeded)

@@ -112,7 +112,7 @@ class Rounds(BaseModel):
 
     succeeded: int
     failed: int
-    mean_s: float | None  # mean duration of successful rounds, including matchmaking
+    mean_s: float | None  # mean duration of successful rounds, including the wait for the group
 
 
 class AveragingHealth(BaseModel):

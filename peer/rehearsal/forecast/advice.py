@@ -21,7 +21,7 @@ LOCAL = "local steps"
 MUCH_BETTER = 1.1  # gain over the best so far that is required of a change that alters more
 LARGER_BATCHES = (2, 4)
 LOCAL_STEPS = 8
-LONGER_TIMEOUT, SHORTER_MATCHMAKING = 3, 1 / 3
+LONGER_TIMEOUT = 3
 SHORTENED_S = HOUR_S
 
 
@@ -122,11 +122,6 @@ def changes_to_try(config: RunConfig) -> list[TriedChange]:
             "timeout",
             {"averaging_timeout_s": LONGER_TIMEOUT * averaging.averaging_timeout_s},
             "slow lines need longer than a round may take",
-        ),
-        TriedChange(
-            "matchmaking",
-            {"matchmaking_time_s": max(2.0, round(SHORTER_MATCHMAKING * averaging.matchmaking_time_s, 1))},
-            "groups wait for less long for peers that do not come",
         ),
         *(
             TriedChange(

@@ -17,7 +17,6 @@ import yaml
 from peer.averaging.choice import AveragingChoice
 from peer.config.languages import sources_in, word_preset
 from peer.config.run import RunConfig
-from peer.config.training import Averaging
 from peer.network.traffic import BYTES_PER_S_OF_MBIT
 from peer.rehearsal.forecast.automatic_way import with_chosen_way
 from peer.rehearsal.forecast.report import (
@@ -139,7 +138,7 @@ def _content(language: str, size: str, is_exact: bool) -> dict[str, Any]:
             "sequence_length": its.sequence_length,
             "microbatch_size": its.microbatch_size,
         },
-        "averaging": {**averaging, "matchmaking_time_s": Averaging().matchmaking_time_s},
+        "averaging": averaging,
         "checkpoints": {"every_minutes": CHECKPOINT_MINUTES},
     }
 
@@ -229,7 +228,6 @@ def _reasons(
         "give each the `revision` of a commit (operator's guide, Choose the text).",
         "averaging.compression": compression,
         "averaging.delay": delay,
-        "averaging.matchmaking_time_s": "The default: groups soon wait only as long as they need to.",
         "averaging.averaging_timeout_s": f"The slowest lines ({region}: {slowest:g} Mbit/s) need {own_s:.0f} s for one "
         f"peer's gradients; a round may take {TIMES_SLOWEST} times that, or one slow line fails it for all.",
         "averaging.target_batch_size": why_batch,

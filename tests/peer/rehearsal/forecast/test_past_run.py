@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
 from auth.errors import ConfigError
 from peer.config.run import RunConfig
@@ -125,6 +126,14 @@ def test_no_member_is_named(history: RunHistory, tmp_path: Path) -> None:
     assert "Lines are estimates from below" in text
     (path := tmp_path / "past.yaml").write_text(text)
     assert load_scenario(path) == scenario_of(history)
+
+
+def test_a_scenario_of_an_older_version_loads(scenario: Scenario, tmp_path: Path) -> None:
+    """Its measured settings may include one that was removed since."""
+    content = scenario.model_dump(mode="json")
+    content["measured"]["averaging"]["matchmaking_time_s"] = 15.0
+    (path := tmp_path / "past.yaml").write_text(yaml.safe_dump(content))
+    assert load_scenario(path) == scenario
 
 
 def test_the_rehearsal_is_held_against_the_run(scenario: Scenario) -> None:

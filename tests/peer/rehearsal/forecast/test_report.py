@@ -147,7 +147,7 @@ def test_too_few_reducers_are_named() -> None:
     far = [each.model_copy(update={"is_reachable": False}) for each in homes().devices]
     keeper = HomeLine(up_mbit_per_second=6, down_mbit_per_second=6)
     scenario = homes().model_copy(update={"devices": tuple(far), "keeper": keeper})
-    report = rehearsed(run_with(averaging_timeout_s=6.0, matchmaking_time_s=3.0), scenario)
+    report = rehearsed(run_with(averaging_timeout_s=6.0), scenario)
     assert any("3 devices are reduced by 0 that others can connect to" in remark for remark in report.remarks())
 
 
@@ -178,7 +178,7 @@ def test_an_unknown_region_is_refused() -> None:
 def test_advice_raises_a_timeout_that_slow_lines_cannot_keep() -> None:
     """The change that lets rounds end is recommended, with figures before and after."""
     slow = HomeLine(up_mbit_per_second=2, down_mbit_per_second=2)
-    config = run_with(averaging_timeout_s=20.0, matchmaking_time_s=3.0)
+    config = run_with(averaging_timeout_s=20.0)
     scenario = homes(slow, parameters=4_000_000)
     advice = advise(config, lambda _, __: scenario, 1)
     assert advice.recommended is not None
