@@ -43,19 +43,21 @@ class Accounts:
         """Return the reducers that undercount most of the other members, and at least two of them.
 
         A member is undercounted if most reducers count more of its samples. All reducers of one
-        owner are judged together, because the owner could spread the cuts over them.
+        owner are judged together, because the owner could spread the cuts over them. The other
+        members are those of whom most reducers, or the judged ones, count anything: otherwise,
+        reducers that count nothing of a member would turn an honest one's cuts into most.
         """
         usual = self._usual(beside_named=True)
-        cut: dict[str, set[str]] = {}  # reducing member -> members that it undercounts
-        for reducer in self.attestations:
-            low = {self._owner(sender) for sender, counted, due in self._cuts(reducer, usual) if counted < FULL * due}
-            cut.setdefault(self._owner(reducer), set()).update(low)
         brought = {self._owner(sender) for sender, weight in zip(self.senders, usual, strict=True) if weight > 0}
-        most = {
-            member
-            for member, low in cut.items()
-            if len(low - {member}) >= LEAST_CUT and 2 * len(low - {member}) > len(brought - {member})
-        }
+        cut: dict[str, set[str]] = {}  # reducing member -> members that it undercounts
+        others: dict[str, set[str]] = {}  # reducing member -> the other members
+        for reducer in self.attestations:
+            member, cuts = self._owner(reducer), list(self._cuts(reducer, usual))
+            low = {self._owner(sender) for sender, counted, due in cuts if counted < FULL * due}
+            cut.setdefault(member, set()).update(low - {member})
+            heard = {self._owner(sender) for sender, counted, _ in cuts if counted > 0}
+            others.setdefault(member, set()).update((brought | heard) - {member})
+        most = {member for member, low in cut.items() if len(low) >= LEAST_CUT and 2 * len(low) > len(others[member])}
         return {reducer for reducer in self.attestations if self._owner(reducer) in most} - self.trusted
 
     def short_alone(self, target: int) -> set[str]:

@@ -141,6 +141,14 @@ def test_weights_that_are_named_only_make_no_round_short() -> None:
     assert beyond.short_alone(32) == {"a"}
 
 
+def test_reducers_that_count_nothing_of_others_make_nobody_cut_most() -> None:
+    """The honest one counts two of four members; most others count the two that it cut, and nothing of the rest."""
+    peers = [f"peer {number}" for number in range(5)]
+    counts = {peer: [8.0, 8.0, 0.0, 0.0, 0.0] for peer in peers[1:]} | {peers[4]: [0.0, 0.0, 8.0, 8.0, 8.0]}
+    attestations = {peer: attested(of, [8.0] * 5) for peer, of in counts.items()}
+    assert peers[4] not in Accounts(attestations, peers, dict(zip(peers, peers, strict=True))).cutting_most()
+
+
 @given(st.data())
 def test_no_reducer_that_cuts_half_of_the_others_is_held_to_cut_most(data: st.DataObject) -> None:
     """The attestations of the rest change nothing in that, nor do their members."""
