@@ -90,7 +90,7 @@ class Requirements:
 
 @dataclass(frozen=True)
 class Heard:
-    """What the averager's process has heard from other peers, for the trainer's process."""
+    """The messages from other peers, merged, that the averager's process passes to the trainer's."""
 
     position: tuple[int, int] = (0, 0)  # this peer's era and step
     reports: Mapping[str, bytes] = field(default_factory=dict)  # follower -> its newest record
@@ -99,7 +99,7 @@ class Heard:
 
     @property
     def is_news(self) -> bool:
-        """Whether anything has been heard."""
+        """Whether there is a message to deliver."""
         return bool(self.reports) or self.count is not None or self.gone_on
 
 
@@ -327,7 +327,7 @@ class Meetings:
 
     @property
     def _leads(self) -> bool:
-        """Whether this peer would lead a group now."""
+        """Whether this peer is the first choice for leader."""
         return self._records.first(self._wanted.leaders) == self._transport.peer_id
 
     @property
@@ -392,7 +392,7 @@ class Meetings:
 
     @property
     def _is_full_for_most(self) -> bool:
-        """Whether most members have a full batch; this peer may count fewer of the samples."""
+        """Whether more than half of the members report a full batch; they may credit more samples than this peer."""
         present = self._present.values()
         full = {follower.member for follower in present if follower.is_full}
         own = self._token_of(self._transport.peer_id)

@@ -54,7 +54,7 @@ class VirtualRounds:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the leader of this peer's group has begun, and this peer has not."""
+        """Whether the leader has started this peer's group and waits for this peer."""
         return self._seeker is not None and self._seeker.is_running and self._seeker.weight is None
 
     @property

@@ -83,12 +83,12 @@ class StepRounds:
 
     @property
     def is_full(self) -> bool:
-        """Whether the records show a full batch, or the leader of this peer's group has begun."""
+        """Whether the batch is full according to the records, or the leader has started the group."""
         return self.has_begun or self._tracker.ready_to_update_epoch
 
     @property
     def has_begun(self) -> bool:
-        """Whether the leader of this peer's group has begun, and waits for this peer."""
+        """Whether the leader has started this peer's group and waits for this peer."""
         return self._scheduled is not None and self._scheduled.stage is AveragingStage.AWAITING_TRIGGER
 
     @property
