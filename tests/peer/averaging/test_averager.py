@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -25,10 +26,10 @@ from auth.swarm.access import SwarmAccess
 from auth.swarm.directory import PeerDirectory
 from auth.tokens import AccessToken
 from peer.averaging.absences import Absences
-from peer.averaging.averager import MISSED_ROUNDS, AveragedGroup, BalancedRounds, SwarmGradientAverager
+from peer.averaging.averager import MISSED_ROUNDS, MOST_HEARD, AveragedGroup, BalancedRounds, SwarmGradientAverager
 from peer.averaging.bandwidth import RoundTraffic
 from peer.averaging.declarations import Declaration, read_declaration
-from peer.averaging.meetings import Requirements
+from peer.averaging.meetings import MAX_REPORT_BYTES, MOST_DELIVERED, Heard, Requirements
 from peer.averaging.rounds import LEAST_KNOWN, LEAST_S, RoundDeadline
 from peer.averaging.shares import GroupLines, part_size
 from peer.config.training import Averaging, Compression
@@ -214,6 +215,12 @@ def test_requirements_are_sent_when_they_change(
         averager.want(wanted)
         assert averager.wanted == wanted
     assert sent == [("_want", [Requirements(step=step)], {}) for step in (4, 5)]
+
+
+def test_what_is_heard_fits_into_a_pipe() -> None:
+    """Otherwise, a member's long reports could block the averager's loop."""
+    heard = Heard((0, 0), {f"Qm{number:044}": bytes(MAX_REPORT_BYTES) for number in range(MOST_DELIVERED)}, (1, 1.0))
+    assert MOST_HEARD * len(pickle.dumps(heard)) < 2**16
 
 
 def test_another_code_begins_with_what_is_usual_in_it(averager: SwarmGradientAverager) -> None:
