@@ -294,12 +294,14 @@ class SwarmCourse:
         return self.allowances.weight_caps(training(self._peers.values())), self.allowances.newcomers_cap
 
     def judge_donor(self, donor: str, step: int, sketch: Sketch) -> None:
-        """Suspect the donor of a wrong state if the donor's record contradicts that state.
+        """Suspect the donor of a wrong state if the donor has reported another state of this step.
 
-        An honest peer that was cut off may send a wrong state too, but with a matching record.
+        An honest peer that was cut off may send a wrong state too, but has reported the same.
         """
-        record = self._peers[donor].record if donor in self._peers else None
-        if record is not None and record.step == step and drifted(sketch, record.sketch):
+        known = self._peers.get(donor)
+        newest = known.record.sketch if known is not None and known.record.step == step else ()
+        _, reported = self._reported.get(step, {}).get(donor, ("", newest))
+        if drifted(sketch, reported):
             self.suspect(donor, "state", step, "gave a state that is neither the swarm's nor the one of its record")
 
     def suspect(self, peer_id: str, kind: SuspicionKind, step: int, detail: str) -> None:

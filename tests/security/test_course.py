@@ -93,9 +93,11 @@ def test_donor_capture(swarm: MemberSwarm) -> None:
     """A keeper that comes back with nothing asks the insider first, refuses its state, and takes an honest member's.
 
     It names who gave a false state, unless the swarm takes a step before enough members have said what theirs is: then
-    it comes back once more.
+    it comes back once more. The insider, which may have fallen behind before, must be at the swarm's step: of a state
+    of an older step, nobody can say any more what it should be.
     """
     for _ in range(MOST_RETURNS):
+        swarm.insider.wait_for_step(swarm.step)
         swarm.insider.tell("donor")
         swarm.keeper.kill()
         swarm.keeper = swarm.start_keeper()

@@ -274,13 +274,17 @@ def test_claims_of_later_steps_push_no_report_out() -> None:
     assert not scene.course.is_most_reported(60, FALSE)
 
 
-@pytest.mark.parametrize(("reported", "step", "kinds"), [(FALSE, 50, []), (SOUND, 50, ["state"]), (SOUND, 49, [])])
+@pytest.mark.parametrize(
+    ("reported", "steps", "kinds"),
+    [(FALSE, [50], []), (SOUND, [50], ["state"]), (SOUND, [49], []), (SOUND, [50, 51], ["state"])],
+)
 def test_a_donor_is_suspected_of_a_state_that_its_record_does_not_tell(
-    reported: Sketch, step: int, kinds: list[str]
+    reported: Sketch, steps: list[int], kinds: list[str]
 ) -> None:
-    """An honest peer that was cut off may hold a state of its own, and its record of the step says so."""
+    """An honest peer that was cut off may hold a state of its own, and its record of the step said so."""
     scene = Scene(is_keeper=True)
-    scene.look(peers(record(step=step).model_copy(update={"sketch": reported})))
+    for step in steps:
+        scene.look(peers(record(step=step).model_copy(update={"sketch": reported})))
     scene.course.judge_donor("trainer-0", 50, FALSE)
     assert [raised.kind for raised in scene.raised] == kinds
 
