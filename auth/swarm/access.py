@@ -1,4 +1,4 @@
-"""Access control for averaging groups and state downloads.
+"""Access control for averaging groups.
 
 hivemind authorizes only DHT requests. In manyhands, every peer publishes its access token in the
 DHT, and DHT nodes reject records without a valid token. An averager exchanges RPCs and tensors only
@@ -22,7 +22,7 @@ from hivemind.proto import averaging_pb2
 
 from auth.clock import swarm_time
 from auth.credentials import Credentials
-from auth.swarm.authorizer import CONTRIBUTING_ROLES, STATE_READERS, TRAINING_ROLES, Clock
+from auth.swarm.authorizer import CONTRIBUTING_ROLES, TRAINING_ROLES, Clock
 from auth.swarm.directory import PeerDirectory, while_admitted
 
 logger = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class SwarmAccess:
 class AuthorizedAverager:
     """A mixin for hivemind averagers that admits only peers with valid tokens."""
 
-    rpc_join_group = None  # not served: hivemind's matchmaking is not used
+    rpc_join_group = rpc_download_state = None  # not served: hivemind's means for both are not used
     access: SwarmAccess
     _directory: PeerDirectory | None = None
 
@@ -62,16 +62,6 @@ class AuthorizedAverager:
         parts = while_admitted(self.directory, context.remote_id, TRAINING_ROLES, stream)
         averages = super().rpc_aggregate_part(parts, context)  # type: ignore[misc]
         async for message in while_admitted(self.directory, context.remote_id, TRAINING_ROLES, averages):
-            yield message
-
-    async def rpc_download_state(
-        self, request: averaging_pb2.DownloadRequest, context: P2PContext
-    ) -> AsyncIterator[averaging_pb2.DownloadData]:
-        """Send the state to members only; observers are members too."""
-        if not await self.directory.admits(context.remote_id, STATE_READERS):  # checked before the state is copied
-            return
-        state = super().rpc_download_state(request, context)  # type: ignore[misc]
-        async for message in while_admitted(self.directory, context.remote_id, STATE_READERS, state):
             yield message
 
     async def _declare_for_download_periodically(self) -> None:

@@ -87,7 +87,7 @@ class PeerDirectory:
 
 async def while_admitted(
     directory: PeerDirectory, peer_id: PeerID, roles: Collection[str], messages: AsyncIterator[Message]
-) -> AsyncIterator[Message]:
+) -> AsyncGenerator[Message, None]:
     """Yield messages while the peer is admitted, so that a revocation ends the peer's calls."""
     try:
         async for message in messages:

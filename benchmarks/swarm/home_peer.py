@@ -243,8 +243,8 @@ def facts_of(taken: StepOutcome | StepReport, swarm: Swarm) -> dict[str, Any]:
 def digest_after(swarm: Swarm, step: int) -> str:
     """Return a digest of all bits of the parameters after a step, or "" if a later step has been taken."""
     found = hashlib.sha256()
-    with swarm.state.lock:
-        for parameter in swarm.state.parameters:
+    with swarm.training.lock:
+        for parameter in swarm.training.parameters:
             found.update(parameter.detach().contiguous().view(torch.uint8).numpy().data)
         return found.hexdigest() if swarm.step == step else ""
 

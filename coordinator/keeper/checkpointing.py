@@ -121,9 +121,9 @@ class Checkpointing:
 
     def restore(self, stored: StoredCheckpoint, era: int) -> None:
         """Restore this checkpoint's state, and make all peers that have taken later steps return to it."""
-        with self.swarm.state.lock:
+        with self.swarm.training.lock:
             restore_model(self.model, stored.path)
-            restore_optimizer(self.model, self.swarm.state.optimizer, stored.path)
+            restore_optimizer(self.model, self.swarm.training.optimizer, stored.path)
             self.swarm.state.restore(stored.manifest.step, era)
         self.newest = self.scheduled = stored.manifest
         self.passing.discard(stored.manifest.step)
@@ -132,8 +132,8 @@ class Checkpointing:
 
     def _write(self) -> tuple[StoredCheckpoint, str]:
         """Write a checkpoint. Return it and the reason not to publish it ("" if it may be published)."""
-        with self.swarm.state.lock:
-            snapshot = take_snapshot(self.swarm.step, self.model, self.swarm.state.optimizer)
+        with self.swarm.training.lock:
+            snapshot = take_snapshot(self.swarm.step, self.model, self.swarm.training.optimizer)
             length = phase_at(self.config, snapshot.step).sequence_length
             loss = probe_loss(self.model, self.probes[length], self.config)
         last = self.newest

@@ -124,7 +124,7 @@ def open_keeper(directory: RunDirectory, database: Database, lock: KeeperLock, e
         events=events,
     )
     if checkpoint is not None:
-        restore_optimizer(model, swarm.state.optimizer, checkpoint.path)
+        restore_optimizer(model, swarm.training.optimizer, checkpoint.path)
     if checkpoint is not None or ledger.current_era():
         swarm.state.restore(0 if checkpoint is None else checkpoint.manifest.step, ledger.current_era())
     checkpointing = Checkpointing(
@@ -139,7 +139,7 @@ def open_keeper(directory: RunDirectory, database: Database, lock: KeeperLock, e
         events=events,
     )
     checkpointing.reconcile(checkpoint)
-    chooser = WayChooser(database, config, [parameter.shape for parameter in swarm.state.parameters], clock)
+    chooser = WayChooser(database, config, [parameter.shape for parameter in swarm.training.parameters], clock)
     alarms, devices = AlarmWatch(database, directory, ledger, clock), DeviceWatch(database, clock)
     policy, device_id = directory.settings.quarantine_policy, granted.device_id
     return Keeper(

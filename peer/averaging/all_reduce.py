@@ -42,7 +42,7 @@ from peer.reduction.attestation import (
 )
 from peer.reduction.audit import Drawn, Evidence
 from peer.reduction.combine import Combine, PartReducer, ReducedPart, RefusedPart
-from peer.reduction.compression import HALF_BYTES, decode
+from peer.reduction.compression import HALF_BYTES, decode, is_finite
 from peer.reduction.findings import Finding
 from peer.reduction.guard import RoundGuard, norm_of, too_large
 from peer.reduction.screening import require_weight
@@ -548,7 +548,3 @@ async def take_averages(runner: ExactAllReduce, tensors: Sequence[torch.Tensor])
     runner.require_plausible(tensors)
     for tensor, average in zip(tensors, averages, strict=True):
         tensor.copy_(average)
-
-
-def is_finite(tensor: torch.Tensor) -> bool:
-    return bool(torch.isfinite(tensor).all())

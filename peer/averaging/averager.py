@@ -7,7 +7,7 @@ import logging
 import math
 import multiprocessing as mp
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
@@ -21,6 +21,7 @@ from hivemind.averaging.matchmaking import MatchmakingException
 from hivemind.optim.grad_averager import GradientAverager
 from hivemind.p2p import P2PContext, PeerID
 from hivemind.proto import averaging_pb2
+from hivemind.utils import MPFuture
 from hivemind.utils.asyncio import enter_asynchronously
 from hivemind.utils.serializer import MSGPackSerializer
 
@@ -49,6 +50,7 @@ from peer.averaging.shares import (
 )
 from peer.config.training import Averaging
 from peer.network.traffic import Traffic
+from peer.node.states import StateOrder, StateService
 from peer.reduction.attestation import AttestedRound, AttestedWeight, layout_of
 from peer.reduction.audit import Audit
 from peer.reduction.audit_rpc import AuditedRounds, Auditing
@@ -89,6 +91,11 @@ class AveragedGroup:
     lines: GroupLines = NOBODY  # declared bandwidths and roles
     peers: frozenset[str] = frozenset()  # peer IDs of the group
     pseudonyms: Mapping[str, str] = field(default_factory=dict)  # peer ID -> name in receipts
+
+
+def _count(counter: Any) -> None:
+    with counter.get_lock():
+        counter.value += 1
 
 
 async def given_up(step: StepControl) -> None:
@@ -148,6 +155,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         *,
         access: SwarmAccess,
         traffic: Traffic,
+        copy_state: Callable[[], Any],
         allreduce_timeout: float,
         averaging: Averaging | None = None,
         may_reduce: bool = True,
@@ -155,7 +163,11 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         events: EventLog = NOWHERE,
         **kwargs: Any,
     ) -> None:
-        """Set up the averager; `averaging`: initial settings; `events`: the log of its process."""
+        """Set up the averager; `averaging`: initial settings; `events`: the log of its process.
+
+        `copy_state` copies the training state in the trainer's process, as hivemind's
+        `get_current_state` does.
+        """
         parameters = tuple(parameters)
         self._shapes = shapes = [parameter.shape for parameter in parameters]
         self._values_sent = cache(lambda rank: values_sent(shapes, rank))
@@ -167,7 +179,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         self._guard = guard or ReductionGuard()
         self.wanted = Requirements()  # as told by the trainer's process; each process has a copy
         self.heard = Mailbox[Heard](MOST_HEARD)  # from the averager's process
-        self.access, self._traffic = access, traffic
+        self.access, self._traffic, self._copy_state = access, traffic, copy_state
         self.findings = self._guard.findings
         self.auditing = Auditing(traffic, self._note)
         self._accusations = Accusations(time.monotonic)
@@ -181,6 +193,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         self._nearly_over_at = math.inf  # time after which an awaited sender is late
         self._position = (0, 0)  # era and step of the wanted groups
         self._failed_rounds = mp.Value("i", 0)
+        self._moves, self._turned_away = mp.Value("q", 0), mp.Value("q", 0)
         self._held: list[torch.Tensor] = []  # gradient sums of a round, while newer sums accumulate
         self._held_samples = 0
         self._longest_s = allreduce_timeout
@@ -189,7 +202,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
             parameters,
             allreduce_timeout=2 * allreduce_timeout,  # never reached, because the group's limit is shorter
             reuse_grad_buffers=True,
-            allow_state_sharing=False,
+            allow_state_sharing=False,  # by hivemind's own means; see `peer.node.states`
             **kwargs,
         )
 
@@ -225,17 +238,63 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         self.wanted = wanted
         self.meetings.want(wanted)
 
+    def order(self, order: StateOrder) -> Any:
+        """Send an order to the averager's process; return a future for what the trainer wants, if anything."""
+        future: MPFuture = MPFuture()
+        self._outer_pipe.send(("_obey", [order, future], {}))
+        return future
+
+    async def _obey(self, order: StateOrder, future: Any) -> None:
+        found = None
+        try:
+            found = await self.states.obey(order)
+        except Exception:  # a peer that cannot read the DHT finds nothing, and tries again
+            logger.warning("an order on the state failed: %s", type(order).__name__, exc_info=True)
+        future.set_result(found)
+
+    def get_current_state(self) -> Any:
+        """Return a copy of the training state; hivemind calls this in the trainer's process."""
+        return self._copy_state()
+
+    @property
+    def moves(self) -> int:
+        """A number that grows while a download progresses."""
+        return int(self._moves.value)
+
+    @property
+    def turned_away(self) -> int:
+        """The number of requests for the state that were rejected as busy."""
+        return int(self._turned_away.value)
+
+    @cached_property
+    def states(self) -> StateService:
+        """This peer's transfers of states, created on first use in the averager's process."""
+        return StateService(
+            self._transport,
+            self.prefix,
+            self.directory,
+            donor_roles=self.access.donor_roles,
+            traffic=self._traffic,
+            snapshot=self._get_current_state_from_host_process,
+            parameters_bytes=sum(tensor.numel() * tensor.element_size() for tensor in self._averaged_tensors),
+            moved=partial(_count, self._moves),
+            turned_away=partial(_count, self._turned_away),
+        )
+
     @cached_property
     def meetings(self) -> Meetings:
         """This peer's meetings with others, created on first use in the averager's process."""
-        name = f"{self.prefix}.meet"
-        transport, deliver = P2PTransport(self._p2p), self.heard.put
-        return Meetings(transport, name, self.directory, self._opened, deliver)
+        return Meetings(self._transport, f"{self.prefix}.meet", self.directory, self._opened, self.heard.put)
+
+    @cached_property
+    def _transport(self) -> P2PTransport:
+        return P2PTransport(self._p2p)
 
     async def add_p2p_handlers(self, *args: Any, **kwargs: Any) -> None:
-        """Let other peers call this averager and follow it to a group."""
+        """Let other peers call this averager, follow it to a group, and download its state."""
         await super().add_p2p_handlers(*args, **kwargs)
         await self.meetings.serve()
+        await self.states.serve()
 
     def _take_up(self, averaging: Averaging) -> bool:
         """Switch this process to a new encoding; reset the deadline, counters and old norms."""
@@ -343,7 +402,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
 
     def run(self) -> None:
         """Run the forked process, with all imported objects excluded from garbage collection."""
-        name_fork("averager of gradients")
+        name_fork("averager")
         freeze_imported()
         super().run()
 

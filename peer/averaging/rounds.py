@@ -1,6 +1,6 @@
 """Deadlines based on the durations of earlier rounds, and release of memory after a round.
 
-The averagers release memory in their forked processes. A failed round ends in exceptions, whose
+The averager releases memory in its forked process. A failed round ends in exceptions, whose
 tracebacks form reference cycles with the round, its copy of the gradients and its streams. Python
 collects old cycles only after the number of objects has grown by a quarter, which takes a thousand
 rounds with PyTorch imported. Memory freed so late is fragmented, so glibc does not return it.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-PROTOCOL_VERSION: Final = 12
+PROTOCOL_VERSION: Final = 13
 
 NONCE_BYTES: Final = 32
 NONCE_LIFETIME_S: Final = 60.0
@@ -27,3 +27,5 @@ LOWEST_DIALLED_PORT: Final = 1024
 MAX_RELAYS: Final = 3  # maximum number of relays sent to a joining peer
 MAX_HARDWARE_CHARS: Final = 200
 MAX_VERSION_CHARS: Final = 32
+MAX_STEP = 2**40  # of a run's global steps
+MAX_ERA = 2**31

@@ -202,3 +202,8 @@ def decode(message: runtime_pb2.Tensor, *also: CompressionBase) -> torch.Tensor:
         compression=message.compression, buffer=message.buffer, size=message.size, dtype=message.dtype
     )
     return reader.extract(plain).detach()
+
+
+def is_finite(tensor: torch.Tensor) -> bool:
+    """Return whether all values are finite."""
+    return bool(torch.isfinite(tensor).all())

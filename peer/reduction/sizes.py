@@ -80,7 +80,7 @@ def gradient_bytes(averaging: Averaging, model: torch.nn.Module) -> int:
 
 
 def missed_average_bytes(averaging: Averaging, averaged: int) -> int:
-    """Return the largest size of a missed average, as `peer.swarm.average_history` encodes it."""
+    """Return the largest size of a missed average, as `peer.swarm.transfers` encodes it."""
     return round(averaged * (VALUE_BYTES["none"] if averaging.powersgd_rank else AVERAGE_BYTES[averaging.wire_format]))
 
 

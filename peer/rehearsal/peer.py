@@ -15,6 +15,8 @@ import simpy
 
 from peer.averaging.meetings import MOST_GRACE_S
 from peer.network.least_rate import PATIENCE_S
+from peer.node.average_history import Average, AverageHistory, Lack
+from peer.node.donations import AT_ONCE, FOLLOWERS_AT_ONCE, Donations
 from peer.rehearsal.groups import MetGroup
 from peer.rehearsal.rounds import VirtualRounds
 from peer.rehearsal.scenario import KEEPER, Rehearsed
@@ -22,11 +24,9 @@ from peer.rehearsal.tracker import Eyes, VirtualTracker
 from peer.rehearsal.troubles import Process
 from peer.rehearsal.world import World
 from peer.reporting.messages import LostCause
-from peer.swarm.average_history import Average, AverageHistory, Lack
 from peer.swarm.decision import DownloadPause, Move, Situation, decide, longest_hold_s, samples_at_once
 from peer.swarm.fingerprint import Sketch, drifted
 from peer.swarm.shared_state import CONFIRMATION_WAIT_S
-from peer.swarm.state import AT_ONCE, FOLLOWERS_AT_ONCE, Donations
 from peer.swarm.swarm import LOOK_AGAIN_S, MOST_SILENT_LOOKS
 from peer.swarm.view import MEETING_S, MOST_BATCHES
 from peer.training.bootstrap import ASK_EVERY, RETRY_S

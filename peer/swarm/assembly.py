@@ -1,41 +1,36 @@
-"""Construction of one peer's tracker and averagers from the run's settings.
+"""Construction of one peer's tracker and averager from the run's settings.
 
-hivemind's averagers are used without its optimizer. That optimizer begins a step at an estimated
+hivemind's averager is used without its optimizer. That optimizer begins a step at an estimated
 time, steps on local gradients when averaging fails, and accepts any peer's state.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import hivemind
-import torch
 from hivemind.p2p import PeerID
 
 from auth.swarm.access import SwarmAccess
 from auth.swarm.authorizer import RecordKey
 from peer.averaging.averager import SwarmGradientAverager
 from peer.config.run import RunConfig
-from peer.models.optimizer_setup import build_optimizer, build_scheduler, parameter_groups
 from peer.network.traffic import Traffic
 from peer.reduction.guard import ReductionGuard
 from peer.reduction.shared_caps import WeightCaps
 from peer.reporting.event_log import EventLog
 from peer.reporting.suspicions import Suspicions
 from peer.swarm.refresh import longest_refresh_s
-from peer.swarm.state import SwarmStateAverager
 from peer.swarm.tracker import StepTracker
+from peer.swarm.training_state import TrainingState
 
 SHUTDOWN_S = 2.0
 
 
 @dataclass(frozen=True)
 class Assembly:
-    """A factory for one peer's tracker and averagers, which it does not start."""
+    """A factory for one peer's tracker and averager, which it does not start."""
 
     config: RunConfig
     access: SwarmAccess
@@ -66,28 +61,17 @@ class Assembly:
             metadata_expiration=averaging.statistics_expiration_s,
         )
 
-    def state_averager(self, model: torch.nn.Module, interrupted: threading.Event) -> SwarmStateAverager:
-        """Create the state averager, which transfers states between peers but averages nothing."""
-        return SwarmStateAverager(
-            prefix=f"{self.config.run.name}_state_averager",
-            optimizer=partial(build_optimizer, self.config),
-            params=parameter_groups(model, self.config),
-            scheduler=partial(build_scheduler, self.config),
-            interrupted=interrupted,
-            events=self.events,
-            **self._shared,
-        )
-
     def gradient_averager(
         self,
-        parameters: Iterable[torch.nn.Parameter],
+        state: TrainingState,
         bandwidth: float | None,
         guard: ReductionGuard,
     ) -> SwarmGradientAverager:
-        """Create the gradient averager; `bandwidth`: this peer's bytes per second, if known."""
+        """Create the averager of a state's gradients; `bandwidth`: this peer's bytes per second, if known."""
         averaging = self.config.averaging
         return SwarmGradientAverager(
-            parameters,
+            state.parameters,
+            copy_state=state.copy,
             prefix=f"{self.config.run.name}_grad_averager",
             averaging=averaging,
             may_reduce=self.may_reduce,
@@ -97,16 +81,10 @@ class Assembly:
             allreduce_timeout=averaging.averaging_timeout_s,
             next_chunk_timeout=averaging.averaging_timeout_s / 3,
             warn=False,
-            **self._shared,
+            dht=self.dht,
+            access=self.access,
+            traffic=self.traffic,
+            client_mode=self.is_client,
+            shutdown_timeout=SHUTDOWN_S,
+            start=False,
         )
-
-    @property
-    def _shared(self) -> dict[str, Any]:
-        return {
-            "dht": self.dht,
-            "access": self.access,
-            "traffic": self.traffic,
-            "client_mode": self.is_client,
-            "shutdown_timeout": SHUTDOWN_S,
-            "start": False,
-        }

@@ -80,7 +80,7 @@ class Node(DHT):
     _held: ClassVar[set[asyncio.Task[Any] | None]] = set()  # used in the DHT's process only
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        patch_hivemind()  # must precede the forks of the node's and the averagers' processes
+        patch_hivemind()  # must precede the forks of the node's and the averager's processes
         super().__init__(*arguments, **(THRIFT | options))
 
     async def replicate_p2p(self) -> P2P:

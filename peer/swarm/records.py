@@ -22,10 +22,9 @@ from auth.swarm.authorizer import read_entries, tokens_in
 from auth.tokens import MAX_CLOCK_SKEW_S, AccessToken
 from peer.averaging.declarations import MAX_BANDWIDTH
 from peer.config.steering import Steering
+from peer.protocol import MAX_ERA, MAX_STEP
 from peer.swarm.fingerprint import MAX_SKETCH_SIZE, Sketch
 
-MAX_STEP = 2**40
-MAX_ERA = 2**31
 MAX_CREDITS = 64  # maximum number of devices in the beacon's list of credits
 _Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 SketchValue = Annotated[float, Field(ge=-1e15, le=1e15, allow_inf_nan=False)]

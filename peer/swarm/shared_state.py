@@ -1,7 +1,7 @@
 """One peer's copy of the shared training state, and its transitions between steps.
 
 Other peers and the keeper's checkpoints always see parameters, optimizer moments, era and step
-change together. `peer.swarm.state` uploads the state to other peers and downloads theirs.
+change together. `peer.swarm.transfers` downloads other peers' states.
 """
 
 from __future__ import annotations
@@ -11,17 +11,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import replace
 
 import torch
 
 from peer.averaging.averager import SwarmGradientAverager
 from peer.averaging.remainders import RemainderFile
 from peer.config.run import RunConfig
-from peer.swarm.fingerprint import Sketch, drifted, sketch_of
-from peer.swarm.state import SwarmStateAverager, moments_of
+from peer.node.states import DonatedState
+from peer.swarm.fingerprint import Sketch, drifted
 from peer.swarm.step_rounds import StepRounds
 from peer.swarm.tracker import StepTracker
+from peer.swarm.training_state import TrainingState
+from peer.swarm.transfers import Transfers, encode_average
 from peer.swarm.view import MEETING_S
 
 logger = logging.getLogger(__name__)
@@ -37,7 +39,8 @@ class SharedState:
 
     def __init__(
         self,
-        averager: SwarmStateAverager,
+        state: TrainingState,
+        transfers: Transfers,
         gradients: SwarmGradientAverager,
         tracker: StepTracker,
         rounds: StepRounds,
@@ -49,7 +52,8 @@ class SharedState:
     ) -> None:
         """Set up the state; `interrupted` is set when this peer must stop waiting for others."""
         self._clock = clock
-        self._averager, self._gradients, self._tracker, self._rounds = averager, gradients, tracker, rounds
+        self._state, self._transfers, self._gradients = state, transfers, gradients
+        self._tracker, self._rounds = tracker, rounds
         self._config, self._is_keeper, self._interrupted = config, is_keeper, interrupted
         self.changed_at = clock()
         self._unconfirmed = NEVER  # first and last time at which the keeper received an unconfirmed state
@@ -58,23 +62,12 @@ class SharedState:
     @property
     def step(self) -> int:
         """Global steps completed."""
-        return int(self._averager.local_epoch)
+        return self._state.step
 
     @property
     def era(self) -> int:
         """The number of times that the run had returned to a checkpoint when this state was taken."""
-        return int(self._averager.era)
-
-    @property
-    def optimizer(self) -> torch.optim.Optimizer:
-        """The optimizer that computes the steps."""
-        optimizer: torch.optim.Optimizer = self._averager.optimizer
-        return optimizer
-
-    @property
-    def parameters(self) -> Sequence[torch.Tensor]:
-        """The trained parameters, in the order of the sketch."""
-        return list(self._averager.main_parameters)
+        return self._state.era
 
     @property
     def sketch(self) -> Sketch:
@@ -82,19 +75,14 @@ class SharedState:
         return self._tracker.sketch
 
     @property
-    def lock(self) -> Any:
-        """The lock that is held while a global step changes the state."""
-        return self._averager.state_lock
-
-    @property
     def is_downloading(self) -> bool:
         """Whether a download of a state or average is in progress, which may take hours."""
-        return self._averager.is_downloading
+        return self._transfers.is_downloading
 
     @property
     def turned_away(self) -> int:
         """The number of requests for this peer's state that were rejected as busy."""
-        return self._averager.turned_away
+        return self._gradients.turned_away
 
     def take_step(self) -> None:
         """Apply the averaged gradient in one optimizer step, and begin the next global step.
@@ -121,18 +109,37 @@ class SharedState:
         self._rounds.begin_step()
         if self._is_keeper:
             self._meet_all()
-        loaded = self._averager.load_state_from_peers(
-            minimum_step=self._least_useful_step,
-            minimum_era=self.era if self._is_keeper else self._tracker.course.era,
-            adopt_era=not self._is_keeper,
-            doubt=self._doubt,
-        )
+        donated = self._find_donated()
         with self._changing():
+            if donated is not None:
+                self._state.adopt(donated)
+                self._unconfirmed, self.is_disputed = NEVER, False
             self._gradients.drop_all()
             self._gradients.forget_remainders()
-        if loaded:
-            self._unconfirmed, self.is_disputed = NEVER, False
-        return loaded
+        return donated is not None
+
+    def _find_donated(self) -> DonatedState | None:
+        """Return the first donated state that fits this model, is recent enough, and is not doubted."""
+        refused: list[str] = []
+        while (found := self._transfers.state(refused)) is not None:
+            fault = self._fault_of(found)
+            if self._is_keeper:  # it sets the eras
+                found = replace(found, era=self.era)
+            self._transfers.state_judged(found, fault)
+            if fault is None:
+                return found
+            refused.append(found.donor)
+        return None
+
+    def _fault_of(self, donated: DonatedState) -> str | None:
+        """Return the reason to reject a donor's state, or None to accept it."""
+        if donated.step < (least := self._least_useful_step):
+            return f"is none of step {least} or later"
+        if donated.era < (least := self.era if self._is_keeper else self._tracker.course.era):
+            return f"is none of era {least} or later"
+        if not self._state.has_shapes_of(donated):
+            return "has other tensors than this peer's"
+        return self._doubt(donated.donor, donated.step, self._state.sketch_of_other(donated.tensors))
 
     def restore(self, step: int, era: int | None = None) -> None:
         """Set the number of completed global steps of a state loaded from a checkpoint.
@@ -140,8 +147,8 @@ class SharedState:
         With a newer `era`, set by the keeper, all peers that are ahead return to this state.
         """
         with self._changing():
-            self._averager.set_step(step)
-            self._averager.era = self.era if era is None else era
+            self._state.set_step(step)
+            self._state.era = self.era if era is None else era
         self._unconfirmed, self.is_disputed = NEVER, False
 
     def resume_remainders(self, file: RemainderFile) -> None:
@@ -157,19 +164,22 @@ class SharedState:
     def _step_on_averages(self) -> None:
         """Apply the averaged gradients; the keeper also stores them for peers that fall behind."""
         with torch.no_grad(), self._gradients.get_tensors() as averages:
-            for parameter, average in zip(self._averager.main_parameters, averages, strict=True):
+            for parameter, average in zip(self._state.parameters, averages, strict=True):
+                assert parameter.grad is not None  # allocated by the averager
                 parameter.grad.copy_(average)
         self._gradients.notify_used_averaged_gradients()
-        self._averager.step(increment_epoch=True, optimizer_step=True)
+        self._state.advance()
         if self._is_keeper:
-            with self._gradients.get_tensors() as averages:
-                self._averager.keep_average(averages, self._gradients.factors, self._gradients.averaging.wire_format)
+            gradients = self._gradients
+            with gradients.get_tensors() as averages:
+                average = encode_average(averages, gradients.factors, gradients.averaging.wire_format)
+            self._transfers.keep(self.era, self.step, average)
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
         """Hide changes of the state from readers until the block ends; then begin the next step."""
         self._rounds.begin_step()
-        with self._tracker.pause_updates(), self.lock:
+        with self._tracker.pause_updates(), self._state.lock:
             yield
             self._enter_phase()
             self._begin_step()
@@ -181,7 +191,7 @@ class SharedState:
         taken, downloaded or restored. The reset is therefore idempotent.
         """
         if self._config.starts_optimizer(self.step):
-            self._averager.optimizer.reset_statistics()
+            self._state.optimizer.reset_statistics()
         self._follow_steering()
 
     def _follow_steering(self) -> None:
@@ -189,14 +199,12 @@ class SharedState:
         change = self._tracker.course.steering.at(self.step)
         usual = self._config.at_step(self.step).averaging.target_batch_size
         self._tracker.target_batch_size = change.target_batch_size or usual
-        scheduled = self._averager.scheduler.get_last_lr()
-        for group, learning_rate in zip(self.optimizer.param_groups, scheduled, strict=True):
+        for group, learning_rate in zip(self._state.optimizer.param_groups, self._state.scheduled_rates, strict=True):
             group["lr"] = change.learning_rate_scale * learning_rate
 
     def _begin_step(self) -> None:
         """Report the state's new step and era to the tracker, whose updates must be paused."""
-        sketch = sketch_of(self._averager.main_parameters, moments_of(self.optimizer))
-        self._tracker.set_sketch(self.step, sketch)
+        self._tracker.set_sketch(self.step, self._state.sketch())
         self._tracker.begin_step_after(self.step, self.era)
         self._tracker.carry_over(self._gradients.due_samples)
         self.changed_at = self._clock()

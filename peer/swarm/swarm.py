@@ -37,6 +37,7 @@ from peer.config.steering import Steering
 from peer.config.training import Averaging
 from peer.network.placement import Placement
 from peer.network.traffic import Traffic
+from peer.node.average_history import Lack
 from peer.reduction.guard import ReductionGuard
 from peer.reporting.advice import Conditions
 from peer.reporting.event_log import NOWHERE, CaughtUp, EventLog, StepTaken, StoodBy, Suspected
@@ -44,13 +45,14 @@ from peer.reporting.messages import LostCause
 from peer.reporting.metrics import Census, RoundTally
 from peer.reporting.suspicions import Suspicion, Suspicions
 from peer.swarm.assembly import SHUTDOWN_S, Assembly
-from peer.swarm.average_history import Lack
 from peer.swarm.decision import DownloadPause, Move, Situation, decide, longest_hold_s, samples_at_once
 from peer.swarm.dht import NodeWatch, join_dht
 from peer.swarm.fingerprint import drifted
 from peer.swarm.records import Beacon
 from peer.swarm.shared_state import SharedState
 from peer.swarm.step_rounds import StepRounds
+from peer.swarm.training_state import TrainingState
+from peer.swarm.transfers import Transfers
 from peer.swarm.view import MOST_BATCHES
 
 logger = logging.getLogger(__name__)
@@ -106,7 +108,7 @@ class Swarm:
         suspicions: Suspicions,
         on_lost: Callable[[SwarmError], object],
     ) -> None:
-        """Start the averagers on a started DHT node. Raises `SwarmError` if the node is lost."""
+        """Start the averager on a started DHT node. Raises `SwarmError` if the node is lost."""
         credentials, guard = assembly.access.credentials, ReductionGuard(averaging=assembly.config.averaging)
         self._config, self._dht, self._line = assembly.config, assembly.dht, line
         self._events = assembly.events
@@ -115,10 +117,9 @@ class Swarm:
         self._interrupted = threading.Event()  # set when this peer leaves and must stop waiting for others
         self._watch = NodeWatch(self._dht, on_lost, assembly.access.clock)
         self._tracker = assembly.tracker(keeper_ids, guard.caps, suspicions)
-        self._averager = assembly.state_averager(model, self._interrupted)
-        self._watch.start(self._averager, "averager of the state")
-        self._gradients = assembly.gradient_averager(self._averager.main_parameters, line.rate, guard)
-        self._watch.start(self._gradients, "averager of gradients")
+        self.training = TrainingState(model, assembly.config)
+        self._gradients = assembly.gradient_averager(self.training, line.rate, guard)
+        self._watch.start(self._gradients, "averager")
         self._rounds = StepRounds(
             self._gradients,
             self._tracker,
@@ -128,8 +129,10 @@ class Swarm:
             interrupted=self._interrupted,
             events=assembly.events,
         )
+        self._transfers = Transfers(self._gradients, self._interrupted, assembly.events)
         self.state = SharedState(
-            self._averager,
+            self.training,
+            self._transfers,
             self._gradients,
             self._tracker,
             self._rounds,
@@ -169,7 +172,7 @@ class Swarm:
         on_lost: Callable[[SwarmError], object] = lambda _: None,
         events: EventLog = NOWHERE,
     ) -> Swarm:
-        """Start the DHT node and the averagers by forking; call before initializing an accelerator.
+        """Start the DHT node and the averager by forking; call before initializing an accelerator.
 
         `on_lost` is called from a separate thread when one of these processes dies or hangs. Raises
         `SwarmError` if the p2p daemon does not start or no initial peer can be reached.
@@ -228,7 +231,7 @@ class Swarm:
     @property
     def optimizer(self) -> torch.optim.Optimizer:
         """The optimizer of the global steps."""
-        return self.state.optimizer
+        return self.training.optimizer
 
     @property
     def wants_samples(self) -> bool:
@@ -501,7 +504,7 @@ class Swarm:
         """
         began = time.perf_counter()
         keeps_samples, reason = self._keeps_late_samples, self._why_lost()
-        average = self._averager.missed_average()
+        average = self._transfers.average(self.state.era, self.step, self.training.shapes)
         if isinstance(average, Lack):
             self._silent_looks = self._silent_looks + 1 if average is Lack.SILENT else 0
             if average is Lack.GONE or self._silent_looks >= MOST_SILENT_LOOKS:
@@ -638,7 +641,6 @@ class Swarm:
         self._background.shutdown()
         self._rounds.cancel()
         self._tracker.shutdown(SHUTDOWN_S)
-        self._averager.shutdown()
         self._gradients.shutdown()
         self._gradients.heard.close()
         self._dht.shutdown()

@@ -23,8 +23,8 @@ from peer.models.checkpoint_state import restore_model, restore_optimizer
 from peer.protocol import HELD_AVERAGES
 from peer.reporting.messages import CheckpointFetched, CheckpointWanted, KeeperSought, Notice
 from peer.swarm.fingerprint import drifted, sketch_of
-from peer.swarm.state import moments_of, optimizer_tensors
 from peer.swarm.swarm import Swarm
+from peer.swarm.training_state import moments_of, optimizer_tensors
 
 logger = logging.getLogger(__name__)
 TAKEN = "Took the run's state after step {step} from {origin}."
@@ -101,7 +101,7 @@ class StateTaking:
             shutil.rmtree(fetched.directory, ignore_errors=True)
 
     def _ask_agent(self) -> CheckpointFetched | None:
-        self._tell(CheckpointWanted(most_state_bytes(self._model, self._swarm.state.optimizer)))
+        self._tell(CheckpointWanted(most_state_bytes(self._model, self._swarm.training.optimizer)))
         while not self._stop.is_set():
             try:
                 return self._fetched.get(timeout=POLL_S)
@@ -119,11 +119,11 @@ class StateTaking:
         if beacon is None or not 0 <= beacon.step - step <= HELD_AVERAGES or not beacon.sketch:
             logger.info("the checkpoint of step %d does not match the swarm's current state", step)
             return False
-        with self._swarm.state.lock:
+        with self._swarm.training.lock:
             restore_model(self._model, directory)
-            restore_optimizer(self._model, self._swarm.state.optimizer, directory)
-            moments = moments_of(self._swarm.state.optimizer)
-            if beacon.step == step and drifted(sketch_of(self._swarm.state.parameters, moments), beacon.sketch):
+            restore_optimizer(self._model, self._swarm.training.optimizer, directory)
+            moments = moments_of(self._swarm.training.optimizer)
+            if beacon.step == step and drifted(sketch_of(self._swarm.training.parameters, moments), beacon.sketch):
                 logger.warning("the checkpoint of step %d does not hold the keeper's state", step)
                 return False
             self._swarm.state.restore(step, beacon.era)

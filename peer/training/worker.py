@@ -1,6 +1,6 @@
 """The worker process, which joins the swarm, loads the keeper's state, and trains or assists.
 
-The start-up order matters because hivemind forks: the DHT node and the averagers start before the
+The start-up order matters because hivemind forks: the DHT node and the averager start before the
 accelerator is used and before the data pipeline starts threads. The process never imports gRPC; it
 communicates with its agent through a pipe.
 """

@@ -33,9 +33,9 @@ from auth.swarm.authorizer import (
 from peer.averaging.meetings import BEGIN, Meetings
 from peer.swarm.credit import Allowances
 from peer.swarm.records import Course, KnownPeer, PeerRecord
-from peer.swarm.state import SwarmStateAverager
 from peer.swarm.swarm import Swarm
 from peer.swarm.tracker import StepTracker
+from peer.swarm.training_state import TrainingState
 from tests.security.bad_parts import INFLATED
 from tests.support.peer_processes import Orders
 
@@ -48,16 +48,16 @@ AHEAD = 3  # steps that a member's further devices, or a false keeper, claim bey
 
 def give_false_states(orders: Orders) -> None:
     """From now on let this process give a state of its own making while it is told to; call it before joining."""
-    honest_state = SwarmStateAverager.get_current_state
+    honest_state = TrainingState.copy
 
-    def state(averager: SwarmStateAverager) -> Any:
-        metadata, tensors, infos = honest_state(averager)
+    def state(own: TrainingState) -> Any:
+        metadata, tensors, infos = honest_state(own)
         if orders.told != "donor":
             return metadata, tensors, infos
         orders.say("donated")
         return metadata, [tensor * -3.0 for tensor in tensors], infos
 
-    SwarmStateAverager.get_current_state = state  # type: ignore[method-assign]
+    TrainingState.copy = state  # type: ignore[method-assign]
 
 
 def believe_less(orders: Orders) -> None:

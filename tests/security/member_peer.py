@@ -24,8 +24,9 @@ from peer.data.batching.batches import Batch
 from peer.models.build import build_model
 from peer.models.held_out import evaluate
 from peer.network.placement import Placement
+from peer.node import states
 from peer.reporting import suspicions
-from peer.swarm import shared_state, state as swarm_state
+from peer.swarm import shared_state
 from peer.swarm.fingerprint import sketch_of
 from peer.swarm.swarm import Swarm
 from tests.security.bad_parts import send_bad_parts
@@ -96,7 +97,7 @@ def run_member(plan: MemberPlan, orders: Orders) -> None:
     believe_less(orders)
     lead_falsely(orders)
     suspicions.SAME_PAUSE_S, shared_state.DISAGREEMENT_S = SAME_PAUSE_S, DISAGREEMENT_S
-    swarm_state.random = _ByName  # type: ignore[assignment]
+    states.random = _ByName  # type: ignore[assignment]
     swarm = Swarm.join(
         config=config,
         model=model,
@@ -119,7 +120,7 @@ def run_member(plan: MemberPlan, orders: Orders) -> None:
         outcome = swarm.advance(backend.collect)
         if outcome is not None:
             backend.synchronize()
-            with swarm.state.lock:
+            with swarm.training.lock:
                 orders.say(
                     "step", **asdict(outcome), sketch=sketch_of(model.parameters()), loss=loss_of(model, config, SEEDS)
                 )
@@ -146,6 +147,6 @@ def _let_gradients_grow(model: torch.nn.Module, swarm: Swarm, step: int) -> None
 
 def _hold_another_state(swarm: Swarm, seed: int) -> None:
     """Go on from other parameters than all others, as after a round that did not bring everybody the same."""
-    with swarm.state.lock, torch.no_grad():
-        for parameter in swarm.state.parameters:
+    with swarm.training.lock, torch.no_grad():
+        for parameter in swarm.training.parameters:
             parameter.mul_(1 + seed / 100)

@@ -155,5 +155,5 @@ def take_part(plan: Plan, orders: Orders) -> None:
                 spoil_after = None
     parameters = {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
     save_file(parameters, plan.parameters_file)
-    orders.say("left", step=swarm.step, moments=moments(swarm.state.optimizer))
+    orders.say("left", step=swarm.step, moments=moments(swarm.training.optimizer))
     swarm.leave()

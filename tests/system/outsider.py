@@ -39,7 +39,6 @@ from auth.swarm.authorizer import (
 from auth.swarm.hivemind_patches import patch_hivemind
 from peer.averaging.averager import SwarmGradientAverager
 from peer.averaging.declarations import Declaration
-from peer.swarm.state import SwarmStateAverager
 from peer.transport.p2p import P2PTransport
 from tests.support.waiting import PATIENCE_S
 
@@ -73,7 +72,6 @@ async def follow(p2p: hivemind.P2P, keeper: PeerID, run: str, sign: Callable[[by
 async def call_directly(p2p: hivemind.P2P, keeper: PeerID, run: str, sign: Callable[[bytes], bytes]) -> dict[str, Any]:
     """The keeper's meetings and the averagers' RPCs, without asking the DHT for anything."""
     gradients = SwarmGradientAverager.get_stub(p2p, keeper, namespace=f"{run}_grad_averager")
-    state = SwarmStateAverager.get_stub(p2p, keeper, namespace=f"{run}_state_averager")
     join = averaging_pb2.JoinRequest(
         schema_hash=b"x" * 20, expiration=get_dht_time() + 5, gather=b"", group_key=f"{run}_grad_averager.0b"
     )
@@ -84,6 +82,9 @@ async def call_directly(p2p: hivemind.P2P, keeper: PeerID, run: str, sign: Calla
         weight=1e9,
     )
 
+    async def request() -> AsyncIterator[bytes]:
+        yield b""
+
     async def parts() -> AsyncIterator[averaging_pb2.AveragingData]:
         yield part
 
@@ -93,7 +94,7 @@ async def call_directly(p2p: hivemind.P2P, keeper: PeerID, run: str, sign: Calla
     except P2PDaemonError:  # nobody serves it
         joined = []
     parts_answers = await collect(await gradients.rpc_aggregate_part(parts()))
-    downloaded = await collect(await state.rpc_download_state(averaging_pb2.DownloadRequest()))
+    downloaded = await collect(P2PTransport(p2p).stream(keeper.to_base58(), f"{run}_grad_averager.state", request()))
     return {
         "join_group": len(joined),
         "groups": len(await follow(p2p, keeper, run, sign)),

@@ -48,7 +48,7 @@ def finished(demo: Finished) -> dict[str, object]:
 def test_ps_shows_every_process_by_its_name(demo: Finished) -> None:
     """Coordinator, volunteers and what hivemind forks, each once it has begun."""
     ours = {title for title in demo.titles if title.startswith("manyhands: ")}
-    forks = ("DHT", "averager of the state", "averager of gradients")
+    forks = ("DHT", "averager")
     parts = ("supervisor", "service", "keeper", "validator", "answerer", "agent")
     assert ours == {
         "manyhands: demo",

@@ -207,6 +207,7 @@ def new_peer(dht: hivemind.DHT, key: DeviceKey) -> Callable[[RunConfig], Peer]:
             prefix="test",
             access=access,
             traffic=Traffic(),
+            copy_state=dict,
             allreduce_timeout=PATIENCE_S,
             start=False,
         )

@@ -20,7 +20,8 @@ from peer.models.optimizer_setup import (
     rate_in_phase,
     state_size,
 )
-from peer.swarm.state import STATE_CODE, moment_roles
+from peer.node.states import STATE_CODE
+from peer.swarm.training_state import moment_roles
 from tests.support.tiny_albert import random_batch, tiny_config, tiny_model, transformers_outputs
 from tests.support.tiny_families import NAMES, family_config, family_model
 
@@ -173,7 +174,7 @@ def test_a_rate_is_a_function_of_the_step_alone(shape: str) -> None:
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=config.optimizer.learning_rate)
     scheduler = build_scheduler(config, optimizer)
     for step in (17, 2, 24, 0, 9):
-        scheduler._step_count, scheduler.last_epoch = step, step - 1  # as `SwarmStateAverager.set_step` does
+        scheduler._step_count, scheduler.last_epoch = step, step - 1  # as `TrainingState.set_step` does
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             scheduler.step()

@@ -15,12 +15,11 @@ from auth.swarm.authorizer import MAX_BEACON_BYTES, MAX_RECORD_BYTES, record_sub
 from auth.swarm.hivemind_patches import patch_hivemind
 from auth.tokens import AccessToken
 from peer.config.steering import MAX_CHANGES, Change, Steering
+from peer.protocol import MAX_ERA, MAX_STEP
 from peer.swarm.fingerprint import MAX_SKETCH_SIZE
 from peer.swarm.records import (
     MAX_CREDITS,
-    MAX_ERA,
     MAX_RATE,
-    MAX_STEP,
     Beacon,
     Course,
     KnownPeer,

@@ -18,10 +18,10 @@ from auth.receipts import open_receipt, read_receipt
 from peer.averaging.bandwidth import LineEstimate
 from peer.config.run import RunConfig
 from peer.config.steering import Steering
+from peer.node.average_history import Lack
 from peer.reporting.event_log import NOWHERE
 from peer.reporting.suspicions import Suspicions
 from peer.runtime.mailbox import Mailbox
-from peer.swarm.average_history import Lack
 from peer.swarm.decision import DownloadPause, Situation
 from peer.swarm.swarm import HELD_POLL_S, MOST_SILENT_LOOKS, Swarm, Witness
 from tests.support.clocks import Clock
@@ -42,7 +42,7 @@ def test_who_reduced_signs_what_came() -> None:
 
 
 def test_the_node_is_watched_before_anything_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A keeper whose DHT process was killed while the averagers started stood still for good, and told nobody."""
+    """A keeper whose DHT process was killed while the averager started stood still for good, and told nobody."""
     order: list[str] = []
 
     class Watch:
@@ -51,12 +51,12 @@ def test_the_node_is_watched_before_anything_waits_for_it(monkeypatch: pytest.Mo
 
         def start(self, averager: SimpleNamespace, _name: str) -> None:
             order.append(f"start {averager.name}")
-            if averager.name == "gradients":
+            if averager.name == "averager":
                 raise SwarmError("the DHT process has died")
 
     def make(name: str) -> Any:
         order.append(name)
-        return SimpleNamespace(name=name, main_parameters=[])
+        return SimpleNamespace(name=name)
 
     monkeypatch.setattr("peer.swarm.swarm.NodeWatch", Watch)
     assembly: Any = SimpleNamespace(
@@ -66,13 +66,12 @@ def test_the_node_is_watched_before_anything_waits_for_it(monkeypatch: pytest.Mo
         events=NOWHERE,
         role="keeper",
         tracker=lambda *_: make("tracker"),
-        state_averager=lambda *_: make("state"),
-        gradient_averager=lambda *_: make("gradients"),
+        gradient_averager=lambda *_: make("averager"),
     )
     line = LineEstimate(None, time.monotonic, random.Random())
     with pytest.raises(SwarmError, match="has died"):
         Swarm(assembly, torch.nn.Linear(1, 1), [], line, Suspicions(lambda _: None, time.time), lambda _: None)
-    assert order == ["watch", "tracker", "state", "start state", "gradients", "start gradients"]
+    assert order == ["watch", "tracker", "averager", "start averager"]
 
 
 def test_who_reduced_nothing_signs_nothing() -> None:
@@ -99,7 +98,7 @@ def behind(*answers: list[Any] | Lack, **changes: Any) -> Any:
     left, followed, forgotten = list(answers), list[Any](), list[int]()
     swarm = swarm_with(
         forgotten=forgotten,
-        _averager=SimpleNamespace(missed_average=lambda: left.pop(0)),
+        _transfers=SimpleNamespace(missed_average=lambda: left.pop(0)),
         _gradients=SimpleNamespace(
             drop_all=lambda: 12, take_back=lambda: None, due_samples=0, forget_remainders=lambda: forgotten.append(5)
         ),

@@ -1,0 +1,1 @@
+"""Objects of a peer's averager process, which exchange messages with other peers' processes."""
