@@ -39,11 +39,11 @@ STATE_OVERHEAD_BYTES = 1 << 20
 MOST_VALUES = 4  # state values per parameter: itself and an optimizer's moments
 QUICK_S, QUICK_DONORS = 1800.0, 3  # time limit in seconds of the first attempts, and their number
 STATE_CODE = RoleAdaptiveCompression(optimizer=ROOTS)  # rounds the optimizer moments with this role
-# serialized `Facts`, the tensors, and the role of each, which selects its encoding
+# serialized `TransferFacts`, the tensors, and the role of each, which selects its encoding
 Snapshot = tuple[bytes, Sequence[torch.Tensor], Sequence[CompressionInfo]]
 
 
-class Facts(BaseModel):
+class TransferFacts(BaseModel):
     """What a donor says of the tensors that it sends."""
 
     model_config = ConfigDict(frozen=True, strict=True)
@@ -158,7 +158,7 @@ class StateService:
         donation = None if token is None else self._donations.begin(token.member, token.device_id)
         if donation is None:
             self._turned_away()
-            yield _only(Facts(busy=True)).SerializeToString()
+            yield _only(TransferFacts(busy=True)).SerializeToString()
             return
         is_whole = False
         try:
@@ -181,12 +181,12 @@ class StateService:
         token = self._directory.token_of(peer)
         donation = None if token is None else self._following.begin(token.member, token.device_id)
         if donation is None:
-            yield _only(Facts(lack=Lack.BUSY)).SerializeToString()
+            yield _only(TransferFacts(lack=Lack.BUSY)).SerializeToString()
             return
         try:
             found = self._history.after(request.era, request.step)
             if isinstance(found, Lack):
-                yield _only(Facts(lack=found)).SerializeToString()
+                yield _only(TransferFacts(lack=found)).SerializeToString()
                 return
             average = self._traffic.sending_average(_messages_of_average(found, request.step + 1))
             async with aclosing(while_admitted(self._directory, peer, STATE_READERS, average)) as messages:
@@ -234,9 +234,9 @@ class StateService:
 
     async def _receive(
         self, donor: str, name: str, request: bytes, limit: int
-    ) -> tuple[Facts, list[torch.Tensor]] | None:
+    ) -> tuple[TransferFacts, list[torch.Tensor]] | None:
         """Download a donor's response of at most `limit` bytes; None on failure or a busy donor."""
-        facts: Facts | None = None
+        facts: TransferFacts | None = None
         received = 0
         parts: list[Any] = []
         tensors: list[torch.Tensor] = []
@@ -251,7 +251,7 @@ class StateService:
                     if received > limit:
                         raise ValueError(f"what {donor} sends is larger than {limit} bytes")
                     if message.metadata:
-                        facts = Facts.model_validate(MSGPackSerializer.loads(message.metadata))
+                        facts = TransferFacts.model_validate(MSGPackSerializer.loads(message.metadata))
                         if facts.busy:
                             logger.info("%s gives to others now", donor)
                             return None
@@ -277,7 +277,7 @@ async def _messages_in(responses: AsyncIterator[bytes]) -> AsyncIterator[Downloa
         yield DownloadData.FromString(response)
 
 
-def _only(facts: Facts) -> DownloadData:
+def _only(facts: TransferFacts) -> DownloadData:
     return DownloadData(metadata=MSGPackSerializer.dumps(facts.model_dump(mode="json", exclude_defaults=True)))
 
 
@@ -292,7 +292,7 @@ async def _messages_of_state(snapshot: Snapshot) -> AsyncIterator[DownloadData]:
 
 
 async def _messages_of_average(average: Average, step: int) -> AsyncIterator[DownloadData]:
-    yield _only(Facts(step=step))
+    yield _only(TransferFacts(step=step))
     for tensor in average.tensors():
         for part in split_for_streaming(tensor):
             yield DownloadData(tensor_part=part)
