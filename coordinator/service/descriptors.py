@@ -23,11 +23,3 @@ def descriptors_needed(settings: Settings) -> int:
 def most_descriptors() -> int:
     """Return this process's hard limit on open files, or -1 if it is unlimited."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-
-
-def raise_limit(needed: int) -> None:
-    """Raise this process's limit on open files to `needed`, or to the hard limit if lower."""
-    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = needed if most == resource.RLIM_INFINITY else min(needed, most)
-    if 0 <= allowed < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))

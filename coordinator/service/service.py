@@ -24,11 +24,12 @@ from coordinator.context.services import RunServices, open_run_services
 from coordinator.control.door import DoorLimits
 from coordinator.control.server import ControlServer, TlsFiles
 from coordinator.run.directory import RunDirectory
-from coordinator.service.descriptors import descriptors_needed, raise_limit
+from coordinator.service.descriptors import descriptors_needed
 from coordinator.web.app import create_app
 from coordinator.web.http.server import WebServer
 from coordinator.web.state.web_state import WebState
 from peer.config.trust import unpinned
+from peer.runtime.processes import raise_descriptor_limit
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ def dashboard(directory: RunDirectory, services: RunServices) -> FastAPI:
 
 def serve(directory: RunDirectory, ready: Callable[[], None]) -> None:
     """Serve until SIGTERM or SIGINT; call `ready` once both ports are open."""
-    raise_limit(descriptors_needed(directory.settings))
+    raise_descriptor_limit(descriptors_needed(directory.settings))
     asyncio.run(_serve_until_signal(directory, ready))
 
 

@@ -50,7 +50,7 @@ from peer.averaging.shares import (
 )
 from peer.config.training import Averaging
 from peer.network.traffic import Traffic
-from peer.node.states import StateOrder, StateService
+from peer.node.states import Snapshot, StateOrder, StateService
 from peer.reduction.attestation import AttestedRound, AttestedWeight, layout_of
 from peer.reduction.audit import Audit
 from peer.reduction.audit_rpc import AuditedRounds, Auditing
@@ -254,7 +254,12 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
 
     def get_current_state(self) -> Any:
         """Return a copy of the training state; hivemind calls this in the trainer's process."""
-        return self._copy_state()
+        facts, values, infos = self._copy_state()
+        return facts, [values], infos
+
+    async def _snapshot(self) -> Snapshot:
+        facts, [values], infos = await self._get_current_state_from_host_process()
+        return facts, values, infos
 
     @property
     def moves(self) -> int:
@@ -275,7 +280,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
             self.directory,
             donor_roles=self.access.donor_roles,
             traffic=self._traffic,
-            snapshot=self._get_current_state_from_host_process,
+            snapshot=self._snapshot,
             parameters_bytes=sum(tensor.numel() * tensor.element_size() for tensor in self._averaged_tensors),
             moved=partial(_count, self._moves),
             turned_away=partial(_count, self._turned_away),

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -39,8 +40,8 @@ STATE_OVERHEAD_BYTES = 1 << 20
 MOST_VALUES = 4  # state values per parameter: itself and an optimizer's moments
 QUICK_S, QUICK_DONORS = 1800.0, 3  # time limit in seconds of the first attempts, and their number
 STATE_CODE = RoleAdaptiveCompression(optimizer=ROOTS)  # rounds the optimizer moments with this role
-# serialized `TransferFacts`, the tensors, and the role of each, which selects its encoding
-Snapshot = tuple[bytes, Sequence[torch.Tensor], Sequence[CompressionInfo]]
+# serialized `TransferFacts`, the tensors' values one after another, and the shape and role of each tensor
+Snapshot = tuple[bytes, torch.Tensor, Sequence[CompressionInfo]]
 
 
 class TransferFacts(BaseModel):
@@ -62,6 +63,11 @@ class DonatedState:
     step: int
     era: int
     tensors: Sequence[torch.Tensor]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pass the tensors between processes as one, because each takes up a file descriptor."""
+        values = torch.cat([tensor.float().flatten() for tensor in self.tensors])
+        return _received, (self.donor, self.step, self.era, values, [tensor.size() for tensor in self.tensors])
 
 
 @dataclass(frozen=True)
@@ -97,6 +103,13 @@ class AverageKept:
 
 
 StateOrder = StateWanted | AverageWanted | HistoryBegun | AverageKept
+
+
+def separate(values: torch.Tensor, shapes: Iterable[Sequence[int]]) -> list[torch.Tensor]:
+    """Return tensors of these shapes that share the memory of `values`, which has as many values."""
+    shapes = list(shapes)
+    parts = torch.split(values, [math.prod(shape) for shape in shapes])
+    return [part.view(tuple(shape)) for part, shape in zip(parts, shapes, strict=True)]
 
 
 class StateService:
@@ -268,6 +281,10 @@ class StateService:
         return None if facts is None or not all(map(is_finite, tensors)) else (facts, tensors)
 
 
+def _received(donor: str, step: int, era: int, values: torch.Tensor, shapes: Sequence[Sequence[int]]) -> DonatedState:
+    return DonatedState(donor, step, era, separate(values, shapes))
+
+
 async def _once(request: bytes) -> AsyncIterator[bytes]:
     yield request
 
@@ -283,9 +300,9 @@ def _only(facts: TransferFacts) -> DownloadData:
 
 async def _messages_of_state(snapshot: Snapshot) -> AsyncIterator[DownloadData]:
     """Yield a state's facts, then its tensors; each is encoded in a thread, because rounds go on meanwhile."""
-    facts, tensors, infos = snapshot
+    facts, values, infos = snapshot
     yield DownloadData(metadata=facts)
-    for tensor, info in zip(tensors, infos, strict=True):
+    for tensor, info in zip(separate(values, [info.descriptor.size for info in infos]), infos, strict=True):
         encoded = await asyncio.to_thread(STATE_CODE.compress, tensor, info, allow_inplace=False)
         for part in split_for_streaming(encoded):
             yield DownloadData(tensor_part=part)

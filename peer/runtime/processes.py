@@ -11,6 +11,7 @@ import ctypes
 import logging
 import os
 import queue
+import resource
 import signal
 import sys
 import threading
@@ -178,3 +179,11 @@ def beat(state_dir: Path) -> None:
     """
     with suppress(OSError):
         (state_dir / FILE).touch(mode=0o600)
+
+
+def raise_descriptor_limit(needed: int) -> None:
+    """Raise this process's limit on open files to `needed`, or to the hard limit if lower."""
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = needed if most == resource.RLIM_INFINITY else min(needed, most)
+    if 0 <= allowed < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))

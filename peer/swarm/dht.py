@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import psutil
+import torch
 from hivemind.averaging import DecentralizedAverager
 from hivemind.dht import DHT
 from hivemind.dht.crypto import RSASignatureValidator
@@ -52,7 +53,7 @@ from auth.swarm.protocol import node_id_of
 from peer.averaging.rounds import freeze_imported
 from peer.network.endpoints import one_for_each_peer
 from peer.network.placement import Placement
-from peer.runtime.processes import name_fork
+from peer.runtime.processes import name_fork, raise_descriptor_limit
 
 logger = logging.getLogger(__name__)
 DAEMON_START_TIMEOUT_S = 60.0
@@ -71,6 +72,9 @@ THRIFT = {  # options of hivemind's DHT node to reduce traffic
     "cache_refresh_before_expiry": 0.0,
 }
 DAEMON_MEMORY = "256MiB"  # soft limit of the p2p daemon's garbage collector; the daemon uses about 90 MiB
+# Shared memory without names in the file system needs no `torch_shm_manager` (60 MB), and none is left by a
+# killed process. Each process needs a few descriptors per parameter of the model.
+BY_DESCRIPTOR, DESCRIPTORS = "file_descriptor", 2**16
 REACHABILITY = {"direct": "public", "relayed": "relayed", "client": "private"}
 
 
@@ -176,6 +180,10 @@ def start_dht(
     `relays`: addresses of volunteers that relay, in addition to the keeper.
     """
     os.environ.setdefault("GOMEMLIMIT", DAEMON_MEMORY)
+    memory: Any = torch.multiprocessing
+    if BY_DESCRIPTOR in memory.get_all_sharing_strategies():  # hivemind chooses files
+        memory.set_sharing_strategy(BY_DESCRIPTOR)
+        raise_descriptor_limit(DESCRIPTORS)
     mp.set_start_method("fork", force=True)  # hivemind's processes must be forked
     key, tokens = RecordKey(credentials.device_key.private_der), MemberTokens(credentials, clock)
     try:

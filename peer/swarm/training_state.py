@@ -14,7 +14,7 @@ from hivemind.utils import nested_flatten
 from peer.config.run import RunConfig
 from peer.models.optimizer_setup import build_optimizer, build_scheduler, parameter_groups
 from peer.models.optimizers import SharedOptimizer
-from peer.node.states import DonatedState
+from peer.node.states import DonatedState, separate
 from peer.swarm.fingerprint import Sketch, sketch_of
 
 
@@ -40,27 +40,30 @@ class TrainingState:
     @property
     def tensors(self) -> list[torch.Tensor]:
         """The live tensors: the parameters, then those of the optimizer."""
-        return [*self.parameters, *optimizer_tensors(self.optimizer)]
+        return [*(parameter.detach() for parameter in self.parameters), *optimizer_tensors(self.optimizer)]
 
     @property
     def scheduled_rates(self) -> list[float]:
         """The learning rate of each parameter group after this step, by the schedule."""
         return [float(rate) for rate in self._scheduler.get_last_lr()]
 
-    def copy(self) -> tuple[dict[str, int], list[torch.Tensor], list[CompressionInfo]]:
+    def copy(self) -> tuple[dict[str, int], torch.Tensor, list[CompressionInfo]]:
         """Copy the state between global steps, in the form that `peer.node.states` sends.
 
-        Returns the step and era, the tensors, and the role that selects each tensor's encoding.
+        Returns the step and era; the tensors' values one after another, (values,) float32 in shared
+        memory; and each tensor's shape and the role that selects its encoding.
         """
         roles = [TensorRole.PARAMETER] * len(self.parameters) + moment_roles(self.optimizer)
-        with self.lock:
-            facts = {"step": self.step, "era": self.era}
-            copies = [tensor.detach().to("cpu", copy=True) for tensor in self.tensors]
+        tensors = self.tensors
         infos = [
             CompressionInfo.from_tensor(tensor, key=key, role=role)
-            for key, (tensor, role) in enumerate(zip(copies, roles, strict=True))
+            for key, (tensor, role) in enumerate(zip(tensors, roles, strict=True))
         ]
-        return facts, copies, infos
+        values = torch.empty(sum(map(torch.Tensor.numel, tensors)), dtype=torch.float32).share_memory_()  # type: ignore[no-untyped-call]
+        with self.lock:
+            for place, tensor in zip(separate(values, map(torch.Tensor.size, tensors)), tensors, strict=True):
+                place.copy_(tensor)
+            return {"step": self.step, "era": self.era}, values, infos
 
     def sketch(self) -> Sketch:
         """Return the sketch of this state."""
@@ -77,7 +80,7 @@ class TrainingState:
 
     def adopt(self, donated: DonatedState) -> None:
         """Replace this state by another peer's, which fits."""
-        with self.lock, torch.no_grad():
+        with self.lock:
             for tensor, new in zip(self.tensors, donated.tensors, strict=True):
                 tensor.copy_(new)
             self.era = donated.era

@@ -51,11 +51,11 @@ def give_false_states(orders: Orders) -> None:
     honest_state = TrainingState.copy
 
     def state(own: TrainingState) -> Any:
-        metadata, tensors, infos = honest_state(own)
+        metadata, values, infos = honest_state(own)
         if orders.told != "donor":
-            return metadata, tensors, infos
+            return metadata, values, infos
         orders.say("donated")
-        return metadata, [tensor * -3.0 for tensor in tensors], infos
+        return metadata, values.mul_(-3.0), infos
 
     TrainingState.copy = state  # type: ignore[method-assign]
 

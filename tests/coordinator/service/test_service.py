@@ -25,7 +25,13 @@ from coordinator.control.server import SERVICE_NAME
 from coordinator.members.membership import Membership
 from coordinator.run.directory import RunDirectory
 from coordinator.run.settings import Settings
-from coordinator.service.service import descriptors_needed, raise_limit, rare_full_collections, run_service, serve
+from coordinator.service.service import (
+    descriptors_needed,
+    raise_descriptor_limit,
+    rare_full_collections,
+    run_service,
+    serve,
+)
 from coordinator.store.engine import Database, open_engine
 from peer.config.run import RunConfig
 from peer.control.client import ControlClient
@@ -213,16 +219,16 @@ def few_files() -> Iterator[int]:
 
 def test_the_limit_is_raised_as_far_as_it_is_needed(few_files: int) -> None:
     """And no further, and never lowered."""
-    raise_limit(few_files + 88)
+    raise_descriptor_limit(few_files + 88)
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == few_files + 88
-    raise_limit(few_files)
+    raise_descriptor_limit(few_files)
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == few_files + 88
 
 
 def test_more_than_allowed_is_no_error() -> None:
     """Then it is all that the system allows."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    raise_limit(2**40)
+    raise_descriptor_limit(2**40)
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     assert soft in (most, 2**40)
 
