@@ -37,7 +37,7 @@ from peer.averaging.gradient_codes import Factors, GradientCode
 from peer.averaging.meetings import Heard, Meetings, Requirements
 from peer.averaging.power_sgd import LowRank
 from peer.averaging.remainders import RemainderFile, RemainderOrigin
-from peer.averaging.rounds import RoundDeadline, forget_frames, freeze_imported, give_back
+from peer.averaging.rounds import RoundDeadline, forget_frames, give_back
 from peer.averaging.shares import (
     NOBODY,
     TRUSTED_ROLES,
@@ -406,9 +406,8 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
             self._code.load(averaged, self.due_samples)
 
     def run(self) -> None:
-        """Run the forked process, with all imported objects excluded from garbage collection."""
+        """Run the forked process."""
         name_fork("averager")
-        freeze_imported()
         super().run()
 
     def schedule_step(self, scheduled_time: float | None = None, **kwargs: Any) -> StepControl:

@@ -59,14 +59,6 @@ class RoundDeadline:
         self._failures += 1
 
 
-def freeze_imported() -> None:
-    """Exclude all existing objects from garbage collection, at the start of a forked process.
-
-    Collections then take a few milliseconds and copy no pages shared with the parent process.
-    """
-    gc.freeze()
-
-
 def give_back() -> None:
     """Collect reference cycles, and return free pages to the system on Linux with glibc."""
     gc.collect()

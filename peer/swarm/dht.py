@@ -4,6 +4,9 @@ Three coroutines run in the DHT process. `announce` publishes this peer's addres
 connects to a member at its published address, and `greet` reconnects a DHT that has lost the
 keeper.
 
+Before each fork, all existing objects are excluded from garbage collection (`gc.freeze`): a
+collection in either process would touch them, and copy about 100 MB of pages that both share.
+
 A node's traffic must fit a home connection. A node therefore requests only the changes since its
 last read, from a few of the nodes that store the entries (`auth.swarm.protocol`). Plain hivemind
 nodes query twenty others for each read and write, and cache, refresh and replicate the results.
@@ -12,6 +15,7 @@ nodes query twenty others for each read and write, and cache, refresh and replic
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import multiprocessing as mp
 import os
@@ -50,7 +54,6 @@ from auth.swarm.authorizer import (
 )
 from auth.swarm.hivemind_patches import DAEMON, patch_hivemind
 from auth.swarm.protocol import node_id_of
-from peer.averaging.rounds import freeze_imported
 from peer.network.endpoints import one_for_each_peer
 from peer.network.placement import Placement
 from peer.runtime.processes import name_fork, raise_descriptor_limit
@@ -130,13 +133,8 @@ class Node(DHT):
             self._held.discard(task)
 
     def run(self) -> None:
-        """Run the forked process, with all imported objects excluded from garbage collection.
-
-        Requests live for minutes, which leads to full collections. These would touch all inherited
-        objects and copy about 50 MB of shared pages.
-        """
+        """Run the forked process."""
         name_fork("DHT")
-        freeze_imported()
         super().run()
 
 
@@ -185,6 +183,7 @@ def start_dht(
         memory.set_sharing_strategy(BY_DESCRIPTOR)
         raise_descriptor_limit(DESCRIPTORS)
     mp.set_start_method("fork", force=True)  # hivemind's processes must be forked
+    gc.freeze()
     key, tokens = RecordKey(credentials.device_key.private_der), MemberTokens(credentials, clock)
     try:
         node = Node(
@@ -305,6 +304,7 @@ class NodeWatch:
 
     def start(self, averager: DecentralizedAverager, name: str) -> None:
         """Start and watch an averager's process. Raises `SwarmError` if the node is lost during the start."""
+        gc.freeze()
         averager.run_in_background(await_ready=False)
         self._processes = {**self._processes, name: _process(averager.pid)}
         await_outcome(averager._ready, lambda: self.lost)
