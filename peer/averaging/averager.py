@@ -53,7 +53,7 @@ from peer.network.traffic import Traffic
 from peer.node.states import Snapshot, StateOrder, StateService
 from peer.reduction.attestation import AttestedRound, AttestedWeight, layout_of
 from peer.reduction.audit import Audit
-from peer.reduction.audit_rpc import AuditedRounds, Auditing
+from peer.reduction.auditing import Auditing
 from peer.reduction.compression import compression_of
 from peer.reduction.findings import Accusations, Finding
 from peer.reduction.guard import AverageScreen, ReductionGuard
@@ -144,7 +144,7 @@ class BalancedRounds:
             asyncio.get_running_loop().call_later(SETTLE_S, give_back)
 
 
-class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, GradientAverager):
+class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, GradientAverager):
     """An averager that accumulates gradients in `.grad` (sums over samples) and averages them."""
 
     request_timeout = PIPE_POLL_S  # interval at which hivemind's loop looks for the trainer's calls without news
@@ -181,7 +181,6 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         self.heard = Mailbox[Heard](MOST_HEARD)  # from the averager's process
         self.access, self._traffic, self._copy_state = access, traffic, copy_state
         self.findings = self._guard.findings
-        self.auditing = Auditing(traffic, self._note)
         self._accusations = Accusations(time.monotonic)
         self._missed = Absences(free=0, first_rounds=MISSED_ROUNDS)  # reducers that did not return all averages
         self._silent = Absences(free=1, first_rounds=UNAWAITED_ROUNDS)  # senders that did not send all parts
@@ -292,14 +291,19 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         return Meetings(self._transport, f"{self.prefix}.meet", self.directory, self._opened, self.heard.put)
 
     @cached_property
+    def auditing(self) -> Auditing:
+        """This peer's audits of reducers, created on first use in the averager's process."""
+        return Auditing(self._transport, f"{self.prefix}.audit", self.directory, self._traffic, self._note)
+
+    @cached_property
     def _transport(self) -> P2PTransport:
         return P2PTransport(self._p2p)
 
     async def add_p2p_handlers(self, *args: Any, **kwargs: Any) -> None:
-        """Let other peers call this averager, follow it to a group, and download its state."""
+        """Let other peers call this averager, follow it to a group, download its state, and compare averages."""
         await super().add_p2p_handlers(*args, **kwargs)
-        await self.meetings.serve()
-        await self.states.serve()
+        for service in self.meetings, self.states, self.auditing:
+            await service.serve()
 
     def _take_up(self, averaging: Averaging) -> bool:
         """Switch this process to a new encoding; reset the deadline, counters and old norms."""
@@ -639,8 +643,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
             key_of=self._key_of,
             are_means=self._guard.makes_means,
         )
-        stub = partial(self.get_stub, self._p2p, namespace=self.prefix)
-        self.auditing.begin(group_id, audit, self._lines.second_reducers, stub)
+        self.auditing.begin(group_id, audit, self._lines.second_reducers)
         return AveragedGroup(
             size=group_info.group_size,
             samples=round(runner.least_weight),

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19peer/protocol/audit.proto\x12\x0cmanyhands.v1\"4\n\tStatement\x12\x10\n\x08group_id\x18\x01 \x01(\x0c\x12\x0f\n\x07\x64igests\x18\x03 \x03(\x0cJ\x04\x08\x02\x10\x03\"O\n\x08Question\x12\x0e\n\x06wanted\x18\x01 \x01(\x08\x12\x0f\n\x07reducer\x18\x02 \x01(\r\x12\x0c\n\x04part\x18\x03 \x01(\r\x12\x14\n\x0c\x61ttestations\x18\x04 \x03(\r\"P\n\x05Input\x12\x10\n\x08group_id\x18\x01 \x01(\x0c\x12\x0e\n\x06tensor\x18\x02 \x01(\x0c\x12\x0f\n\x07\x64igests\x18\x03 \x01(\x0c\x12\x14\n\x0c\x61ttestations\x18\x04 \x03(\x0c\"\n\n\x08Receivedb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19peer/protocol/audit.proto\x12\x0cmanyhands.v1\"4\n\tStatement\x12\x10\n\x08group_id\x18\x01 \x01(\x0c\x12\x0f\n\x07\x64igests\x18\x03 \x03(\x0cJ\x04\x08\x02\x10\x03\"O\n\x08Question\x12\x0e\n\x06wanted\x18\x01 \x01(\x08\x12\x0f\n\x07reducer\x18\x02 \x01(\r\x12\x0c\n\x04part\x18\x03 \x01(\r\x12\x14\n\x0c\x61ttestations\x18\x04 \x03(\r\"P\n\x05Input\x12\x10\n\x08group_id\x18\x01 \x01(\x0c\x12\x0e\n\x06tensor\x18\x02 \x01(\x0c\x12\x0f\n\x07\x64igests\x18\x03 \x01(\x0c\x12\x14\n\x0c\x61ttestations\x18\x04 \x03(\x0c\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,6 +37,4 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_QUESTION']._serialized_end=176
   _globals['_INPUT']._serialized_start=178
   _globals['_INPUT']._serialized_end=258
-  _globals['_RECEIVED']._serialized_start=260
-  _globals['_RECEIVED']._serialized_end=270
 # @@protoc_insertion_point(module_scope)

@@ -37,7 +37,3 @@ class Input(_message.Message):
     digests: bytes
     attestations: _containers.RepeatedScalarFieldContainer[bytes]
     def __init__(self, group_id: _Optional[bytes] = ..., tensor: _Optional[bytes] = ..., digests: _Optional[bytes] = ..., attestations: _Optional[_Iterable[bytes]] = ...) -> None: ...
-
-class Received(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...

@@ -12,7 +12,7 @@ and the averages. Consequently:
 - two different attestations of one round, signed by one reducer, prove that the reducer lied.
 
 Between two steps, a peer takes part in only one round with a given group ID
-(`peer.reduction.audit_rpc`), so an honest reducer's attestation cannot be replayed for another
+(`peer.reduction.auditing`), so an honest reducer's attestation cannot be replayed for another
 round. `peer.averaging.all_reduce` exchanges attestations, and `peer.reduction.audit` compares them.
 """
 

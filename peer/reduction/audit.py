@@ -4,7 +4,7 @@ A peer that accepts connections recomputes the average of one random part; the p
 it their inputs again. All peers also compare digests of their attestations
 (`peer.reduction.attestation`). No claim is taken on trust: senders have confirmed the digests of
 their inputs, the reducer has signed the weights, and a peer must show any attestation that differs.
-This module is pure; `peer.reduction.audit_rpc` communicates.
+This module is pure; `peer.reduction.auditing` communicates.
 
 An honest reducer computes the mean with the weights that it attests. It may scale down inputs that
 are far too large, based on data that other peers do not know exactly. `falsified` allows for this.
