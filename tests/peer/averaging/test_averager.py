@@ -509,7 +509,7 @@ async def test_a_round_that_cannot_be_told_of_notes_who_was_absent(
     monkeypatch.setattr(averager, "_directory", SimpleNamespace(token_of=lambda _peer: None))
     monkeypatch.setattr(averager, "_note_absent", lambda *noted_of: noted.append(noted_of[0]))
     monkeypatch.setattr(averager, "_running_groups", {b"group": asyncio.Future()})
-    averager._p2p = None
+    averager._p2p = SimpleNamespace(peer_id=PEERS[0])
     group: Any = SimpleNamespace(group_id=b"group", group_size=2, peer_ids=list(PEERS[:2]))
     with pytest.raises(ValueError, match="cannot be written"):
         await averager._average_exactly([torch.zeros(3)], group, b"", peer_fractions=(1, 0))
@@ -645,7 +645,7 @@ async def test_parts_are_cut_for_the_code_in_which_they_travel(
 
     monkeypatch.setattr("peer.averaging.averager.ExactAllReduce", no_round)
     monkeypatch.setattr(averager, "_directory", SimpleNamespace(token_of=lambda _peer: None))
-    averager.averaging, averager._p2p = Averaging(compression=compression), None
+    averager.averaging, averager._p2p = Averaging(compression=compression), SimpleNamespace(peer_id=PEERS[0])
     group: Any = SimpleNamespace(group_id=b"group", group_size=2, peer_ids=list(PEERS[:2]))
     values, of_hivemind = [torch.zeros(81_000)], {"part_size_bytes": 7, "compression": None}
     with pytest.raises(MatchmakingException):
