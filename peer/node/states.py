@@ -240,7 +240,7 @@ class StateService:
             except asyncio.TimeoutError:
                 logger.warning("the state of %s has not come within %s s", name, most_s)
                 continue
-            if state is not None:
+            if state is not None and state[1]:
                 facts, tensors = state
                 return DonatedState(name, facts.step, facts.era, tensors)
         return None
