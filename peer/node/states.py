@@ -316,4 +316,5 @@ async def _messages_of_average(average: Average, step: int) -> AsyncIterator[Dow
 
 
 async def _decoded(parts: Sequence[Any]) -> torch.Tensor:
-    return await asyncio.to_thread(decode, combine_from_streaming(parts), ROOTS, HALF_BYTES)
+    tensor: torch.Tensor = await asyncio.to_thread(decode, combine_from_streaming(parts), ROOTS, HALF_BYTES)
+    return tensor.float()  # before `is_finite`: a large float64 value would become infinite in the trainer's state
