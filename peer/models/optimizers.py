@@ -60,7 +60,7 @@ class SharedOptimizer(torch.optim.Optimizer):
 
     # Statistics sent to a joiner in 16 bits. Others must be exact: Adam divides each value by its
     # own second moment, and Muon orthogonalizes its momentum. With rounded statistics, a joiner
-    # would drift from its donor (`tests/peer/swarm/test_state.py`).
+    # would drift from its donor (`tests/peer/swarm/test_training_state.py`).
     rounded = frozenset({"exp_avg"})
 
     def __init__(

@@ -5,13 +5,19 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from peer.config.run import RunConfig
+from peer.config.steering import Steering
+from peer.node.states import DonatedState
 from peer.swarm.shared_state import DISAGREEMENT_S, FORGOTTEN_S, SharedState
+from peer.swarm.training_state import TrainingState
 from peer.swarm.view import MEETING_S
 from tests.support.peer_records import SOUND, Scene, peers, record
 
@@ -25,7 +31,15 @@ def state_of(
     tracker: Any = SimpleNamespace(course=course, swarm_step=50)
     parts: Any = SimpleNamespace()
     return SharedState(
-        parts, parts, tracker, parts, RunConfig(), is_keeper=role == "keeper", interrupted=interrupted, clock=clock
+        parts,
+        parts,
+        parts,
+        tracker,
+        parts,
+        RunConfig(),
+        is_keeper=role == "keeper",
+        interrupted=interrupted,
+        clock=clock,
     )
 
 
@@ -120,7 +134,8 @@ def test_an_earlier_dispute_means_nothing_later() -> None:
 def test_remainders_that_were_in_a_round_are_not_kept(attempts: int, kept: list[object]) -> None:
     """A peer that leaves in the middle of a round does not know what others have counted of it."""
     calls: list[object] = []
-    averager: Any = SimpleNamespace(local_epoch=50, era=2)
+    training: Any = SimpleNamespace(step=50, era=2)
+    transfers: Any = SimpleNamespace()
     gradients: Any = SimpleNamespace(
         keep_remainders=lambda _file, era, step: calls.append(("keep", era, step)),
         resume_remainders=lambda _file, era, step: calls.append(("resume", era, step)),
@@ -128,7 +143,7 @@ def test_remainders_that_were_in_a_round_are_not_kept(attempts: int, kept: list[
     rounds: Any = SimpleNamespace(attempts=attempts, take_up_code=lambda: calls.append("code"))
     tracker: Any = SimpleNamespace(swarm_step=53)
     state = SharedState(
-        averager, gradients, tracker, rounds, RunConfig(), is_keeper=False, interrupted=threading.Event()
+        training, transfers, gradients, tracker, rounds, RunConfig(), is_keeper=False, interrupted=threading.Event()
     )
     file: Any = None
     state.keep_remainders(file)
@@ -136,3 +151,114 @@ def test_remainders_that_were_in_a_round_are_not_kept(attempts: int, kept: list[
     calls.clear()
     state.resume_remainders(file)
     assert calls == ["code", ("resume", 2, 53)]  # a change of the code drops them; averages lead to the swarm's step
+
+
+OWN_STEP, OWN_ERA, SWARM_STEP = 3, 2, 50
+
+
+def training_at(step: int, era: int) -> TrainingState:
+    """The state of a small model at this step, with parameters and moments of its own."""
+    state = TrainingState(torch.nn.Linear(48, 4), RunConfig())
+    for parameter in state.parameters:
+        parameter.grad = torch.randn_like(parameter)
+    state.advance()
+    state.set_step(step)
+    state.era = era
+    return state
+
+
+DONOR = training_at(SWARM_STEP, OWN_ERA)
+DONATED = DonatedState("Qm1", DONOR.step, DONOR.era, DONOR.tensors)
+
+
+class Joiner:
+    """A peer that is behind the swarm, its donors in order, and the sketch that the beacon has of each state."""
+
+    def __init__(self, role: str, donated: list[DonatedState], beacon_era: int = OWN_ERA) -> None:
+        self.training = training_at(OWN_STEP, OWN_ERA)
+        self.refused: list[list[str]] = []  # of each request
+        self.judged: list[tuple[str, int, str | None]] = []  # donors with the eras and faults of their states
+        self.begun: list[object] = []
+
+        def state(refused: list[str]) -> DonatedState | None:
+            self.refused.append(list(refused))
+            return next((each for each in donated if each.donor not in refused), None)
+
+        transfers: Any = SimpleNamespace(
+            state=state, state_judged=lambda found, fault: self.judged.append((found.donor, found.era, fault))
+        )
+        gradients: Any = SimpleNamespace(
+            drop_all=lambda: self.begun.append("dropped"), forget_remainders=lambda: None, due_samples=0
+        )
+        tracker: Any = SimpleNamespace(
+            course=SimpleNamespace(
+                era=beacon_era,
+                steering=Steering(),
+                sketch_at=lambda _: DONOR.sketch(),
+                judge_donor=lambda *_: None,
+                has_met_all=lambda _: True,
+            ),
+            swarm_step=SWARM_STEP,
+            is_undone=role != "keeper" and beacon_era > OWN_ERA,
+            pause_updates=nullcontext,
+            set_sketch=lambda *_: None,
+            begin_step_after=lambda *position: self.begun.append(position),
+            carry_over=lambda _: None,
+        )
+        rounds: Any = SimpleNamespace(begin_step=lambda: None)
+        interrupted = threading.Event()
+        interrupted.set()  # nobody is waited for
+        self.state = SharedState(
+            self.training,
+            transfers,
+            gradients,
+            tracker,
+            rounds,
+            RunConfig(),
+            is_keeper=role == "keeper",
+            interrupted=interrupted,
+        )
+
+
+@pytest.mark.parametrize(
+    ("role", "beacon_era", "changes", "fault"),
+    [
+        ("trainer", OWN_ERA, {}, None),
+        ("trainer", OWN_ERA, {"step": OWN_STEP + 1}, None),
+        ("trainer", OWN_ERA, {"step": OWN_STEP}, f"is none of step {OWN_STEP + 1} or later"),
+        ("trainer", OWN_ERA, {"era": OWN_ERA - 1}, f"is none of era {OWN_ERA} or later"),
+        ("trainer", OWN_ERA + 1, {}, f"is none of era {OWN_ERA + 1} or later"),
+        ("trainer", OWN_ERA + 1, {"step": 0, "era": OWN_ERA + 1}, None),  # the run has returned to a checkpoint
+        ("trainer", OWN_ERA, {"tensors": DONATED.tensors[:-1]}, "has other tensors than this peer's"),
+        ("trainer", OWN_ERA, {"tensors": [2 * each for each in DONATED.tensors]}, "is not the swarm's"),
+        ("keeper", OWN_ERA, {"era": OWN_ERA + 5}, None),
+        ("keeper", OWN_ERA, {"era": OWN_ERA - 1}, f"is none of era {OWN_ERA} or later"),
+        ("keeper", OWN_ERA - 1, {"era": OWN_ERA - 1}, f"is none of era {OWN_ERA} or later"),
+    ],
+)
+def test_a_donors_state_must_be_recent_and_fit(
+    role: str, beacon_era: int, changes: dict[str, Any], fault: str | None
+) -> None:
+    """The beacon says how recent; the keeper, which sets the eras, goes by its own and keeps it."""
+    donated = replace(DONATED, **changes)
+    joiner = Joiner(role, [donated], beacon_era)
+    before = [tensor.clone() for tensor in joiner.training.tensors]
+    assert joiner.state.download() is (fault is None)
+    era = OWN_ERA if role == "keeper" else donated.era
+    assert joiner.judged == [(DONATED.donor, era, fault)]
+    assert joiner.refused == ([[]] if fault is None else [[], [DONATED.donor]])
+    position = (donated.step, era) if fault is None else (OWN_STEP, OWN_ERA)
+    assert joiner.begun == ["dropped", position]
+    assert (joiner.state.step, joiner.state.era) == position
+    assert all(map(torch.equal, joiner.training.tensors, before if fault else donated.tensors))
+
+
+def test_after_a_refused_state_the_next_donor_is_asked() -> None:
+    """Each state that is refused has a reason."""
+    older = replace(DONATED, donor="Qm2", step=OWN_STEP)
+    other = replace(DONATED, donor="Qm3", tensors=[])
+    joiner = Joiner("trainer", [older, other, DONATED])
+    assert joiner.state.download()
+    assert joiner.refused == [[], ["Qm2"], ["Qm2", "Qm3"]]
+    assert [fault is None for _, _, fault in joiner.judged] == [False, False, True]
+    assert joiner.training.sketch() == DONOR.sketch()
