@@ -81,9 +81,10 @@ ARRIVES = [decode(each, ROOTS) for each in encoded(TENSORS, ROLES)]
 
 
 def average_after(step: int) -> Average:
-    """The average that leads from this step to the next one, in exact values."""
+    """The average that leads from this step to the next one, in exact values and in the trainer's shared memory."""
     contents = [serialize_torch_tensor(tensor + step).SerializeToString() for tensor in AVERAGE]
-    return Average(torch.frombuffer(bytearray(b"".join(contents)), dtype=torch.uint8), list(map(len, contents)))
+    joined = torch.frombuffer(bytearray(b"".join(contents)), dtype=torch.uint8).clone()
+    return Average(joined.share_memory_(), list(map(len, contents)))  # type: ignore[no-untyped-call]
 
 
 def are_equal(found: object, expected: Sequence[torch.Tensor]) -> bool:
@@ -486,6 +487,7 @@ async def test_a_peer_that_fell_behind_gets_the_first_average_that_it_missed(sce
     """Bit by bit; the average may also be there in a moment, or never again."""
     keeper, bob = await scene.add("keeper", "keeper"), await scene.add("bob")
     await keeper.keep(3)
+    assert not any(average.encoded.is_shared() for average in keeper.states._history._averages)  # it is scarce
     for step in (STEP - 3, STEP - 2, STEP - 1):
         assert are_equal(await bob.states.obey(AverageWanted(ERA, step)), [tensor + step for tensor in AVERAGE])
     for era, step in ((ERA, STEP - 4), (ERA - 1, STEP - 2), (MAX_ERA, MAX_STEP)):

@@ -30,6 +30,7 @@ from tests.support.clocks import Clock
 SHAPES = [torch.Size((40, 32)), torch.Size((256,)), torch.Size((64, 8, 8))]
 TENSORS = [torch.ones(shape) for shape in SHAPES]
 STATE = DonatedState("keeper", 7, 1, TENSORS)
+MOST_LOOKS = 500
 
 
 class Download(futures.Future[Any]):
@@ -73,6 +74,7 @@ class Scene:
 
     def _look(self) -> None:
         self.looks += 1
+        assert self.looks <= MOST_LOOKS, "nothing ends the wait"
         self.clock.now += HUNG_S / 8
         self.moves += self._is_moving
         self.was_downloading &= self.transfers.is_downloading
@@ -84,10 +86,10 @@ class Scene:
 
 def test_a_download_that_makes_progress_is_waited_for() -> None:
     """However long it takes; and meanwhile others can see that this peer waits for a state."""
-    scene = Scene(STATE, after=500, moves=True)
+    scene = Scene(STATE, after=MOST_LOOKS, moves=True)
     assert scene.transfers.state(["liar"]) is STATE
     assert scene.orders == [StateWanted(("liar",))]
-    assert (scene.looks, scene.was_downloading, scene.transfers.is_downloading) == (500, True, False)
+    assert (scene.looks, scene.was_downloading, scene.transfers.is_downloading) == (MOST_LOOKS, True, False)
 
 
 def test_a_process_that_hangs_is_not_waited_for() -> None:
@@ -102,10 +104,10 @@ def test_a_process_that_hangs_is_not_waited_for() -> None:
 
 def test_a_peer_that_is_told_to_leave_waits_for_nothing() -> None:
     """Its process still downloads, and has the state long after; no donor has said anything of an average."""
-    scene = Scene(STATE, after=500, moves=True, leaves_after=5)
+    scene = Scene(STATE, after=MOST_LOOKS, moves=True, leaves_after=5)
     assert scene.transfers.state([]) is None
     assert scene.looks == 5
-    scene = Scene(TENSORS, after=500, moves=True, leaves_after=5)
+    scene = Scene(TENSORS, after=MOST_LOOKS, moves=True, leaves_after=5)
     assert scene.transfers.average(0, 7, SHAPES) is Lack.SILENT
     assert scene.looks == 5
     assert not scene.transfers.is_downloading
