@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from auth.errors import ConfigError
+from peer.network.least_rate import LEAST_BYTES_PER_S
 
 HEADERS = 1.05  # measured bytes sent per byte of payload, including Ethernet, IP, TCP, Noise and yamux headers
 # The next two values were fitted to real swarms by `benchmarks/swarm/rehearsal.py` at f9c99822.
@@ -25,7 +26,7 @@ Message = TypeVar("Message", bound=Any)  # a protobuf message, whose `ByteSize` 
 BYTES_PER_S_OF_MBIT = 125_000
 STATES_SHARE = 0.5  # maximum fraction of bandwidth for sending states
 PASSED_WITHIN = 0.75  # gradients must fit in this fraction of a round's timeout, because measurements are rough
-LONGEST_PAUSE_S = 5.0  # maximum pause between parts of a state
+LEAST_STATE_RATE = 1.6 * LEAST_BYTES_PER_S  # sending rate of a state even after many averages; see `at_least_rate`
 
 
 class Throttle:
@@ -83,7 +84,8 @@ class Traffic:
     async def sending_state(self, messages: AsyncIterator[Message]) -> AsyncIterator[Message]:
         """Forward messages of a state, within the upload limit and the limit for states."""
         async for message in self.sending(messages):
-            await asyncio.sleep(min(LONGEST_PAUSE_S, self.states.reserve(message.ByteSize())))
+            size = message.ByteSize()
+            await asyncio.sleep(min(size / LEAST_STATE_RATE, self.states.reserve(size)))
             yield message
 
     async def sending_average(self, messages: AsyncIterator[Message]) -> AsyncIterator[Message]:
