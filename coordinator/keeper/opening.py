@@ -139,7 +139,7 @@ def open_keeper(directory: RunDirectory, database: Database, lock: KeeperLock, e
         events=events,
     )
     checkpointing.reconcile(checkpoint)
-    chooser = WayChooser(database, config, [parameter.shape for parameter in swarm.training.parameters], clock)
+    chooser = WayChooser(database, config, swarm.training.shapes, clock)
     alarms, devices = AlarmWatch(database, directory, ledger, clock), DeviceWatch(database, clock)
     policy, device_id = directory.settings.quarantine_policy, granted.device_id
     return Keeper(

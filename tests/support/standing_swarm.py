@@ -30,6 +30,8 @@ class StandingSwarm:
         """Its state, which is all that it has."""
         return self
 
+    training = state
+
     @property
     def lock(self) -> AbstractContextManager[None]:
         """Nothing moves here anyway."""

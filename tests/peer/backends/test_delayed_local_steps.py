@@ -58,8 +58,9 @@ class Peer:
         self.outer = build_optimizer(config, groups)
         self.averager = averager_of([parameter for group in groups for parameter in group["params"]])
         self.swarm: Any = Swarm.__new__(Swarm)
-        self.state = SimpleNamespace(step=0, optimizer=self.outer)
-        vars(self.swarm).update(_gradients=self.averager, state=self.state)
+        self.state = SimpleNamespace(step=0)
+        training = SimpleNamespace(optimizer=self.outer)
+        vars(self.swarm).update(_gradients=self.averager, state=self.state, training=training)
         self.backend = LocalSteps(config, TorchBackend(config, self.own), self.own, self.common, self.swarm)
 
     def train(self, *seeds: int) -> None:

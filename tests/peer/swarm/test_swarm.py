@@ -98,13 +98,14 @@ def behind(*answers: list[Any] | Lack, **changes: Any) -> Any:
     left, followed, forgotten = list(answers), list[Any](), list[int]()
     swarm = swarm_with(
         forgotten=forgotten,
-        _transfers=SimpleNamespace(missed_average=lambda: left.pop(0)),
+        _transfers=SimpleNamespace(average=lambda *_: left.pop(0)),
+        training=SimpleNamespace(shapes=[]),
         _gradients=SimpleNamespace(
             drop_all=lambda: 12, take_back=lambda: None, due_samples=0, forget_remainders=lambda: forgotten.append(5)
         ),
         _rounds=SimpleNamespace(attempts=0),
         _tracker=SimpleNamespace(is_undone=False, swarm_step=5, report_local_progress=lambda step, samples: None),
-        state=SimpleNamespace(step=4, follow=followed.append, followed=followed),
+        state=SimpleNamespace(step=4, era=0, follow=followed.append, followed=followed),
         _interrupted=SimpleNamespace(wait=lambda seconds: False),
     )
     vars(swarm).update(changes)

@@ -30,9 +30,8 @@ class Scene:
     def __post_init__(self) -> None:
         self.began = self.clock.now
         gives = self.gives_step is not None
-        self.state = SimpleNamespace(
-            optimizer=SimpleNamespace(state_dict=dict), download=lambda: gives, step=self.gives_step
-        )
+        self.training = SimpleNamespace(optimizer=SimpleNamespace(state_dict=dict))
+        self.state = SimpleNamespace(download=lambda: gives, step=self.gives_step)
 
     @property
     def sees_keeper(self) -> bool:
