@@ -3,6 +3,7 @@
 #   make test     the units and a few whole swarms
 #   make test-all all tests: also the other swarms, browsers, notebooks and benchmarks
 #   make fuzz     what attackers may send, drawn anew: 10 000 inputs for each reader, or INPUTS=... of them
+#   make chaos    swarms in virtual time, with faults and liars drawn from SEEDS=1000 seeds, beginning with FIRST=0
 #   make mutants  small faults in the modules that matter most: how many of them the tests notice
 #   make lint     format, lint, type-check (make check: the same without changing a file, as CI does)
 #   make protocol regenerate the stubs after a change of peer/protocol/*.proto
@@ -23,12 +24,14 @@ BUILD_GUIDE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 SOURCES := auth peer coordinator dashboards benchmarks docs tests manyhands.py
 ARGS ?=
 INPUTS ?= 10000
+SEEDS ?= 1000
+FIRST ?= 0
 WORKERS ?= 2
 # One thread per process: the tests and the demo start several peers on few cores.
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all fuzz mutants lint check protocol bench reference docs clean
+.PHONY: help install demo test test-all fuzz chaos mutants lint check protocol bench reference docs clean
 
 help:
 	@sed -n '2,12s/^# \{0,1\}//p' Makefile
@@ -74,6 +77,9 @@ test-all: $(STAMP)
 
 fuzz: $(STAMP)
 	MANYHANDS_FUZZ_EXAMPLES=$(INPUTS) $(PYTEST) tests/fuzz $(ARGS)
+
+chaos: $(STAMP)
+	$(BIN)/python -m benchmarks.trust.rehearsed_chaos --seeds $(SEEDS) --first $(FIRST) --processes $(WORKERS)
 
 mutants: $(STAMP)
 	$(BIN)/python tests/mutants.py --workers $(WORKERS) $(ARGS)

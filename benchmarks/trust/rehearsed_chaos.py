@@ -1,14 +1,17 @@
 """Chaos tests in virtual time over many seeds: injected faults, broken rules, and lost samples.
 
-    python -m benchmarks.trust.rehearsed_chaos --seeds 1000 --processes 2
+    make chaos SEEDS=1000
 
-prints the table in docs/failures.md. Scenarios and rules come from tests/peer/rehearsal/test_chaos.py.
+prints the table in docs/failures.md, and exits with 1 if a seed has broken a rule. `make chaos FIRST=85
+SEEDS=1` rehearses seed 85 alone, and tells its story. Scenarios and rules come from
+tests/support/rehearsed_chaos.py.
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
+import sys
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -29,6 +32,8 @@ class Cost:
     lost: Counter[str]
     steps: int
     broken: tuple[str, ...]
+    hours: float  # of virtual time
+    story: str  # of a seed that broke a rule
 
 
 def fault_of(mishap: Mishap) -> str:
@@ -76,6 +81,8 @@ def cost_of(seed: int) -> Cost:
         lost,
         len(outcome.audit.ledger.counting_steps()),
         tuple(f"{rule} {found}" for rule, found in outcome.audit.broken),
+        outcome.run.duration_s / 3600,
+        outcome.story if outcome.audit.broken else "",
     )
 
 
@@ -93,9 +100,10 @@ def table(costs: list[Cost]) -> str:
     computed = sum(cost.computed for cost in costs)
     told = ", ".join(f"{100 * samples / computed:.2f} % {cause}" for cause, samples in lost.most_common())
     lines.append(f"Of {computed} computed samples devices lost: {told}.")
-    broken = [cost for cost in costs if cost.broken]
-    lines.append(f"{sum(cost.steps for cost in costs)} steps; scenarios that broke a rule: {len(broken)}.")
-    return "\n".join([*lines, *(f"seed {cost.seed}: {cost.broken[0]}" for cost in broken)])
+    broken = sum(bool(cost.broken) for cost in costs)
+    steps, hours = sum(cost.steps for cost in costs), sum(cost.hours for cost in costs)
+    lines.append(f"{len(costs)} seeds, {broken} broke a rule; {steps} steps in {hours:.1f} virtual hours.")
+    return "\n".join(lines)
 
 
 def _share(costs: Iterable[Cost]) -> str:
@@ -105,18 +113,20 @@ def _share(costs: Iterable[Cost]) -> str:
 
 
 def main() -> None:
-    """Rehearse the requested seeds, and print the table."""
+    """Rehearse the requested seeds, and print the table. Exits with 1 if one breaks a rule."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=1000)
+    parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--processes", type=int, default=1)
     arguments = parser.parse_args()
     with Pool(arguments.processes) as pool:
         costs = []
-        for cost in pool.imap(cost_of, range(arguments.seeds)):
+        for cost in pool.imap(cost_of, range(arguments.first, arguments.first + arguments.seeds)):
             costs.append(cost)
             if cost.broken:
-                print(f"seed {cost.seed}: {cost.broken[0]}", flush=True)
-        print(table(costs))
+                print(f"seed {cost.seed}: {cost.broken[0]} (make chaos FIRST={cost.seed} SEEDS=1)", flush=True)
+    print(costs[0].story if arguments.seeds == 1 and costs[0].broken else table(costs))
+    sys.exit(any(cost.broken for cost in costs))
 
 
 if __name__ == "__main__":

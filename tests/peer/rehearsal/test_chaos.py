@@ -1,6 +1,6 @@
 """Chaos in virtual time: drawn mishaps break no rule of the swarm or the ledger.
 
-`python -m benchmarks.trust.rehearsed_chaos --seeds 1000` goes through many more of them.
+`make chaos SEEDS=1000` goes through many more of them.
 """
 
 from __future__ import annotations
