@@ -31,7 +31,7 @@ MIB, GIB = 1 << 20, 1 << 30
 LEAST_DISK_BYTES, GOOD_DISK_BYTES = 200 * MIB, GIB  # minimum without and with a dataset cache
 LEAST_MEMORY_BYTES, GOOD_MEMORY_BYTES = GIB, 3 * GIB  # minimum for the libraries alone, and with a small model
 BUSY_SHARE = 0.5  # training is slow above this fraction of busy cores
-MODEL_COPIES = 6  # extra copies of the model in a peer, for averages in flight and buffers
+MODEL_COPIES = 5  # extra copies of the model in a peer, for averages in flight and buffers
 VALUE_BYTES = 4
 LOOK, COMPUTE = "peer.doctor.training_helper:look", "peer.doctor.training_helper:compute"
 
