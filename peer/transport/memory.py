@@ -15,7 +15,7 @@ from contextlib import aclosing
 
 from auth.swarm.streams import LENGTH_BYTES, MAX_MESSAGE_BYTES
 from peer.transport.lines import Line, Lines, Transfer
-from peer.transport.transport import Handler, TransportError
+from peer.transport.transport import Handler, TransportError, limited
 
 logger = logging.getLogger(__name__)
 WINDOW_BYTES = 2**18  # maximum bytes in transit or unread before the sender waits; yamux's initial window
@@ -108,7 +108,7 @@ class MemoryTransport:
         """Register a handler for streams of this name. Raises `ValueError` for a duplicate name."""
         if name in self.handlers:
             raise ValueError(f"`{name}` is served already")
-        self.handlers[name] = handler
+        self.handlers[name] = limited(handler)
 
     async def stream(self, peer: str, name: str, requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
         """Send requests to a peer's handler; yield its responses."""

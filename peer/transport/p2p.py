@@ -11,7 +11,7 @@ from hivemind.p2p import P2P, P2PDaemonError, PeerID
 from hivemind.p2p.p2p_daemon_bindings.datastructures import StreamInfo
 
 from auth.swarm.streams import SHOWN_CHARS, StreamError, answer, ask
-from peer.transport.transport import Handler, TransportError
+from peer.transport.transport import Handler, TransportError, limited
 
 
 class P2PTransport:
@@ -28,9 +28,11 @@ class P2PTransport:
         Raises `ValueError` if the name is already served.
         """
 
+        serve = limited(handler)
+
         async def accept(info: StreamInfo, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             caller = info.peer_id.to_base58()
-            await answer(reader, writer, partial(handler, caller), f"`{name}` for {caller}")
+            await answer(reader, writer, partial(serve, caller), f"`{name}` for {caller}")
 
         if name in self._served:  # hivemind would replace the handler, and then raise
             raise ValueError(f"`{name}` is served already")

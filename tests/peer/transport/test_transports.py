@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from auth.swarm.streams import MAX_MESSAGE_BYTES
 from peer.transport.lines import Line
 from peer.transport.memory import MemoryNetwork
 from peer.transport.p2p import P2PTransport
-from peer.transport.transport import Handler, Transport, TransportError, call
+from peer.transport.transport import MOST_STREAMS, Handler, Transport, TransportError, call
 from peer.transport.virtual_time import run_virtual
 from tests.support.waiting import PATIENCE_S
 
@@ -138,6 +138,37 @@ def test_many_streams_of_two_peers_do_not_disturb_each_other(play: Play) -> None
         for i, responses in enumerate(await asyncio.gather(*streams)):
             caller = (client, server)[i % 2].peer_id.encode()
             assert responses == [caller + message for message in MESSAGES]
+
+    play(scenario)
+
+
+def test_a_caller_has_a_few_streams_of_a_name_at_once(play: Play) -> None:
+    """One more fails at its caller; when one of them has ended, there is room for another."""
+
+    async def scenario(server: Transport, client: Transport) -> None:
+        async def wait(_caller: str, requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+            async for request in requests:
+                yield request
+
+        async def open_stream() -> AsyncGenerator[bytes, None]:
+            async def one_request() -> AsyncIterator[bytes]:
+                yield b"here"
+                await asyncio.Event().wait()
+
+            stream = client.stream(server.peer_id, "few", one_request())
+            assert await anext(stream) == b"here"
+            return stream
+
+        await server.serve("few", wait)
+        streams = [await open_stream() for _ in range(MOST_STREAMS)]
+        with pytest.raises(TransportError, match="StreamLimitError"):
+            await open_stream()
+        await streams.pop().aclose()
+        while len(streams) < MOST_STREAMS:  # the server may learn of the end a moment later
+            with suppress(TransportError):
+                streams.append(await open_stream())
+        for stream in streams:
+            await stream.aclose()
 
     play(scenario)
 
