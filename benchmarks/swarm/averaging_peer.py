@@ -103,7 +103,6 @@ def main() -> None:
         parameter.grad = torch.randn(shape)
     averager = (FailingAverager if plan.fails else WatchedAverager)(
         traffic=Traffic(),
-        copy_state=dict,
         dht=dht,
         access=access,
         prefix=f"{RUN}_grad_averager",

@@ -7,7 +7,7 @@ import logging
 import math
 import multiprocessing as mp
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
@@ -50,7 +50,7 @@ from peer.averaging.shares import (
 )
 from peer.config.training import Averaging
 from peer.network.traffic import Traffic
-from peer.node.states import Snapshot, StateOrder, StateService
+from peer.node.states import StateCopy, StateOrder, StateService
 from peer.reduction.attestation import AttestedRound, AttestedWeight, layout_of
 from peer.reduction.audit import Audit
 from peer.reduction.auditing import Auditing
@@ -68,6 +68,7 @@ GROUP_POLL_S = 0.2
 CANCEL_POLL_S = 0.05
 PIPE_POLL_S = 3.0
 MOST_HEARD = 1  # messages to the trainer's process that may wait; each has up to half of a pipe's size
+MOST_COPIES = 1  # requests for the trainer's state that may wait
 UNAWAITED_ROUNDS = 4  # rounds without waiting for a sender that was silent twice
 MISSED_ROUNDS = 16  # rounds without a share for a reducer that did not return all averages
 UNDERCOUNTED_ROUNDS = 2  # successive rounds of undercounting after which a reducer is treated as failed
@@ -155,7 +156,6 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, GradientAverager
         *,
         access: SwarmAccess,
         traffic: Traffic,
-        copy_state: Callable[[], Any],
         allreduce_timeout: float,
         averaging: Averaging | None = None,
         may_reduce: bool = True,
@@ -163,11 +163,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, GradientAverager
         events: EventLog = NOWHERE,
         **kwargs: Any,
     ) -> None:
-        """Set up the averager; `averaging`: initial settings; `events`: the log of its process.
-
-        `copy_state` copies the training state in the trainer's process, as hivemind's
-        `get_current_state` does.
-        """
+        """Set up the averager; `averaging`: initial settings; `events`: the log of its process."""
         parameters = tuple(parameters)
         self._shapes = shapes = [parameter.shape for parameter in parameters]
         self._values_sent = cache(lambda rank: values_sent(shapes, rank))
@@ -179,7 +175,8 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, GradientAverager
         self._guard = guard or ReductionGuard()
         self.wanted = Requirements()  # as told by the trainer's process; each process has a copy
         self.heard = Mailbox[Heard](MOST_HEARD)  # from the averager's process
-        self.access, self._traffic, self._copy_state = access, traffic, copy_state
+        self.copies_wanted = Mailbox[Any](MOST_COPIES)  # futures for the trainer's `StateCopy`
+        self.access, self._traffic = access, traffic
         self.findings = self._guard.findings
         self._accusations = Accusations(time.monotonic)
         self._missed = Absences(free=0, first_rounds=MISSED_ROUNDS)  # reducers that did not return all averages
@@ -251,14 +248,12 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, GradientAverager
             logger.warning("an order on the state failed: %s", type(order).__name__, exc_info=True)
         future.set_result(found)
 
-    def get_current_state(self) -> Any:
-        """Return a copy of the training state; hivemind calls this in the trainer's process."""
-        facts, values, infos = self._copy_state()
-        return facts, [values], infos
-
-    async def _snapshot(self) -> Snapshot:
-        facts, [values], infos = await self._get_current_state_from_host_process()
-        return facts, values, infos
+    async def _copied_state(self) -> StateCopy:
+        future: MPFuture = MPFuture()
+        if not self.copies_wanted.put(future):
+            raise RuntimeError("the trainer has not answered the last request for its state")
+        copied: StateCopy = await future
+        return copied
 
     @property
     def moves(self) -> int:
@@ -279,8 +274,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, GradientAverager
             self.directory,
             donor_roles=self.access.donor_roles,
             traffic=self._traffic,
-            snapshot=self._snapshot,
-            parameters_bytes=sum(tensor.numel() * tensor.element_size() for tensor in self._averaged_tensors),
+            copy=self._copied_state,
             moved=partial(_count, self._moves),
             turned_away=partial(_count, self._turned_away),
         )

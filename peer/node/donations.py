@@ -25,6 +25,7 @@ class Donation:
     member: str
     device: str
     moved_at: float  # time at which the last part was read
+    stop: Callable[[], object]  # called when the download loses its slot
 
 
 class Donations:
@@ -36,17 +37,18 @@ class Donations:
         self._under_way: list[Donation] = []
         self._broken_off: dict[str, float] = {}  # device -> time of the interruption
 
-    def begin(self, member: str, device: str) -> Donation | None:
+    def begin(self, member: str, device: str, stop: Callable[[], object] = lambda: None) -> Donation | None:
         """Begin a device's download; return None if no slot is free or the device is rejected."""
         now = self._clock()
         for each in list(self._under_way):
             if now - each.moved_at >= STALLED_S or each.device == device:  # a device has at most one download
                 self.end(each, is_whole=False)
+                each.stop()
         self._broken_off = {who: at for who, at in self._broken_off.items() if now - at < self._after_break_s}
         of_member = sum(each.member == member for each in self._under_way)
         if device in self._broken_off or len(self._under_way) >= self._at_once or of_member >= OF_ONE_MEMBER:
             return None
-        donation = Donation(member, device, now)
+        donation = Donation(member, device, now, stop)
         self._under_way.append(donation)
         return donation
 

@@ -1,7 +1,8 @@
 """Transfer of the training state, and of missed averages, between peers.
 
 A donor sends its state to a few peers at once (`peer.node.donations`); the others retry. A peer with
-an earlier state downloads only the missed averages (`peer.node.average_history`).
+an earlier state downloads only the missed averages (`peer.node.average_history`). Rounds go on in
+the same event loop, so what takes long is done in threads.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ import asyncio
 import logging
 import math
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
-from hivemind.compression import CompressionInfo, RoleAdaptiveCompression
+from hivemind.compression import CompressionInfo, RoleAdaptiveCompression, TensorRole
 from hivemind.p2p import PeerID
 from hivemind.proto.averaging_pb2 import DownloadData
 from hivemind.utils import MSGPackSerializer
@@ -36,12 +37,12 @@ from peer.reduction.compression import HALF_BYTES, ROOTS, decode, is_finite
 from peer.transport.transport import Transport
 
 logger = logging.getLogger(__name__)
-STATE_OVERHEAD_BYTES = 1 << 20
-MOST_VALUES = 4  # state values per parameter: itself and an optimizer's moments
+COPY_S = 60.0  # longest wait for the trainer's copy of its state
+MOST_BYTES = 4  # per received value
+OVERHEAD_BYTES = 1 << 20
+FACTORS = 2  # tensors that PowerSGD makes of a matrix
 QUICK_S, QUICK_DONORS = 1800.0, 3  # time limit in seconds of the first attempts, and their number
 STATE_CODE = RoleAdaptiveCompression(optimizer=ROOTS)  # rounds the optimizer moments with this role
-# serialized `TransferFacts`, the tensors' values one after another, and the shape and role of each tensor
-Snapshot = tuple[bytes, torch.Tensor, Sequence[CompressionInfo]]
 
 
 class TransferFacts(BaseModel):
@@ -56,24 +57,58 @@ class TransferFacts(BaseModel):
 
 
 @dataclass(frozen=True)
+class JoinedTensors:
+    """Tensors that processes pass as one, because each takes up a file descriptor."""
+
+    values: torch.Tensor  # (values,) float32 in shared memory: those of the first tensor, of the second, ...
+    shapes: Sequence[torch.Size]
+
+    @classmethod
+    def room_for(cls, shapes: Sequence[torch.Size]) -> JoinedTensors:
+        """Allocate tensors of these shapes."""
+        values: Any = torch.empty(sum(map(math.prod, shapes)), dtype=torch.float32)
+        return cls(values.share_memory_(), shapes)
+
+    @classmethod
+    def join(cls, tensors: list[torch.Tensor]) -> JoinedTensors:
+        """Move tensors out of a list, one after another, so that they never take twice their memory."""
+        joined = cls.room_for([tensor.shape for tensor in tensors])
+        tensors.reverse()
+        for place in joined.separate():
+            place.copy_(tensors.pop())
+        return joined
+
+    def separate(self) -> list[torch.Tensor]:
+        """Return the tensors, which share the memory of `values`."""
+        parts = torch.split(self.values, [math.prod(shape) for shape in self.shapes])
+        return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
+
+
+@dataclass(frozen=True)
+class StateCopy:
+    """A copy of the trainer's state, taken between global steps."""
+
+    step: int
+    era: int
+    tensors: JoinedTensors
+    roles: Sequence[TensorRole]  # of the tensors; a role selects a tensor's encoding
+
+
+@dataclass(frozen=True)
 class DonatedState:
-    """A state as its donor sent it. Its size is limited, and its values are finite."""
+    """A state as its donor sent it: it has the wanted shapes and finite values."""
 
     donor: str  # peer ID
     step: int
     era: int
-    tensors: Sequence[torch.Tensor]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pass the tensors between processes as one, because each takes up a file descriptor."""
-        values = torch.cat([tensor.float().flatten() for tensor in self.tensors])
-        return _received, (self.donor, self.step, self.era, values, [tensor.size() for tensor in self.tensors])
+    tensors: JoinedTensors
 
 
 @dataclass(frozen=True)
 class StateWanted:
-    """The trainer wants a state that none of these donors has given."""
+    """The trainer wants a state with tensors of these shapes, from other donors than the refused ones."""
 
+    shapes: Sequence[torch.Size]
     refused: Sequence[str] = ()
 
 
@@ -83,6 +118,7 @@ class AverageWanted:
 
     era: int
     step: int
+    shapes: Sequence[torch.Size]  # of the parameters; PowerSGD's factors have others
 
 
 @dataclass(frozen=True)
@@ -105,13 +141,6 @@ class AverageKept:
 StateOrder = StateWanted | AverageWanted | HistoryBegun | AverageKept
 
 
-def separate(values: torch.Tensor, shapes: Iterable[Sequence[int]]) -> list[torch.Tensor]:
-    """Return tensors of these shapes that share the memory of `values`, which has as many values."""
-    shapes = list(shapes)
-    parts = torch.split(values, [math.prod(shape) for shape in shapes])
-    return [part.view(tuple(shape)) for part, shape in zip(parts, shapes, strict=True)]
-
-
 class StateService:
     """One peer's transfers of states and averages, as a donor and as a receiver."""
 
@@ -123,76 +152,93 @@ class StateService:
         *,
         donor_roles: frozenset[str],
         traffic: Traffic,
-        snapshot: Callable[[], Awaitable[Snapshot]],
-        parameters_bytes: int,
+        copy: Callable[[], Awaitable[StateCopy]],
         moved: Callable[[], None],
         turned_away: Callable[[], None],
     ) -> None:
         """Set up transfers over streams whose names begin with `name`.
 
-        `donor_roles`: the roles of the peers from which this peer takes states. `snapshot` copies
-        the trainer's state. `moved` is called whenever a download progresses, and `turned_away`
+        `donor_roles`: the roles of the peers from which this peer takes states. `copy` lets the
+        trainer copy its state. `moved` is called whenever a download progresses, and `turned_away`
         when a request for the state is rejected as busy.
         """
         self._transport, self._directory, self._donor_roles = transport, directory, donor_roles
         self._of_state, self._of_average = f"{name}.state", f"{name}.average"
-        self._traffic, self._snapshot, self._parameters_bytes = traffic, snapshot, parameters_bytes
-        self._moved, self._turned_away = moved, turned_away
+        self._traffic, self._copy, self._moved, self._turned_away = traffic, copy, moved, turned_away
+        self._copying: asyncio.Future[StateCopy] | None = None
         self._clock = asyncio.get_running_loop().time
-        writes_checkpoints = "keeper" not in donor_roles  # only the keeper writes checkpoints
-        self._donations = Donations(self._clock, after_break_s=BROKEN_OFF_S if writes_checkpoints else 0.0)
+        is_keeper = "keeper" not in donor_roles  # it takes states from trainers, and writes checkpoints
+        self._readers: Collection[str] = STATE_READERS if is_keeper else frozenset({"keeper"})
+        self._donations = Donations(self._clock, after_break_s=BROKEN_OFF_S if is_keeper else 0.0)
         self._following = Donations(self._clock, FOLLOWERS_AT_ONCE)
-        self._history = AverageHistory()
+        self._history, self._keeping = AverageHistory(), asyncio.Lock()
 
     async def serve(self) -> None:
         """Let members download this peer's state, and the averages that it holds."""
         await self._transport.serve(self._of_state, self._give_state)
         await self._transport.serve(self._of_average, self._give_average)
 
-    async def obey(self, order: StateOrder) -> DonatedState | list[torch.Tensor] | Lack | None:
+    async def obey(self, order: StateOrder) -> DonatedState | JoinedTensors | Lack | None:
         """Execute an order of the trainer; return what it wants."""
         match order:
             case StateWanted():
-                return await self._find_state(order.refused)
+                return await self._find_state(order)
             case AverageWanted():
-                return await self._find_average(order.era, order.step)
+                return await self._find_average(order)
             case AverageKept():
-                self._history.keep(order.era, order.step, order.average.copy())
+                async with self._keeping:  # in the order of the steps
+                    average = await asyncio.to_thread(order.average.copy)
+                    self._history.keep(order.era, order.step, average)
             case HistoryBegun():
-                self._history.begin(order.era, order.step)
+                async with self._keeping:
+                    self._history.begin(order.era, order.step)
         return None
 
     async def _give_state(self, caller: str, _requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
         """Send the state to a few members at once, within the rate limit; reject others as busy."""
         peer = PeerID.from_base58(caller)
-        if not await self._directory.admits(peer, STATE_READERS):  # checked before the state is copied
+        if not await self._directory.admits(peer, self._readers):  # checked before the state is copied
             return
         token = self._directory.token_of(peer)
-        donation = None if token is None else self._donations.begin(token.member, token.device_id)
+        donation = None if token is None else self._donations.begin(token.member, token.device_id, _stop())
         if donation is None:
             self._turned_away()
             yield _only(TransferFacts(busy=True)).SerializeToString()
             return
         is_whole = False
         try:
-            state = self._traffic.sending_state(_messages_of_state(await self._snapshot()))
-            async with aclosing(while_admitted(self._directory, peer, STATE_READERS, state)) as messages:
+            state = self._traffic.sending_state(_messages_of_state(await self._copied()))
+            async with aclosing(while_admitted(self._directory, peer, self._readers, state)) as messages:
                 async for message in messages:
-                    if not self._donations.goes_on(donation):
-                        return
+                    self._donations.goes_on(donation)
                     yield message.SerializeToString()
             is_whole = True
         finally:  # also runs when a reader disconnects, which closes this generator
             self._donations.end(donation, is_whole=is_whole)
+
+    async def _copied(self) -> StateCopy:
+        """Return a copy of the trainer's state, the same to all that wait for one.
+
+        Raises `asyncio.TimeoutError` if the trainer takes too long.
+        """
+        if self._copying is None:
+            self._copying = asyncio.ensure_future(asyncio.wait_for(self._copy(), COPY_S))
+            self._copying.add_done_callback(self._has_copied)
+        return await asyncio.shield(self._copying)
+
+    def _has_copied(self, copying: asyncio.Future[StateCopy]) -> None:
+        self._copying = None
+        if not copying.cancelled() and copying.exception() is not None:
+            logger.warning("the state could not be copied: %r", copying.exception())
 
     async def _give_average(self, caller: str, requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
         """Send the average of the first missed step to a member that fell behind."""
         peer = PeerID.from_base58(caller)
         if not await self._directory.admits(peer, STATE_READERS):
             return
-        request = AverageAfter.FromString(await anext(requests))
+        request = AverageAfter.FromString(await asyncio.wait_for(anext(requests, b""), PATIENCE_S))
         token = self._directory.token_of(peer)
-        donation = None if token is None else self._following.begin(token.member, token.device_id)
+        donation = None if token is None else self._following.begin(token.member, token.device_id, _stop())
         if donation is None:
             yield _only(TransferFacts(lack=Lack.BUSY)).SerializeToString()
             return
@@ -204,53 +250,59 @@ class StateService:
             average = self._traffic.sending_average(_messages_of_average(found, request.step + 1))
             async with aclosing(while_admitted(self._directory, peer, STATE_READERS, average)) as messages:
                 async for message in messages:
-                    if not self._following.goes_on(donation):
-                        return
+                    self._following.goes_on(donation)
                     yield message.SerializeToString()
         finally:
             self._following.end(donation)
 
-    async def _find_average(self, era: int, step: int) -> list[torch.Tensor] | Lack:
+    async def _find_average(self, wanted: AverageWanted) -> JoinedTensors | Lack:
         """Ask the donors in turn until one responds."""
-        request = AverageAfter(era=era, step=step).SerializeToString()
+        request = AverageAfter(era=wanted.era, step=wanted.step).SerializeToString()
+        values, tensors = sum(map(math.prod, wanted.shapes)), FACTORS * len(wanted.shapes)
         for donor in await self._directory.with_role(self._donor_roles):
-            limit = self._parameters_bytes + STATE_OVERHEAD_BYTES
-            answer = await self._receive(donor.to_base58(), self._of_average, request, limit)
-            if answer is None:
-                continue
-            facts, tensors = answer
-            return facts.lack or tensors
+            answer = await self._receive(donor.to_base58(), self._of_average, request, values, tensors)
+            if answer is not None:
+                facts, received = answer
+                return await asyncio.to_thread(JoinedTensors.join, received) if facts.lack is None else facts.lack
         return Lack.SILENT
 
-    async def _find_state(self, refused: Collection[str]) -> DonatedState | None:
-        """Ask the donors in turn until one gives its state.
+    async def _find_state(self, wanted: StateWanted) -> DonatedState | None:
+        """Ask the donors in turn until one gives a state of the wanted shapes.
 
         The keeper's donors are trainers, which may be dishonest or take days at the minimum rate.
         They are therefore asked in random order, a few of them first with a short time limit.
         """
         donors = {donor.to_base58() for donor in await self._directory.with_role(self._donor_roles)}
-        names = sorted(donors - {self._transport.peer_id, *refused})
+        names = sorted(donors - {self._transport.peer_id, *wanted.refused})
         random.shuffle(names)
         may_lie = len(names) > 1 and "keeper" not in self._donor_roles
         quick = names[:QUICK_DONORS] if may_lie else []
-        limit = MOST_VALUES * self._parameters_bytes + STATE_OVERHEAD_BYTES
         for name, most_s in [*((name, QUICK_S) for name in quick), *((name, None) for name in names)]:
             try:
-                state = await asyncio.wait_for(self._receive(name, self._of_state, b"", limit), most_s)
+                state = await asyncio.wait_for(self._state_of(name, wanted.shapes), most_s)
             except asyncio.TimeoutError:
                 logger.warning("the state of %s has not come within %s s", name, most_s)
                 continue
-            if state is not None and state[1]:
-                facts, tensors = state
-                return DonatedState(name, facts.step, facts.era, tensors)
+            if state is not None:
+                return state
         return None
 
+    async def _state_of(self, donor: str, shapes: Sequence[torch.Size]) -> DonatedState | None:
+        answer = await self._receive(donor, self._of_state, b"", sum(map(math.prod, shapes)), len(shapes))
+        if answer is None:
+            return None
+        facts, tensors = answer
+        if [tensor.shape for tensor in tensors] != list(shapes):
+            logger.warning("the state of %s has other tensors than this peer's: not taken", donor)
+            return None
+        return DonatedState(donor, facts.step, facts.era, await asyncio.to_thread(JoinedTensors.join, tensors))
+
     async def _receive(
-        self, donor: str, name: str, request: bytes, limit: int
+        self, donor: str, name: str, request: bytes, most_values: int, most_tensors: int
     ) -> tuple[TransferFacts, list[torch.Tensor]] | None:
-        """Download a donor's response of at most `limit` bytes; None on failure or a busy donor."""
+        """Download a donor's finite tensors, at most so many; None on failure or a busy donor."""
         facts: TransferFacts | None = None
-        received = 0
+        limit, received, values = MOST_BYTES * most_values + OVERHEAD_BYTES, 0, 0
         parts: list[Any] = []
         tensors: list[torch.Tensor] = []
         self._moved()
@@ -261,28 +313,32 @@ class StateService:
                 async for message in self._traffic.receiving(messages):
                     self._moved()
                     received += message.ByteSize()
-                    if received > limit:
-                        raise ValueError(f"what {donor} sends is larger than {limit} bytes")
                     if message.metadata:
                         facts = TransferFacts.model_validate(MSGPackSerializer.loads(message.metadata))
                         if facts.busy:
                             logger.info("%s gives to others now", donor)
                             return None
                     if message.tensor_part.dtype and parts:  # the first part of the next tensor
-                        tensors.append(await _decoded(parts))
+                        tensors.append(await asyncio.to_thread(_decoded, parts))
                         parts = []
                     if message.HasField("tensor_part"):
+                        values += 0 if parts else math.prod(map(abs, message.tensor_part.size))
                         parts.append(message.tensor_part)
+                    if received > limit or values > most_values or len(tensors) + bool(parts) > most_tensors:
+                        raise ValueError("it sends more than this peer's model has")
             if parts:
-                tensors.append(await _decoded(parts))
+                tensors.append(await asyncio.to_thread(_decoded, parts))
         except Exception as error:  # noqa: BLE001 - fault boundary: after any error the next donor is asked
             logger.warning("%s could not be downloaded from: %r", donor, error)
             return None
-        return None if facts is None or not all(map(is_finite, tensors)) else (facts, tensors)
+        return None if facts is None else (facts, tensors)
 
 
-def _received(donor: str, step: int, era: int, values: torch.Tensor, shapes: Sequence[Sequence[int]]) -> DonatedState:
-    return DonatedState(donor, step, era, separate(values, shapes))
+def _stop() -> Callable[[], object]:
+    """Return a function that ends the running handler, also while it waits for its reader."""
+    task = asyncio.current_task()
+    assert task is not None
+    return task.cancel
 
 
 async def _once(request: bytes) -> AsyncIterator[bytes]:
@@ -298,23 +354,25 @@ def _only(facts: TransferFacts) -> DownloadData:
     return DownloadData(metadata=MSGPackSerializer.dumps(facts.model_dump(mode="json", exclude_defaults=True)))
 
 
-async def _messages_of_state(snapshot: Snapshot) -> AsyncIterator[DownloadData]:
-    """Yield a state's facts, then its tensors; each is encoded in a thread, because rounds go on meanwhile."""
-    facts, values, infos = snapshot
-    yield DownloadData(metadata=facts)
-    for tensor, info in zip(separate(values, [info.descriptor.size for info in infos]), infos, strict=True):
-        encoded = await asyncio.to_thread(STATE_CODE.compress, tensor, info, allow_inplace=False)
-        for part in split_for_streaming(encoded):
+async def _messages_of_state(state: StateCopy) -> AsyncIterator[DownloadData]:
+    yield _only(TransferFacts(step=state.step, era=state.era))
+    for tensor, role in zip(state.tensors.separate(), state.roles, strict=True):
+        info = CompressionInfo.from_tensor(tensor, role=role)
+        for part in split_for_streaming(await asyncio.to_thread(STATE_CODE.compress, tensor, info)):
             yield DownloadData(tensor_part=part)
 
 
 async def _messages_of_average(average: Average, step: int) -> AsyncIterator[DownloadData]:
     yield _only(TransferFacts(step=step))
-    for tensor in average.tensors():
+    tensors = average.tensors()
+    while (tensor := await asyncio.to_thread(next, tensors, None)) is not None:
         for part in split_for_streaming(tensor):
             yield DownloadData(tensor_part=part)
 
 
-async def _decoded(parts: Sequence[Any]) -> torch.Tensor:
-    tensor: torch.Tensor = await asyncio.to_thread(decode, combine_from_streaming(parts), ROOTS, HALF_BYTES)
-    return tensor.float()  # before `is_finite`: a large float64 value would become infinite in the trainer's state
+def _decoded(parts: Sequence[Any]) -> torch.Tensor:
+    """Decode a tensor in 32 bits. Raises `ValueError` if it is malformed or not finite."""
+    tensor = decode(combine_from_streaming(parts), ROOTS, HALF_BYTES).float()
+    if not is_finite(tensor):
+        raise ValueError("a tensor is not finite")
+    return tensor

@@ -97,13 +97,13 @@ class Auditing:
         peer = PeerID.from_base58(caller)
         if not await self._directory.admits(peer, TRAINING_ROLES):
             return
-        request = await anext(requests)
+        request = await asyncio.wait_for(anext(requests, b""), AUDIT_S)
         await self._received(request)
         yield (await self._hear(Statement.FromString(request), peer)).SerializeToString()
-        async for shown in requests:
+        shown = await asyncio.wait_for(anext(requests, b""), AUDIT_S)
+        if shown:
             await self._received(shown)
             await self._see(Input.FromString(shown), peer)
-            return
 
     async def _hear(self, statement: Statement, remote: PeerID) -> Question:
         """Process another peer's statement; return the evidence to request from it."""
@@ -167,7 +167,7 @@ class Auditing:
                     question = Question.FromString(response)
                     if not asked.done():
                         asked.set_result(question)
-        except (TransportError, DecodeError) as error:
+        except (TransportError, DecodeError, ValueError) as error:
             logger.debug("%s did not take part in an audit: %s", peer, error)
 
     async def _sent(self, message: Message) -> bytes:

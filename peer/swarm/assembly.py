@@ -71,7 +71,6 @@ class Assembly:
         averaging = self.config.averaging
         return SwarmGradientAverager(
             state.parameters,
-            copy_state=state.copy,
             prefix=f"{self.config.run.name}_grad_averager",
             averaging=averaging,
             may_reduce=self.may_reduce,

@@ -183,6 +183,7 @@ def start_dht(
         memory.set_sharing_strategy(BY_DESCRIPTOR)
         raise_descriptor_limit(DESCRIPTORS)
     mp.set_start_method("fork", force=True)  # hivemind's processes must be forked
+    gc.collect()
     gc.freeze()
     key, tokens = RecordKey(credentials.device_key.private_der), MemberTokens(credentials, clock)
     try:

@@ -119,9 +119,9 @@ class SharedState:
         return donated is not None
 
     def _find_donated(self) -> DonatedState | None:
-        """Return the first donated state that fits this model, is recent enough, and is not doubted."""
+        """Return the first donated state that is recent enough and is not doubted."""
         refused: list[str] = []
-        while (found := self._transfers.state(refused)) is not None:
+        while (found := self._transfers.state(self._state.all_shapes, refused)) is not None:
             fault = self._fault_of(found)
             if self._is_keeper:  # it sets the eras
                 found = replace(found, era=self.era)
@@ -137,9 +137,7 @@ class SharedState:
             return f"is none of step {least} or later"
         if donated.era < (least := self.era if self._is_keeper else self._tracker.course.era):
             return f"is none of era {least} or later"
-        if not self._state.has_shapes_of(donated):
-            return "has other tensors than this peer's"
-        return self._doubt(donated.donor, donated.step, self._state.sketch_of_other(donated.tensors))
+        return self._doubt(donated.donor, donated.step, self._state.sketch_of_other(donated.tensors.separate()))
 
     def restore(self, step: int, era: int | None = None) -> None:
         """Set the number of completed global steps of a state loaded from a checkpoint.

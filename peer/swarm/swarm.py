@@ -154,7 +154,8 @@ class Swarm:
         self.state.restore(0)
         self._tracker.publish()
         self._tracker.start()
-        threading.Thread(target=self._listen, name="listener", daemon=True).start()
+        for each in self._listen, self._give_copies:
+            threading.Thread(target=each, daemon=True).start()
 
     @classmethod
     def join(
@@ -200,6 +201,16 @@ class Swarm:
                     self._tracker.hear(heard)
                 except Exception:
                     logger.warning("a message from a meeting was lost", exc_info=True)
+
+    def _give_copies(self) -> None:
+        """Copy the state whenever another peer downloads it, also while this peer computes."""
+        with suppress(EOFError, OSError):  # the averager's process has ended
+            while True:
+                wanted = self._gradients.copies_wanted.get()
+                try:
+                    wanted.set_result(self.training.copy())
+                except Exception:
+                    logger.warning("the state could not be copied", exc_info=True)
 
     @property
     def step(self) -> int:
@@ -643,6 +654,7 @@ class Swarm:
         self._tracker.shutdown(SHUTDOWN_S)
         self._gradients.shutdown()
         self._gradients.heard.close()
+        self._gradients.copies_wanted.close()
         self._dht.shutdown()
 
 

@@ -8,13 +8,13 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
-from hivemind.compression import CompressionInfo, TensorRole
+from hivemind.compression import TensorRole
 from hivemind.utils import nested_flatten
 
 from peer.config.run import RunConfig
 from peer.models.optimizer_setup import build_optimizer, build_scheduler, parameter_groups
 from peer.models.optimizers import SharedOptimizer
-from peer.node.states import DonatedState, separate
+from peer.node.states import DonatedState, JoinedTensors, StateCopy
 from peer.swarm.fingerprint import Sketch, sketch_of
 
 
@@ -38,6 +38,11 @@ class TrainingState:
         return [parameter.shape for parameter in self.parameters]
 
     @property
+    def all_shapes(self) -> list[torch.Size]:
+        """The shapes of `tensors`."""
+        return [tensor.shape for tensor in self.tensors]
+
+    @property
     def tensors(self) -> list[torch.Tensor]:
         """The live tensors: the parameters, then those of the optimizer."""
         return [*(parameter.detach() for parameter in self.parameters), *optimizer_tensors(self.optimizer)]
@@ -47,23 +52,14 @@ class TrainingState:
         """The learning rate of each parameter group after this step, by the schedule."""
         return [float(rate) for rate in self._scheduler.get_last_lr()]
 
-    def copy(self) -> tuple[dict[str, int], torch.Tensor, list[CompressionInfo]]:
-        """Copy the state between global steps, in the form that `peer.node.states` sends.
-
-        Returns the step and era; the tensors' values one after another, (values,) float32 in shared
-        memory; and each tensor's shape and the role that selects its encoding.
-        """
+    def copy(self) -> StateCopy:
+        """Copy the state between global steps, for another peer."""
         roles = [TensorRole.PARAMETER] * len(self.parameters) + moment_roles(self.optimizer)
-        tensors = self.tensors
-        infos = [
-            CompressionInfo.from_tensor(tensor, key=key, role=role)
-            for key, (tensor, role) in enumerate(zip(tensors, roles, strict=True))
-        ]
-        values = torch.empty(sum(map(torch.Tensor.numel, tensors)), dtype=torch.float32).share_memory_()  # type: ignore[no-untyped-call]
+        copy = JoinedTensors.room_for(self.all_shapes)
         with self.lock:
-            for place, tensor in zip(separate(values, map(torch.Tensor.size, tensors)), tensors, strict=True):
+            for place, tensor in zip(copy.separate(), self.tensors, strict=True):
                 place.copy_(tensor)
-            return {"step": self.step, "era": self.era}, values, infos
+            return StateCopy(self.step, self.era, copy, roles)
 
     def sketch(self) -> Sketch:
         """Return the sketch of this state."""
@@ -74,14 +70,10 @@ class TrainingState:
         count = len(self.parameters)
         return sketch_of(tensors[:count], by_parameter(self.optimizer, tensors[count:]))
 
-    def has_shapes_of(self, donated: DonatedState) -> bool:
-        """Return whether another peer's state fits this peer's model and optimizer."""
-        return [tensor.shape for tensor in donated.tensors] == [tensor.shape for tensor in self.tensors]
-
     def adopt(self, donated: DonatedState) -> None:
-        """Replace this state by another peer's, which fits."""
+        """Replace this state by another peer's, which has the same shapes."""
         with self.lock:
-            for tensor, new in zip(self.tensors, donated.tensors, strict=True):
+            for tensor, new in zip(self.tensors, donated.tensors.separate(), strict=True):
                 tensor.copy_(new)
             self.era = donated.era
             self.set_step(donated.step)

@@ -9,7 +9,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent import futures
 from typing import Any, Literal
 
@@ -47,13 +47,13 @@ class Transfers:
         self._averager, self._interrupted, self._events, self._clock = averager, interrupted, events, clock
         self.is_downloading = False  # whether a download is in progress, which may take hours
 
-    def state(self, refused: Collection[str]) -> DonatedState | None:
-        """Download a state from a donor that is not in `refused`; None if there is none.
+    def state(self, shapes: Sequence[torch.Size], refused: Sequence[str]) -> DonatedState | None:
+        """Download a state of these shapes from a donor that is not in `refused`; None if there is none.
 
         A download continues while its donor sends at the minimum rate. Returns None when
         interrupted. Raises `SwarmError` if the averager's process hangs.
         """
-        found: DonatedState | None = self._ask(StateWanted(tuple(refused)))
+        found: DonatedState | None = self._ask(StateWanted(shapes, tuple(refused)))
         if found is None:
             self._tell("state", "", 0, "no donor gave one")
         return found
@@ -71,13 +71,13 @@ class Transfers:
 
         Returns at once when interrupted. Raises `SwarmError` if the averager's process hangs.
         """
-        found = self._ask(AverageWanted(era, step))
+        found = self._ask(AverageWanted(era, step, shapes))
         if found is None:
             return Lack.SILENT
         if isinstance(found, Lack):
             self._tell("average", "", step + 1, f"not to be had: {found.value}")
             return found
-        average = whole_average(found, shapes)
+        average = whole_average(found.separate(), shapes)
         if average is None:
             logger.warning("the average of a missed step does not fit this peer's model: not taken")
             return Lack.GONE

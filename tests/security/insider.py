@@ -12,7 +12,6 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from hivemind.dht import DHT
 from hivemind.dht.node import DHTNode
@@ -31,6 +30,7 @@ from auth.swarm.authorizer import (
     token_subkey,
 )
 from peer.averaging.meetings import BEGIN, Meetings
+from peer.node.states import StateCopy
 from peer.swarm.credit import Allowances
 from peer.swarm.records import Course, KnownPeer, PeerRecord
 from peer.swarm.swarm import Swarm
@@ -50,12 +50,13 @@ def give_false_states(orders: Orders) -> None:
     """From now on let this process give a state of its own making while it is told to; call it before joining."""
     honest_state = TrainingState.copy
 
-    def state(own: TrainingState) -> Any:
-        metadata, values, infos = honest_state(own)
+    def state(own: TrainingState) -> StateCopy:
+        copy = honest_state(own)
         if orders.told != "donor":
-            return metadata, values, infos
+            return copy
         orders.say("donated")
-        return metadata, values.mul_(-3.0), infos
+        copy.tensors.values.mul_(-3.0)
+        return copy
 
     TrainingState.copy = state  # type: ignore[method-assign]
 

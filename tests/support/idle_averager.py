@@ -30,7 +30,6 @@ def idle_averager(dht: hivemind.DHT, parameters: Parameters, averaging: Averagin
         prefix="test",
         access=cast(SwarmAccess, SimpleNamespace(run="run", credentials=SimpleNamespace(authority=b"key"))),
         traffic=Traffic(),
-        copy_state=dict,
         allreduce_timeout=PATIENCE_S,
         averaging=averaging,
         start=False,

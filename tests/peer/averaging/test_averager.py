@@ -59,7 +59,6 @@ def averager(dht: hivemind.DHT, parameter: torch.nn.Parameter, key: DeviceKey) -
         prefix="test",
         access=access,
         traffic=Traffic(),
-        copy_state=dict,
         allreduce_timeout=PATIENCE_S,
         start=False,
     )

@@ -208,7 +208,6 @@ def new_peer(dht: hivemind.DHT, key: DeviceKey) -> Callable[[RunConfig], Peer]:
             prefix="test",
             access=access,
             traffic=Traffic(),
-            copy_state=dict,
             allreduce_timeout=PATIENCE_S,
             start=False,
         )

@@ -13,8 +13,10 @@ import itertools
 import math
 import pickle
 import random
+import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing, suppress
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Concatenate, ParamSpec
 
@@ -32,14 +34,17 @@ from peer.network.traffic import BURST_S, HEADERS, LEAST_STATE_RATE, STATES_SHAR
 from peer.node.average_history import Average, Lack
 from peer.node.donations import AT_ONCE, BROKEN_OFF_S, FOLLOWERS_AT_ONCE, OF_ONE_MEMBER, STALLED_S
 from peer.node.states import (
+    COPY_S,
+    FACTORS,
+    OVERHEAD_BYTES,
     QUICK_S,
     STATE_CODE,
-    STATE_OVERHEAD_BYTES,
     AverageKept,
     AverageWanted,
     DonatedState,
     HistoryBegun,
-    Snapshot,
+    JoinedTensors,
+    StateCopy,
     StateOrder,
     StateService,
     StateWanted,
@@ -61,7 +66,9 @@ MATRIX = torch.arange(240_000.0).view(300, 800)  # larger than the window of a s
 TENSORS = [MATRIX, torch.ones(7), torch.linspace(-1, 1, 240_000), torch.tensor(7.0)]
 ROLES = [TensorRole.PARAMETER, TensorRole.PARAMETER, TensorRole.OPTIMIZER, TensorRole.UNSPECIFIED]
 AVERAGE = TENSORS[:2]
-STATE, MISSED = StateWanted(), AverageWanted(ERA, STEP - 1)
+TENSOR = serialize_torch_tensor(torch.ones(3))
+STATE = StateWanted([tensor.shape for tensor in TENSORS])
+MISSED = AverageWanted(ERA, STEP - 1, [tensor.shape for tensor in AVERAGE])
 SOUND = {"step": STEP, "era": ERA}
 SOON_S = 1.0
 
@@ -89,14 +96,20 @@ def average_after(step: int) -> Average:
 
 def are_equal(found: object, expected: Sequence[torch.Tensor]) -> bool:
     """Whether these are the expected tensors, bit by bit."""
-    tensors = found.tensors if isinstance(found, DonatedState) else found
-    assert isinstance(tensors, list)
+    joined = found.tensors if isinstance(found, DonatedState) else found
+    assert isinstance(joined, JoinedTensors)
+    tensors = joined.separate()
     return len(tensors) == len(expected) and all(map(torch.equal, tensors, expected))
 
 
 def is_whole(found: object) -> bool:
     """Whether a peer has got what a sound donor has."""
     return are_equal(found, ARRIVES if isinstance(found, DonatedState) else [tensor + STEP - 1 for tensor in AVERAGE])
+
+
+def wanted_of(tensors: Sequence[torch.Tensor]) -> StateWanted:
+    """The order of a trainer whose state has tensors of these shapes."""
+    return StateWanted([tensor.shape for tensor in tensors])
 
 
 def data(facts: object = None, *tensors: runtime_pb2.Tensor) -> list[bytes]:
@@ -133,6 +146,8 @@ class Peer:
     def __init__(self, scene: Scene, name: str, role: str, line: Line, traffic: Traffic | None) -> None:
         self.peer_id, self.tensors, self.roles = id_of(name), TENSORS, ROLES
         self.copies = self.moves = self.turned_away = 0
+        self.copy_s = 0.0  # how long its trainer takes
+        self._copied: list[weakref.ref[StateCopy]] = []
         self.transport = scene.network.join(self.peer_id, line)
         directory: Any = scene.directory
         self.states = StateService(
@@ -141,8 +156,7 @@ class Peer:
             directory,
             donor_roles=frozenset({"trainer" if role == "keeper" else "keeper"}),
             traffic=traffic or Traffic(),
-            snapshot=self._snapshot,
-            parameters_bytes=sum(tensor.nbytes for tensor in AVERAGE),
+            copy=self._copy,
             moved=functools.partial(self._count, "moves"),
             turned_away=functools.partial(self._count, "turned_away"),
         )
@@ -150,11 +164,17 @@ class Peer:
     def _count(self, what: str) -> None:
         setattr(self, what, getattr(self, what) + 1)
 
-    async def _snapshot(self) -> Snapshot:
+    async def _copy(self) -> StateCopy:
         self.copies += 1
-        pairs = zip(self.tensors, self.roles, strict=True)
-        infos = [CompressionInfo.from_tensor(tensor, role=role) for tensor, role in pairs]
-        return MSGPackSerializer.dumps(SOUND), torch.cat([tensor.flatten() for tensor in self.tensors]), infos
+        await asyncio.sleep(self.copy_s)
+        copy = StateCopy(STEP, ERA, JoinedTensors.join(list(self.tensors)), self.roles)
+        self._copied.append(weakref.ref(copy))
+        return copy
+
+    @property
+    def held_copies(self) -> int:
+        """How many copies of the state are still in memory."""
+        return sum(copy() is not None for copy in self._copied)
 
     async def keep(self, steps: int) -> None:
         """Take so many steps, the last of which leads to the state's."""
@@ -265,8 +285,11 @@ async def test_a_state_arrives_as_its_donor_holds_it(scene: Scene) -> None:
     assert isinstance(found, DonatedState)
     assert (found.donor, found.step, found.era) == (keeper.peer_id, STEP, ERA)
     assert are_equal(found, ARRIVES)
+    shared: Any = found.tensors.values  # one file descriptor on its way to the trainer's process
+    assert shared.is_shared()
     assert are_equal(pickle.loads(pickle.dumps(found)), ARRIVES)  # noqa: S301 - as it passes to the trainer's process
-    assert [torch.equal(*pair) for pair in zip(found.tensors, TENSORS, strict=True)] == [True, True, False, True]
+    same = [torch.equal(*pair) for pair in zip(found.tensors.separate(), TENSORS, strict=True)]
+    assert same == [True, True, False, True]
     assert bob.moves >= sum(tensor.nbytes for tensor in TENSORS) // (2 * STREAMING_CHUNK_SIZE_BYTES)
     assert keeper.turned_away == 0
 
@@ -331,7 +354,7 @@ async def test_an_average_waits_for_no_state_and_a_state_makes_up_for_it(scene: 
     chunk = torch.ones(STREAMING_CHUNK_SIZE_BYTES // 4)
     keeper.tensors = [chunk] * 8 + [torch.tensor(7.0)] * 100  # most tensors of an optimizer's state are small
     keeper.roles, began_at = [TensorRole.UNSPECIFIED] * len(keeper.tensors), scene.now()
-    assert are_equal(await bob.states.obey(STATE), keeper.tensors)
+    assert are_equal(await bob.states.obey(wanted_of(keeper.tensors)), keeper.tensors)
     assert scene.now() - began_at == pytest.approx(8 * STREAMING_CHUNK_SIZE_BYTES / LEAST_STATE_RATE, rel=0.05)
     assert STREAMING_CHUNK_SIZE_BYTES / LEAST_STATE_RATE < STALLED_S
 
@@ -343,9 +366,8 @@ async def test_a_donor_may_be_as_slow_as_the_least_rate(scene: Scene, speed: flo
     keeper = await scene.add("keeper", "keeper", Line(speed * LEAST_BYTES_PER_S, HOME, latency_s=0.02))
     keeper.tensors, keeper.roles = [torch.randn(500_000)], ROLES[:1]
     bob = await scene.add("bob")
-    bob.states._parameters_bytes = keeper.tensors[0].nbytes
     began_at = scene.now()
-    found = await bob.states.obey(STATE)
+    found = await bob.states.obey(wanted_of(keeper.tensors))
     assert scene.now() - began_at > PATIENCE_S
     assert are_equal(found, keeper.tensors) if is_taken else found is None
 
@@ -355,7 +377,7 @@ async def test_a_donor_may_be_as_slow_as_the_least_rate(scene: Scene, speed: flo
 @virtually
 async def test_a_donor_that_trickles_or_falls_silent_is_left(scene: Scene, wanted: StateOrder, pause_s: float) -> None:
     """For ever a few bytes a second, or an open stream without a word: the next donor is asked."""
-    await scene.add_liar(*data({"step": STEP}, *encoded(TENSORS, ROLES)), pause_s=pause_s, forever=True)
+    await scene.add_liar(*data({"step": STEP}, TENSOR), pause_s=pause_s, forever=True)
     await scene.add("honest", "keeper")
     bob, began_at = await scene.add("bob"), scene.now()
     assert is_whole(await bob.states.obey(wanted))
@@ -366,14 +388,14 @@ async def test_a_donor_that_trickles_or_falls_silent_is_left(scene: Scene, wante
 @virtually
 async def test_one_slow_donor_keeps_a_keeper_from_nobody(scene: Scene, role: str, donor_role: str) -> None:
     """A donor that may be a liar is left for others; the keeper, whom trainers ask, is waited for."""
-    pause_s = PATIENCE_S / 2
-    slow = data({"step": STEP, "pad": bytes(math.ceil(2 * pause_s * LEAST_BYTES_PER_S))})
-    messages = [*slow * math.ceil(1.5 * QUICK_S / pause_s), *data(None, TENSOR)]
+    rate = 1.1 * LEAST_BYTES_PER_S
+    tensors = [torch.zeros(int(1.5 * QUICK_S * rate / 4))]
+    messages, pause_s = data(SOUND, serialize_torch_tensor(tensors[0])), STREAMING_CHUNK_SIZE_BYTES / rate
     asked = await scene.add_liar(*messages, role=donor_role, pause_s=pause_s)
     honest, joiner = await scene.add("honest", donor_role), await scene.add("joiner", role)
-    joiner.states._parameters_bytes = 1 << 28
+    honest.tensors, honest.roles = tensors, ROLES[:1]
     began_at = scene.now()
-    found = await joiner.states.obey(STATE)
+    found = await joiner.states.obey(wanted_of(tensors))
     assert isinstance(found, DonatedState)
     assert len(asked) == 1
     assert found.donor == (honest.peer_id if role == "keeper" else id_of("A liar"))
@@ -385,9 +407,60 @@ async def test_refused_donors_are_not_asked_again(scene: Scene) -> None:
     """Once all have been refused, there is no state."""
     asked = await scene.add_liar(*data({"step": STEP}))
     honest, bob = await scene.add("honest", "keeper"), await scene.add("bob")
-    assert is_whole(await bob.states.obey(StateWanted([id_of("A liar")])))
-    assert await bob.states.obey(StateWanted([id_of("A liar"), honest.peer_id])) is None
+    assert is_whole(await bob.states.obey(replace(STATE, refused=[id_of("A liar")])))
+    assert await bob.states.obey(replace(STATE, refused=[id_of("A liar"), honest.peer_id])) is None
     assert (len(asked), honest.copies) == (0, 1)
+
+
+@virtually
+async def test_one_copy_serves_all_that_wait_for_it(scene: Scene) -> None:
+    """However long the trainer takes; if it takes too long, they retry, and the donor has not failed."""
+    keeper = await scene.add("keeper", "keeper")
+    keeper.copy_s = COPY_S / 2
+    peers = [await scene.add(name) for name in ("ada", "bob", "carol")]
+    assert all(map(is_whole, await asyncio.gather(*(peer.states.obey(STATE) for peer in peers))))
+    assert keeper.copies == 1
+    keeper.copy_s = 2 * COPY_S
+    assert await scene.seconds_of(peers[0].states.obey(STATE)) == pytest.approx(COPY_S, rel=0.05)
+    keeper.copy_s = 0.0
+    assert is_whole(await peers[1].states.obey(STATE))
+    assert keeper.copies == 3
+
+
+@virtually
+async def test_who_reads_nothing_loses_its_place_and_its_copy(scene: Scene) -> None:
+    """When another device needs the place: its stream then ends, although it waits for its reader."""
+    keeper = await scene.add("keeper", "keeper")
+    released = asyncio.Event()
+
+    async def hold(peer: Peer) -> None:
+        async with aclosing(peer.transport.stream(keeper.peer_id, f"{NAME}.state", nothing())) as responses:
+            await anext(responses)
+            await released.wait()
+
+    async def nothing() -> AsyncIterator[bytes]:
+        yield b""
+
+    holders = [await scene.add(f"member {n}") for n in range(AT_ONCE)]
+    tasks = [asyncio.create_task(hold(peer)) for peer in holders]
+    await asyncio.sleep(STALLED_S + SOON_S)
+    gc.collect()
+    assert keeper.held_copies == AT_ONCE
+    assert is_whole(await (await scene.add("honest")).states.obey(STATE))
+    await asyncio.sleep(SOON_S)
+    gc.collect()
+    assert keeper.held_copies == 0
+    released.set()
+    await asyncio.gather(*tasks)
+
+
+@virtually
+async def test_a_trainer_gives_its_state_to_keepers_only(scene: Scene) -> None:
+    """Others take the keeper's, which has places and turns devices away; a trainer would only be kept busy."""
+    donor, observer = await scene.add("donor"), await scene.add("observer", "observer")
+    assert await observer.raw(donor, "state", b"") == []
+    assert donor.copies == 0
+    assert is_whole(await (await scene.add("keeper", "keeper")).states.obey(STATE))
 
 
 @virtually
@@ -418,9 +491,6 @@ async def test_a_revoked_members_download_ends(scene: Scene, wanted: StateOrder,
     assert scene.now() - began_at < whole_s
 
 
-TENSOR = serialize_torch_tensor(torch.ones(3))
-
-
 def malformed(**changes: Any) -> list[bytes]:
     """The messages of a donor whose only tensor is changed in this way."""
     changed = runtime_pb2.Tensor(compression=TENSOR.compression, buffer=TENSOR.buffer, size=[3], dtype="float32")
@@ -448,7 +518,13 @@ FAULTS: dict[str, list[bytes]] = {
     "dtype": malformed(dtype="S1000"),
     "compression": malformed(compression=runtime_pb2.CompressionType.QUANTILE_8BIT),
     "part of nothing": [*data(SOUND), DownloadData(tensor_part=runtime_pb2.Tensor(buffer=b"12")).SerializeToString()],
-    "too much": data(SOUND, serialize_torch_tensor(torch.ones(2 * STATE_OVERHEAD_BYTES))),
+    "too much": data(SOUND, serialize_torch_tensor(torch.ones(2 * OVERHEAD_BYTES))),
+    "too much, said small": [
+        DownloadData(tensor_part=runtime_pb2.Tensor(size=[3], dtype="float32")).SerializeToString(),
+        *[DownloadData(tensor_part=runtime_pb2.Tensor(buffer=bytes(1 << 16))).SerializeToString()] * 100,
+    ],
+    "too many": data(SOUND, *[serialize_torch_tensor(torch.zeros(0))] * (FACTORS * len(TENSORS) + 1)),
+    "other shapes": data(SOUND, *[serialize_torch_tensor(each.flatten()) for each in TENSORS]),
 }
 
 
@@ -478,7 +554,7 @@ async def test_a_sound_donor_of_that_form_is_believed(scene: Scene) -> None:
     """Else the test above would show nothing."""
     await scene.add_liar(*malformed(), pause_s=0.01)
     bob = await scene.add("bob")
-    assert are_equal(await bob.states.obey(STATE), [torch.ones(3)])
+    assert are_equal(await bob.states.obey(wanted_of([torch.ones(3)])), [torch.ones(3)])
     assert are_equal(await bob.states.obey(MISSED), [torch.ones(3)])
 
 
@@ -487,15 +563,16 @@ async def test_a_peer_that_fell_behind_gets_the_first_average_that_it_missed(sce
     """Bit by bit; the average may also be there in a moment, or never again."""
     keeper, bob = await scene.add("keeper", "keeper"), await scene.add("bob")
     await keeper.keep(3)
-    assert not any(average.encoded.is_shared() for average in keeper.states._history._averages)  # it is scarce
+    kept: list[Any] = [average.encoded for average in keeper.states._history._averages]
+    assert not any(tensor.is_shared() for tensor in kept)  # it is scarce
     for step in (STEP - 3, STEP - 2, STEP - 1):
-        assert are_equal(await bob.states.obey(AverageWanted(ERA, step)), [tensor + step for tensor in AVERAGE])
+        assert are_equal(await bob.states.obey(replace(MISSED, step=step)), [tensor + step for tensor in AVERAGE])
     for era, step in ((ERA, STEP - 4), (ERA - 1, STEP - 2), (MAX_ERA, MAX_STEP)):
-        assert await bob.states.obey(AverageWanted(era, step)) is Lack.GONE
+        assert await bob.states.obey(replace(MISSED, era=era, step=step)) is Lack.GONE
     for step in (STEP, MAX_STEP):
-        assert await bob.states.obey(AverageWanted(ERA, step)) is Lack.NOT_YET
+        assert await bob.states.obey(replace(MISSED, step=step)) is Lack.NOT_YET
     await keeper.keep(HELD_AVERAGES)
-    assert await bob.states.obey(AverageWanted(ERA, STEP - HELD_AVERAGES)) not in list(Lack)
+    assert await bob.states.obey(replace(MISSED, step=STEP - HELD_AVERAGES)) not in list(Lack)
     await keeper.states.obey(HistoryBegun(ERA, STEP))
     assert await bob.states.obey(MISSED) is Lack.GONE
 
@@ -509,7 +586,7 @@ async def test_no_keeper_is_silence(scene: Scene) -> None:
     assert (await bob.states.obey(STATE), await bob.states.obey(MISSED)) == (None, Lack.SILENT)
 
 
-@pytest.mark.parametrize("requests", [(), (b"\xff\xff",), (b"\x08" + b"\xff" * 10,)])
+@pytest.mark.parametrize("requests", [(b"\xff\xff",), (b"\x08" + b"\xff" * 10,)])
 @virtually
 async def test_a_malformed_request_harms_nobody_else(scene: Scene, requests: tuple[bytes, ...]) -> None:
     """Its sender is told of an error; others are served."""

@@ -15,7 +15,7 @@ import torch
 
 from peer.config.run import RunConfig
 from peer.config.steering import Steering
-from peer.node.states import DonatedState
+from peer.node.states import DonatedState, JoinedTensors
 from peer.swarm.shared_state import DISAGREEMENT_S, FORGOTTEN_S, SharedState
 from peer.swarm.training_state import TrainingState
 from peer.swarm.view import MEETING_S
@@ -168,7 +168,8 @@ def training_at(step: int, era: int) -> TrainingState:
 
 
 DONOR = training_at(SWARM_STEP, OWN_ERA)
-DONATED = DonatedState("Qm1", DONOR.step, DONOR.era, DONOR.tensors)
+DONATED = DonatedState("Qm1", DONOR.step, DONOR.era, JoinedTensors.join(list(DONOR.tensors)))
+FALSE = JoinedTensors.join([2 * tensor for tensor in DONOR.tensors])
 
 
 class Joiner:
@@ -180,7 +181,8 @@ class Joiner:
         self.judged: list[tuple[str, int, str | None]] = []  # donors with the eras and faults of their states
         self.begun: list[object] = []
 
-        def state(refused: list[str]) -> DonatedState | None:
+        def state(shapes: list[torch.Size], refused: list[str]) -> DonatedState | None:
+            assert shapes == DONATED.tensors.shapes
             self.refused.append(list(refused))
             return next((each for each in donated if each.donor not in refused), None)
 
@@ -229,14 +231,13 @@ class Joiner:
         ("trainer", OWN_ERA, {"era": OWN_ERA - 1}, f"is none of era {OWN_ERA} or later"),
         ("trainer", OWN_ERA + 1, {}, f"is none of era {OWN_ERA + 1} or later"),
         ("trainer", OWN_ERA + 1, {"step": 0, "era": OWN_ERA + 1}, None),  # the run has returned to a checkpoint
-        ("trainer", OWN_ERA, {"tensors": DONATED.tensors[:-1]}, "has other tensors than this peer's"),
-        ("trainer", OWN_ERA, {"tensors": [2 * each for each in DONATED.tensors]}, "is not the swarm's"),
+        ("trainer", OWN_ERA, {"tensors": FALSE}, "is not the swarm's"),
         ("keeper", OWN_ERA, {"era": OWN_ERA + 5}, None),
         ("keeper", OWN_ERA, {"era": OWN_ERA - 1}, f"is none of era {OWN_ERA} or later"),
         ("keeper", OWN_ERA - 1, {"era": OWN_ERA - 1}, f"is none of era {OWN_ERA} or later"),
     ],
 )
-def test_a_donors_state_must_be_recent_and_fit(
+def test_a_donors_state_must_be_recent_and_the_swarms(
     role: str, beacon_era: int, changes: dict[str, Any], fault: str | None
 ) -> None:
     """The beacon says how recent; the keeper, which sets the eras, goes by its own and keeps it."""
@@ -250,13 +251,13 @@ def test_a_donors_state_must_be_recent_and_fit(
     position = (donated.step, era) if fault is None else (OWN_STEP, OWN_ERA)
     assert joiner.begun == ["dropped", position]
     assert (joiner.state.step, joiner.state.era) == position
-    assert all(map(torch.equal, joiner.training.tensors, before if fault else donated.tensors))
+    assert all(map(torch.equal, joiner.training.tensors, before if fault else donated.tensors.separate()))
 
 
 def test_after_a_refused_state_the_next_donor_is_asked() -> None:
     """Each state that is refused has a reason."""
     older = replace(DONATED, donor="Qm2", step=OWN_STEP)
-    other = replace(DONATED, donor="Qm3", tensors=[])
+    other = replace(DONATED, donor="Qm3", tensors=FALSE)
     joiner = Joiner("trainer", [older, other, DONATED])
     assert joiner.state.download()
     assert joiner.refused == [[], ["Qm2"], ["Qm2", "Qm3"]]
