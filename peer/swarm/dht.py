@@ -8,8 +8,9 @@ Before each fork, all existing objects are excluded from garbage collection (`gc
 collection in either process would touch them, and copy about 100 MB of pages that both share.
 
 A node's traffic must fit a home connection. A node therefore requests only the changes since its
-last read, from a few of the nodes that store the entries (`auth.swarm.protocol`). Plain hivemind
-nodes query twenty others for each read and write, and cache, refresh and replicate the results.
+last read, from a few of the nodes that store the entries (`auth.swarm.protocol`), and searches for
+these nodes once a minute (`Holders`). Plain hivemind nodes query twenty others for each read and
+write, and cache, refresh and replicate the results.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import math
 import multiprocessing as mp
 import os
 import random
@@ -25,7 +27,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent import futures
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -36,6 +38,7 @@ from hivemind.dht import DHT
 from hivemind.dht.crypto import RSASignatureValidator
 from hivemind.dht.node import DHTNode
 from hivemind.dht.routing import DHTID, DHTKey
+from hivemind.dht.validation import DHTRecord
 from hivemind.p2p import P2P, PeerID
 from hivemind.utils.multiaddr import Multiaddr
 
@@ -66,6 +69,7 @@ ADDRESSES_S, ADDRESSES_RENEWED_S = 600.0, 200.0  # lifetime and renewal interval
 ADDRESSES_RETRIED_S = 30.0  # delay before the next attempt after a logged error
 SILENT_LOOKS = 60  # failed checks in a row, one per second, after which the daemon counts as hung
 REPLICAS = 4  # number of nodes that store each entry
+SEARCHED_S = 60.0  # interval between searches for these nodes
 THRIFT = {  # options of hivemind's DHT node to reduce traffic
     "bucket_size": 8,
     "num_replicas": REPLICAS,
@@ -85,6 +89,10 @@ class Node(DHT):
     """hivemind's DHT, running in its own process."""
 
     _held: ClassVar[set[asyncio.Task[Any] | None]] = set()  # used in the DHT's process only
+
+    @cached_property
+    def _holders(self) -> Holders:
+        return Holders()
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         patch_hivemind()  # must precede the forks of the node's and the averager's processes
@@ -111,10 +119,12 @@ class Node(DHT):
             await self._look(key)
         await super()._get(key, latest=False, future=future, beam_size=REPLICAS, **options)
 
-    async def _store(self, *arguments: Any, **options: Any) -> None:
-        """Store on `REPLICAS` nodes only, after fetching known entries to avoid duplicates."""
-        await self._look(options["key"])
-        await super()._store(*arguments, beam_size=REPLICAS, **options)
+    async def _store(self, key: DHTKey, subkey: Any, value: Any, expiration_time: float, future: Any) -> None:
+        """Store an entry; a failure is an error to the process that waits for it."""
+        try:
+            future.set_result(await self._holders.store(self._node, key, subkey, value, expiration_time))
+        except Exception as error:  # noqa: BLE001 - the caller is in another process, and decides what to do
+            future.set_exception(error)
 
     async def _look(self, key: DHTKey) -> None:
         """Fetch a key's changes from other nodes; if that fails, the local copy can still be read."""
@@ -261,6 +271,36 @@ async def look(node: DHTNode, key: DHTKey) -> None:
     for holder in holders[:REPLICAS]:
         if await node._call_find_with_blacklist(holder, [key_id]) is not None:
             break
+
+
+class Holders:
+    """The nodes that store the entries of a key, as the last search found them.
+
+    A search asks many nodes, and each answers with all entries that are new. Records change so often
+    that a search for each of them would be most of a peer's traffic.
+    """
+
+    def __init__(self) -> None:
+        self._peers: list[PeerID] = []
+        self._searched_at = -math.inf
+
+    async def store(self, node: DHTNode, key: DHTKey, subkey: Any, value: Any, expiration_time: float) -> bool:
+        """Store an entry at the holders; return whether one has accepted it, or this node is the only one."""
+        key_id, now = DHTID.generate(source=key), asyncio.get_running_loop().time()
+        if not self._peers or now >= self._searched_at + SEARCHED_S:
+            await look(node, key)  # otherwise, all nodes would answer with the same new entries
+            found = await node.find_nearest_nodes([key_id], REPLICAS, REPLICAS, exclude_self=True)
+            self._peers, self._searched_at = list(found[key_id].values()), now
+        protocol = node.protocol
+        dumps = protocol.serializer.dumps
+        record = DHTRecord(key_id.to_bytes(), dumps(subkey), dumps(value), expiration_time)
+        signed = protocol.record_validator.sign_value(record)
+        protocol.storage.store_subkey(key_id, subkey, signed, expiration_time)
+        calls = [protocol.call_store(peer, [key_id], [signed], expiration_time, [subkey]) for peer in self._peers]
+        answers: list[list[bool] | None] = await asyncio.gather(*calls)
+        if None in answers:  # a holder is gone
+            self._searched_at = -math.inf
+        return not answers or any(answer is not None and any(answer) for answer in answers)
 
 
 def waits_at_relay(dht: DHT, timeout_s: float = RELAY_TIMEOUT_S) -> bool:

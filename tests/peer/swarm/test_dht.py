@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from concurrent import futures
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import hivemind
 import psutil
@@ -21,13 +22,14 @@ from hivemind.averaging import DecentralizedAverager
 from hivemind.dht.node import DHTNode
 from hivemind.dht.routing import DHTID, RoutingTable
 from hivemind.p2p import PeerID
-from hivemind.utils import MPFuture
+from hivemind.utils import MPFuture, MSGPackSerializer
 
 from auth.credentials import Credentials
 from auth.errors import SwarmError
 from peer.network.placement import Placement
 from peer.swarm import dht as dht_module
-from peer.swarm.dht import REPLICAS, Node, NodeWatch, call_daemon, look, start_dht, waits_at_relay
+from peer.swarm.dht import REPLICAS, SEARCHED_S, Holders, Node, NodeWatch, call_daemon, look, start_dht, waits_at_relay
+from peer.transport.virtual_time import run_virtual
 from tests.support.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")  # by hivemind, for its daemon
@@ -49,6 +51,71 @@ def daemon_of(dht: hivemind.DHT) -> psutil.Process:
     """Its p2p daemon, a child of the DHT's process."""
     (daemon,) = psutil.Process(dht.pid).children()
     return daemon
+
+
+class FewNodes:
+    """A node, as far as `Holders` uses it, with the nodes that a search finds and those that answer."""
+
+    def __init__(self, *nodes: str) -> None:
+        self.found, self.answering = list(nodes), set(nodes)
+        self.searches, self.stored = 0, list[tuple[str, bytes]]()
+        self.kept: list[bytes] = []
+        self.protocol = SimpleNamespace(
+            serializer=MSGPackSerializer,
+            record_validator=SimpleNamespace(sign_value=lambda record: record.value + b" signed"),
+            storage=SimpleNamespace(store_subkey=lambda _key, _subkey, value, _expires: self.kept.append(value)),
+            call_store=self.call_store,
+        )
+
+    async def find_nearest_nodes(self, queries: list[DHTID], *_: int, exclude_self: bool) -> Any:
+        """Count a search."""
+        assert exclude_self
+        self.searches += 1
+        return {queries[0]: {DHTID.generate(source=node): node for node in self.found}}
+
+    async def call_store(self, peer: str, _keys: object, values: list[bytes], *_: object) -> list[bool] | None:
+        """Store at another node, if it answers."""
+        if peer not in self.answering:
+            return None
+        self.stored.append((peer, *values))
+        return [peer != "refuses"]
+
+
+async def store_at(node: FewNodes, holders: Holders, times: int = 1) -> bool:
+    """Whether the last of so many versions of an entry, one in a second, was stored."""
+    stored = False
+    for _ in range(times):
+        stored = await holders.store(node, "key", b"subkey", 1, 9e9)
+        await asyncio.sleep(1)
+    return stored
+
+
+def test_the_nodes_that_store_an_entry_are_searched_for_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each search has many answers, with all that is new; if a holder is gone, others are searched for at once."""
+    looks = list[object]()
+
+    async def looks_first(node: object, _key: object) -> None:
+        looks.append(node)
+
+    async def scenario() -> None:
+        node, holders = FewNodes("ada", "bob"), Holders()
+        assert await store_at(node, holders, times=int(SEARCHED_S))
+        assert (node.searches, len(looks)) == (1, 1)
+        value = MSGPackSerializer.dumps(1) + b" signed"
+        assert node.stored == [("ada", value), ("bob", value)] * int(SEARCHED_S)
+        assert node.kept == [value] * int(SEARCHED_S)
+        assert await store_at(node, holders)
+        assert node.searches == 2
+        node.answering.remove("bob")
+        assert await store_at(node, holders, times=3)
+        assert node.searches == 4
+        node.answering.clear()
+        assert not await store_at(node, holders)
+        assert await store_at(FewNodes(), Holders())  # which is the only node
+        assert not await store_at(FewNodes("refuses"), Holders())
+
+    monkeypatch.setattr(dht_module, "look", looks_first)
+    run_virtual(scenario())
 
 
 @pytest.mark.parametrize("victim", ["p2p daemon", "DHT process"])
