@@ -155,7 +155,7 @@ class Swarm:
         self._tracker.publish()
         self._tracker.start()
         for each in self._listen, self._give_copies:
-            threading.Thread(target=each, daemon=True).start()
+            threading.Thread(target=each, name=each.__name__, daemon=True).start()
 
     @classmethod
     def join(
