@@ -80,6 +80,7 @@ def behind_caddy(directory: Path, server: PageServer) -> Iterator[str]:
         yield url
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("behind", [behind_nginx, behind_caddy], ids=["nginx", "Caddy"])
 def test_the_live_page_goes_on_behind_a_proxy(
     tmp_path: Path, run: FakeRun, server: PageServer, behind: Callable[[Path, PageServer], AbstractContextManager[str]]

@@ -315,6 +315,7 @@ def test_trackio_holds_each_point_once(run: FakeRun) -> None:
     assert rows[0]["train/loss"] == 9.0
 
 
+@pytest.mark.thorough
 def test_wandb_takes_every_point_offline(run: FakeRun) -> None:
     """Its own log on disk, read back with its format, holds the points of two processes, each once and at once."""
     settings: dict[str, object] = {"wandb": {"project": "lab", "mode": "offline"}}
