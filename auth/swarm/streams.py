@@ -75,7 +75,7 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ans
         receiving = asyncio.create_task(_receive(reader, requests, call))
         try:
             await asyncio.wait({answering, receiving}, return_when=asyncio.FIRST_COMPLETED)
-            if not receiving.done():
+            if not (receiving.done() or answering.cancelled()):
                 requests.drop()
                 await asyncio.wait({receiving}, timeout=LINGER_S)
         finally:

@@ -68,7 +68,6 @@ GROUP_POLL_S = 0.2
 CANCEL_POLL_S = 0.05
 PIPE_POLL_S = 3.0
 MOST_HEARD = 1  # messages to the trainer's process that may wait; each has up to half of a pipe's size
-MOST_COPIES = 1  # requests for the trainer's state that may wait
 UNAWAITED_ROUNDS = 4  # rounds without waiting for a sender that was silent twice
 MISSED_ROUNDS = 16  # rounds without a share for a reducer that did not return all averages
 UNDERCOUNTED_ROUNDS = 2  # successive rounds of undercounting after which a reducer is treated as failed
@@ -175,7 +174,8 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, GradientAverager
         self._guard = guard or ReductionGuard()
         self.wanted = Requirements()  # as told by the trainer's process; each process has a copy
         self.heard = Mailbox[Heard](MOST_HEARD)  # from the averager's process
-        self.copies_wanted = Mailbox[Any](MOST_COPIES)  # futures for the trainer's `StateCopy`
+        self.copies_wanted = Mailbox[None](1)  # from the averager's process
+        self.copies = Mailbox[StateCopy | None](1)  # to it; None: the state could not be copied
         self.access, self._traffic = access, traffic
         self.findings = self._guard.findings
         self._accusations = Accusations(time.monotonic)
@@ -249,10 +249,10 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, GradientAverager
         future.set_result(found)
 
     async def _copied_state(self) -> StateCopy:
-        future: MPFuture = MPFuture()
-        if not self.copies_wanted.put(future):
-            raise RuntimeError("the trainer has not answered the last request for its state")
-        copied: StateCopy = await future
+        self.copies_wanted.put(None)
+        copied = await asyncio.to_thread(self.copies.get)
+        if copied is None:
+            raise RuntimeError("the trainer could not copy its state")
         return copied
 
     @property

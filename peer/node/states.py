@@ -205,16 +205,18 @@ class StateService:
             self._turned_away()
             yield _only(TransferFacts(busy=True)).SerializeToString()
             return
-        is_whole = False
+        copy, is_whole = None, False
+        donation.moved_at = math.inf  # while the donor copies its state, a reader cannot stall
         try:
-            state = self._traffic.sending_state(_messages_of_state(await self._copied()))
+            copy = await self._copied()
+            state = self._traffic.sending_state(_messages_of_state(copy))
             async with aclosing(while_admitted(self._directory, peer, self._readers, state)) as messages:
                 async for message in messages:
                     self._donations.goes_on(donation)
                     yield message.SerializeToString()
             is_whole = True
         finally:  # also runs when a reader disconnects, which closes this generator
-            self._donations.end(donation, is_whole=is_whole)
+            self._donations.end(donation, is_whole=is_whole or copy is None)
 
     async def _copied(self) -> StateCopy:
         """Return a copy of the trainer's state, the same to all that wait for one.
@@ -222,9 +224,9 @@ class StateService:
         Raises `asyncio.TimeoutError` if the trainer takes too long.
         """
         if self._copying is None:
-            self._copying = asyncio.ensure_future(asyncio.wait_for(self._copy(), COPY_S))
+            self._copying = asyncio.ensure_future(self._copy())
             self._copying.add_done_callback(self._has_copied)
-        return await asyncio.shield(self._copying)
+        return await asyncio.wait_for(asyncio.shield(self._copying), COPY_S)
 
     def _has_copied(self, copying: asyncio.Future[StateCopy]) -> None:
         self._copying = None

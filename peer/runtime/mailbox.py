@@ -1,4 +1,4 @@
-"""A one-way queue from a forked process to its parent, whose writer never blocks."""
+"""A one-way queue between a forked process and its parent, whose writer never blocks."""
 
 from __future__ import annotations
 
@@ -29,9 +29,11 @@ class Mailbox(Generic[Item]):
 
     def get(self) -> Item:
         """Wait for the next item. Raises `EOFError` after `close`, once the fork has ended, too."""
-        item: Item = self._reader.recv()
-        with self._waiting.get_lock():
-            self._waiting.value -= 1
+        try:
+            item: Item = self._reader.recv()
+        finally:
+            with self._waiting.get_lock():
+                self._waiting.value -= 1
         return item
 
     def take(self) -> list[Item]:

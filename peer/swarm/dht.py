@@ -27,7 +27,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent import futures
 from contextlib import suppress
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -90,12 +90,9 @@ class Node(DHT):
 
     _held: ClassVar[set[asyncio.Task[Any] | None]] = set()  # used in the DHT's process only
 
-    @cached_property
-    def _holders(self) -> Holders:
-        return Holders()
-
     def __init__(self, *arguments: Any, **options: Any) -> None:
         patch_hivemind()  # must precede the forks of the node's and the averager's processes
+        self._holders = Holders()  # used in the DHT's process
         super().__init__(*arguments, **(THRIFT | options))
 
     async def replicate_p2p(self) -> P2P:
@@ -285,22 +282,34 @@ class Holders:
         self._searched_at = -math.inf
 
     async def store(self, node: DHTNode, key: DHTKey, subkey: Any, value: Any, expiration_time: float) -> bool:
-        """Store an entry at the holders; return whether one has accepted it, or this node is the only one."""
-        key_id, now = DHTID.generate(source=key), asyncio.get_running_loop().time()
-        if not self._peers or now >= self._searched_at + SEARCHED_S:
-            await look(node, key)  # otherwise, all nodes would answer with the same new entries
-            found = await node.find_nearest_nodes([key_id], REPLICAS, REPLICAS, exclude_self=True)
-            self._peers, self._searched_at = list(found[key_id].values()), now
-        protocol = node.protocol
+        """Store an entry at the holders, or at the nearest nodes that this node knows if none accepts it.
+
+        Return whether a node has accepted it, or this node knows no other. Search now and then.
+        """
+        key_id, protocol = DHTID.generate(source=key), node.protocol
+        if not self._peers or asyncio.get_running_loop().time() >= self._searched_at + SEARCHED_S:
+            await self._search(node, key)
         dumps = protocol.serializer.dumps
         record = DHTRecord(key_id.to_bytes(), dumps(subkey), dumps(value), expiration_time)
         signed = protocol.record_validator.sign_value(record)
         protocol.storage.store_subkey(key_id, subkey, signed, expiration_time)
-        calls = [protocol.call_store(peer, [key_id], [signed], expiration_time, [subkey]) for peer in self._peers]
-        answers: list[list[bool] | None] = await asyncio.gather(*calls)
-        if None in answers:  # a holder is gone
-            self._searched_at = -math.inf
-        return not answers or any(answer is not None and any(answer) for answer in answers)
+        nearest = [peer for _, peer in protocol.routing_table.get_nearest_neighbors(key_id, REPLICAS, node.node_id)]
+        for peers in self._peers, nearest:  # a liar may let a search find nodes that do not exist
+            calls = [protocol.call_store(peer, [key_id], [signed], expiration_time, [subkey]) for peer in peers]
+            answers = dict(zip(peers, await asyncio.gather(*calls), strict=True))
+            self._peers = [peer for peer in self._peers if answers.get(peer, ()) is not None]
+            if any(map(any, filter(None, answers.values()))):
+                return True
+        return not nearest
+
+    async def _search(self, node: DHTNode, key: DHTKey) -> None:
+        key_id, self._searched_at = DHTID.generate(source=key), asyncio.get_running_loop().time()
+        try:
+            await look(node, key)  # otherwise, all nodes would answer with the same new entries
+            found = await node.find_nearest_nodes([key_id], REPLICAS, REPLICAS, exclude_self=True)
+            self._peers = list(found[key_id].values())
+        except Exception:
+            logger.warning("a search in the DHT failed", exc_info=True)
 
 
 def waits_at_relay(dht: DHT, timeout_s: float = RELAY_TIMEOUT_S) -> bool:

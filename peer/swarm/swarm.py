@@ -14,9 +14,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import Literal, TypeVar
 
 import torch
 from hivemind.p2p import PeerID
@@ -44,6 +44,7 @@ from peer.reporting.event_log import NOWHERE, CaughtUp, EventLog, StepTaken, Sto
 from peer.reporting.messages import LostCause
 from peer.reporting.metrics import Census, RoundTally
 from peer.reporting.suspicions import Suspicion, Suspicions
+from peer.runtime.mailbox import Mailbox
 from peer.swarm.assembly import SHUTDOWN_S, Assembly
 from peer.swarm.decision import DownloadPause, Move, Situation, decide, longest_hold_s, samples_at_once
 from peer.swarm.dht import NodeWatch, join_dht
@@ -58,8 +59,10 @@ from peer.swarm.view import MOST_BATCHES
 logger = logging.getLogger(__name__)
 LOOK_AGAIN_S = (0.5, 1.5)  # bounds of a random interval, which spreads the requests for a missed average
 HELD_POLL_S = 0.05
+MAILBOX_RETRY_S = 0.1
 MOST_SILENT_LOOKS = 5  # unanswered requests before the whole state is downloaded
 ANYWHERE = Placement()
+Item = TypeVar("Item")
 Round = futures.Future[tuple[AveragedGroup | None, float]]  # the averaged group, and the duration in seconds
 
 
@@ -154,8 +157,11 @@ class Swarm:
         self.state.restore(0)
         self._tracker.publish()
         self._tracker.start()
-        for each in self._listen, self._give_copies:
-            threading.Thread(target=each, name=each.__name__, daemon=True).start()
+        for name, served in (
+            ("listener", partial(self._serve, self._gradients.heard, self._tracker.hear)),
+            ("copier", partial(self._serve, self._gradients.copies_wanted, self._give_copy)),
+        ):
+            threading.Thread(target=served, name=name, daemon=True).start()
 
     @classmethod
     def join(
@@ -192,25 +198,26 @@ class Swarm:
             on_lost,
         )
 
-    def _listen(self) -> None:
-        """Process what other peers say in meetings, also while this peer computes."""
-        with suppress(EOFError, OSError):  # the averager's process has ended
-            while True:
-                heard = self._gradients.heard.get()
-                try:
-                    self._tracker.hear(heard)
-                except Exception:
-                    logger.warning("a message from a meeting was lost", exc_info=True)
+    def _give_copy(self, _wanted: None) -> None:
+        """Copy the state for another peer that downloads it, also while this peer computes."""
+        try:
+            self._gradients.copies.put(self.training.copy())
+        except Exception:
+            self._gradients.copies.put(None)
+            raise
 
-    def _give_copies(self) -> None:
-        """Copy the state whenever another peer downloads it, also while this peer computes."""
-        with suppress(EOFError, OSError):  # the averager's process has ended
-            while True:
-                wanted = self._gradients.copies_wanted.get()
-                try:
-                    wanted.set_result(self.training.copy())
-                except Exception:
-                    logger.warning("the state could not be copied", exc_info=True)
+    def _serve(self, mailbox: Mailbox[Item], process: Callable[[Item], None]) -> None:
+        """Process what the averager's process sends, in a thread, until that process has ended."""
+        while True:
+            try:
+                process(mailbox.get())
+            except EOFError:
+                return
+            except Exception:
+                if not self._gradients.is_alive():
+                    return
+                logger.warning("a message from the averager was not processed", exc_info=True)
+                time.sleep(MAILBOX_RETRY_S)
 
     @property
     def step(self) -> int:

@@ -15,7 +15,7 @@ from contextlib import aclosing
 
 from auth.swarm.streams import LENGTH_BYTES, MAX_MESSAGE_BYTES
 from peer.transport.lines import Line, Lines, Transfer
-from peer.transport.transport import Handler, TransportError, limited
+from peer.transport.transport import MOST_STREAMS, Handler, TransportError
 
 logger = logging.getLogger(__name__)
 WINDOW_BYTES = 2**18  # maximum bytes in transit or unread before the sender waits; yamux's initial window
@@ -75,6 +75,10 @@ class MemoryNetwork:
             raise TransportError(f"{peer_id} cannot be reached: its address is unknown.")
         return self._peers[peer_id]
 
+    def count(self, client: MemoryTransport, server: MemoryTransport, name: str) -> int:
+        """Return the number of open streams of this name between two peers."""
+        return sum((each.client, each.server, each.name) == (client, server, name) for each in self._streams)
+
     def connects(self, one: str, another: str) -> bool:
         """Return whether data can currently pass between two peers."""
         mine, others = ([who in side for side in self._sides] for who in (one, another))
@@ -108,7 +112,7 @@ class MemoryTransport:
         """Register a handler for streams of this name. Raises `ValueError` for a duplicate name."""
         if name in self.handlers:
             raise ValueError(f"`{name}` is served already")
-        self.handlers[name] = limited(handler)
+        self.handlers[name] = handler
 
     async def stream(self, peer: str, name: str, requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
         """Send requests to a peer's handler; yield its responses."""
@@ -140,6 +144,8 @@ class MemoryTransport:
         if server is None or self._network.find(peer) is not server or name not in server.handlers:
             await asyncio.sleep(latency_s)
             raise TransportError(f"`{name}` of {peer} cannot be reached: it is not served there.")
+        if self._network.count(self, server, name) >= MOST_STREAMS:
+            raise TransportError(f"`{name}` of {peer} cannot be reached: too many streams.")
         stream = _Stream(self._network, self, server, name)
         try:
             await asyncio.sleep(latency_s)  # the handler has begun, and is closed if the caller leaves now
@@ -170,7 +176,7 @@ class _Stream:
 
     def __init__(self, network: MemoryNetwork, client: MemoryTransport, server: MemoryTransport, name: str) -> None:
         self._network, self.client, self.server = network, client, server
-        self._call = f"`{name}` of {server.peer_id}"
+        self.name, self._call = name, f"`{name}` of {server.peer_id}"
         self._requests = _Pipe(network, client.peer_id, server.peer_id)
         self.responses = _Pipe(network, server.peer_id, client.peer_id)
         self._is_ended = {client: False, server: False}
@@ -192,6 +198,10 @@ class _Stream:
             try:
                 async with aclosing(handler(self.client.peer_id, requests)) as responses:
                     await self.responses.send_all(responses)
+            except asyncio.CancelledError:
+                if not self._is_ended[self.server]:  # the handler has stopped itself
+                    self.responses.put(TransportError(f"{self._call} has ended the stream."))
+                raise
             except Exception as error:  # noqa: BLE001 - fault boundary: the client is told the error's type
                 if not self._is_ended[self.server]:
                     logger.warning("%s for %s failed: %.300r", self._call, self.client.peer_id, error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from functools import partial
@@ -11,7 +12,7 @@ from hivemind.p2p import P2P, P2PDaemonError, PeerID
 from hivemind.p2p.p2p_daemon_bindings.datastructures import StreamInfo
 
 from auth.swarm.streams import SHOWN_CHARS, StreamError, answer, ask
-from peer.transport.transport import Handler, TransportError, limited
+from peer.transport.transport import MOST_STREAMS, Handler, TransportError
 
 
 class P2PTransport:
@@ -28,11 +29,20 @@ class P2PTransport:
         Raises `ValueError` if the name is already served.
         """
 
-        serve = limited(handler)
+        streams = Counter[str]()
 
         async def accept(info: StreamInfo, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             caller = info.peer_id.to_base58()
-            await answer(reader, writer, partial(serve, caller), f"`{name}` for {caller}")
+            if streams[caller] >= MOST_STREAMS:
+                writer.close()
+                return
+            streams[caller] += 1
+            try:
+                await answer(reader, writer, partial(handler, caller), f"`{name}` for {caller}")
+            finally:
+                streams[caller] -= 1
+                if not streams[caller]:
+                    del streams[caller]
 
         if name in self._served:  # hivemind would replace the handler, and then raise
             raise ValueError(f"`{name}` is served already")

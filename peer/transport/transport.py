@@ -6,7 +6,6 @@ Messages arrive whole and in order; if some do not arrive, the stream ends with 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from typing import Protocol
@@ -18,33 +17,6 @@ Handler = Callable[[str, AsyncIterator[bytes]], AsyncGenerator[bytes, None]]
 
 class TransportError(Exception):
     """A peer cannot be reached, its stream has broken off, or its handler has failed."""
-
-
-class StreamLimitError(Exception):
-    """A caller has too many open streams of one name."""
-
-
-def limited(handler: Handler) -> Handler:
-    """Return a handler that serves at most `MOST_STREAMS` streams of a caller at once.
-
-    Each stream takes up memory, whatever the handler then says to its caller.
-    """
-    streams = Counter[str]()
-
-    async def serve(caller: str, requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-        if streams[caller] >= MOST_STREAMS:
-            raise StreamLimitError
-        streams[caller] += 1
-        try:
-            async with aclosing(handler(caller, requests)) as responses:
-                async for response in responses:
-                    yield response
-        finally:
-            streams[caller] -= 1
-            if not streams[caller]:
-                del streams[caller]
-
-    return serve
 
 
 class Transport(Protocol):

@@ -60,12 +60,19 @@ class FewNodes:
         self.found, self.answering = list(nodes), set(nodes)
         self.searches, self.stored = 0, list[tuple[str, bytes]]()
         self.kept: list[bytes] = []
+        self.node_id, table = DHTID.generate(), SimpleNamespace(get_nearest_neighbors=self.known)
         self.protocol = SimpleNamespace(
+            routing_table=table,
             serializer=MSGPackSerializer,
             record_validator=SimpleNamespace(sign_value=lambda record: record.value + b" signed"),
             storage=SimpleNamespace(store_subkey=lambda _key, _subkey, value, _expires: self.kept.append(value)),
             call_store=self.call_store,
         )
+
+    def known(self, _key: DHTID, _count: int, exclude: DHTID) -> list[tuple[DHTID, str]]:
+        """The nodes in the routing table: those that answer."""
+        assert exclude == self.node_id
+        return [(DHTID.generate(source=node), node) for node in sorted(self.answering)]
 
     async def find_nearest_nodes(self, queries: list[DHTID], *_: int, exclude_self: bool) -> Any:
         """Count a search."""
@@ -108,9 +115,12 @@ def test_the_nodes_that_store_an_entry_are_searched_for_now_and_then(monkeypatch
         assert node.searches == 2
         node.answering.remove("bob")
         assert await store_at(node, holders, times=3)
-        assert node.searches == 4
-        node.answering.clear()
-        assert not await store_at(node, holders)
+        assert node.searches == 2  # who does not answer is not asked again before the next search
+        node.answering = {"carol"}
+        assert await store_at(node, holders)
+        assert (node.searches, node.stored[-1]) == (2, ("carol", value))
+        assert await store_at(node, holders)
+        assert node.searches == 3
         assert await store_at(FewNodes(), Holders())  # which is the only node
         assert not await store_at(FewNodes("refuses"), Holders())
 

@@ -289,14 +289,36 @@ def test_others_are_let_in_for_a_while(arriving: int, since_s: float, has_begun:
 
 
 def test_others_are_heard_until_the_peer_leaves() -> None:
-    """In a thread of its own, for this peer may be computing."""
-    heard, told = Mailbox[str](2), list[str]()
-    assert heard.put("a count")
-    assert heard.put("a report")
-    swarm = swarm_with(_tracker=SimpleNamespace(hear=told.append), _gradients=SimpleNamespace(heard=heard))
+    """In a thread of its own, for this peer may be computing; what cannot be processed ends nothing."""
+    heard, told = Mailbox[str](3), list[str]()
+    for said in ("a count", "nonsense", "a report"):
+        assert heard.put(said)
+
+    def hear(said: str) -> None:
+        if said == "nonsense":
+            raise ValueError(said)
+        told.append(said)
+
+    swarm = swarm_with(_gradients=SimpleNamespace(is_alive=lambda: True))
     heard.close()
-    swarm._listen()
+    swarm._serve(heard, hear)
     assert told == ["a count", "a report"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_state_is_copied_for_who_downloads_it(fails: bool) -> None:
+    """Or the averager's process learns that it could not be."""
+    copies = Mailbox[Any](1)
+
+    def copy() -> str:
+        if fails:
+            raise MemoryError
+        return "a copy"
+
+    swarm = swarm_with(_gradients=SimpleNamespace(copies=copies), training=SimpleNamespace(copy=copy))
+    with pytest.raises(MemoryError) if fails else nullcontext():
+        swarm._give_copy(None)
+    assert copies.get() == (None if fails else "a copy")
 
 
 @pytest.mark.parametrize(("usual_s", "in_vain"), [(36_000.0, False), (0.5, True)])

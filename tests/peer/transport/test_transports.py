@@ -161,7 +161,7 @@ def test_a_caller_has_a_few_streams_of_a_name_at_once(play: Play) -> None:
 
         await server.serve("few", wait)
         streams = [await open_stream() for _ in range(MOST_STREAMS)]
-        with pytest.raises(TransportError, match="StreamLimitError"):
+        with pytest.raises(TransportError):
             await open_stream()
         await streams.pop().aclose()
         while len(streams) < MOST_STREAMS:  # the server may learn of the end a moment later
