@@ -141,8 +141,7 @@ def _read_bundle(source: Path) -> dict[str, bytes]:
                     process = Path(name).name.removesuffix(SUFFIX)
                     found["".join(char for char in process[:32] if char.isprintable())] = file.read(2 * MOST_BYTES)
             return found
-    # NotImplementedError: the archive uses an unknown compression.
-    except (zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError) as error:
+    except (zipfile.BadZipFile, OSError, RuntimeError) as error:  # the last: encrypted, or an unknown compression
         raise ConfigError(f"{source} cannot be read as an archive: {error}.") from error
 
 

@@ -46,7 +46,7 @@ STATE_CODE = RoleAdaptiveCompression(optimizer=ROOTS)  # rounds the optimizer mo
 
 
 class TransferFacts(BaseModel):
-    """What a donor says of the tensors that it sends."""
+    """A donor's statement about the tensors of a transfer."""
 
     model_config = ConfigDict(frozen=True, strict=True)
 
