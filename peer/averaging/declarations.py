@@ -24,10 +24,10 @@ from auth.errors import RequestError
 from auth.keys import verify_signature
 from auth.statements import Statement
 from peer.config.training import Compression
+from peer.node.quorum import GROUP_ID_BYTES
 from peer.reduction.findings import MAX_ID_CHARS, MOST_ACCUSED
 
 MAX_BYTES = 4096  # maximum size of a declaration, including its signature
-GROUP_ID_BYTES = 20  # the size of hivemind's group IDs
 MAX_BANDWIDTH = 12.5e9  # bytes per second (100 Gbit/s); higher claims are invalid
 MAX_S = 86_400.0
 MOST_MISSED = 16  # maximum number of reducers that one peer lists as missed

@@ -1,0 +1,157 @@
+"""Which peers may take a step together, so that no step is taken from two averages.
+
+A group may take the next step if more than half of the peers that took the last step together, the
+voters, are in it, and if more than half of them hold the round's average. Any two majorities of the
+voters have a peer in common, so no other group can take the same step. This is dynamic voting, with
+a casting vote for the keeper (S. Jajodia and D. Mutchler, "Dynamic voting algorithms for
+maintaining the consistency of a replicated database", ACM Transactions on Database Systems 15,
+1990). Voters that have left, or that nobody has seen for the lifetime of a record, do not count.
+
+The holders sign what they hold. The signatures of a majority are the step's certificate, so nobody
+has to trust the peer that collects them (`peer.averaging.meetings`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
+from hivemind.utils.serializer import MSGPackSerializer
+
+from auth.keys import verify_signature
+from peer.reduction.attestation import DIGEST_BYTES
+from peer.reduction.findings import MAX_ID_CHARS
+
+GROUP_ID_BYTES = 20  # the size of hivemind's group IDs
+MOST_SIGNATURE_BYTES = 512  # of an RSA key of 4096 bits
+MOST_PEERS = 4096  # of a group
+
+
+class Ruling(Enum):
+    """What the voters say about an average."""
+
+    CONFIRMED = "confirmed"  # most of them hold it: it is the step's average
+    OPEN = "open"  # those that cannot be asked decide
+    VOID = "void"  # most of them do not hold it, and another group may average
+
+
+@dataclass(frozen=True)
+class Quorum:
+    """The peers that decide on a step."""
+
+    voters: frozenset[str] = frozenset()  # peer IDs
+    gone: frozenset[str] = frozenset()  # voters that nobody has seen for a time; they do not count beside the keeper
+    keepers: frozenset[str] = frozenset()
+
+    @property
+    def present(self) -> frozenset[str]:
+        """The voters that are not gone."""
+        return self.voters - self.gone
+
+    def is_in(self, peers: Collection[str]) -> bool:
+        """Return whether these peers may decide; if all voters are gone, the keeper does, or everybody without one."""
+        if self._are_most(peers, self.voters):
+            return True
+        has_keeper = not (self.keepers and self.keepers.isdisjoint(peers))
+        return has_keeper and (not self.present or self._are_most(peers, self.present))
+
+    def _are_most(self, peers: Collection[str], voters: frozenset[str]) -> bool:
+        """Return whether these peers are most of the voters; of two halves, the keeper's or the first by ID counts."""
+        twice, casting = 2 * len(voters & set(peers)), min(voters & self.keepers or voters, default="")
+        return twice > len(voters) or (twice == len(voters) > 0 and casting in peers)
+
+
+def ruling(quorum: Quorum, holders: Collection[str], possible: Collection[str] = ()) -> Ruling:
+    """Return the ruling on the average of `holders`; `possible`: the peers that may confirm it elsewhere, or later."""
+    if quorum.is_in(holders):
+        return Ruling.CONFIRMED
+    return Ruling.OPEN if quorum.is_in(possible) else Ruling.VOID
+
+
+@dataclass(frozen=True)
+class HeldAverage:
+    """A round's average, as its holders sign that they hold it."""
+
+    run: str
+    era: int
+    step: int  # global step after which the group averaged
+    group_id: bytes  # determined by the group's peers and what each has declared
+    digest: bytes  # of all reducers' attestations
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """The era and the step, as in declarations."""
+        return self.era, self.step
+
+    def signature(self, sign: Callable[[bytes], bytes]) -> bytes:
+        """Sign that this peer holds this average."""
+        return sign(self._content)
+
+    def message(self, proof: bytes) -> bytes:
+        """Return the message that a peer holds this average (proof: its signature), or that it is confirmed."""
+        return self.group_id + self.digest + proof
+
+    def confirmed_in(self, message: bytes) -> tuple[HeldAverage, bytes]:
+        """Read the average that has been confirmed for this one's step, and its certificate.
+
+        Raises `ValueError` if the message is malformed. The certificate is not verified.
+        """
+        begins_at = GROUP_ID_BYTES + DIGEST_BYTES
+        if len(message) <= begins_at:
+            raise ValueError("it confirms no average")
+        confirmed = replace(self, group_id=message[:GROUP_ID_BYTES], digest=message[GROUP_ID_BYTES:begins_at])
+        return confirmed, message[begins_at:]
+
+    def is_signed(self, public_key: str, signature: bytes) -> bool:
+        """Return whether the owner of this key (OpenSSH) has signed that it holds this average."""
+        return verify_signature(public_key.encode(), self._content, signature)
+
+    @property
+    def _content(self) -> bytes:
+        said = ["manyhands-average-v1", self.run, self.era, self.step, self.group_id, self.digest]
+        content: bytes = MSGPackSerializer.dumps(said)
+        return content
+
+
+def read_holding(message: bytes, run: str, position: tuple[int, int]) -> tuple[HeldAverage, bytes]:
+    """Read the group's ID, the digest and the signature of what a peer holds after `position` (era, step).
+
+    Raises `ValueError` if the message is malformed. The signature is not verified.
+    """
+    signed_at = GROUP_ID_BYTES + DIGEST_BYTES
+    if not signed_at < len(message) <= signed_at + MOST_SIGNATURE_BYTES:
+        raise ValueError("it names no average")
+    held = HeldAverage(run, *position, message[:GROUP_ID_BYTES], message[GROUP_ID_BYTES:signed_at])
+    return held, message[signed_at:]
+
+
+def certificate(signatures: Mapping[str, bytes]) -> bytes:
+    """Return the message with the holders' signatures, by peer ID."""
+    message: bytes = MSGPackSerializer.dumps(list(signatures.items()))
+    return message
+
+
+def read_certificate(message: bytes, held: HeldAverage, key_of: Callable[[str], str | None]) -> frozenset[str]:
+    """Return the peers that have signed that they hold this average; `key_of`: peer ID -> its key (OpenSSH).
+
+    Raises `ValueError` if the message is malformed, or a signature is false.
+    """
+    try:
+        entries: Any = MSGPackSerializer.loads(message)
+    except Exception as error:  # MessagePack's errors have no common base class
+        raise ValueError("it has no certificate") from error
+    if not isinstance(entries, list) or len(entries) > MOST_PEERS:
+        raise ValueError("it has no certificate")
+    signers = set[str]()
+    for entry in entries:
+        match entry:
+            case [str(peer), bytes(signature)] if len(peer) <= MAX_ID_CHARS:
+                key = key_of(peer)
+                if key is not None and not held.is_signed(key, signature):
+                    raise ValueError("it has a certificate with a false signature")
+                signers |= set() if key is None else {peer}  # this peer may miss the token of an honest one
+            case _:
+                raise ValueError("it has no certificate")
+    return frozenset(signers)
