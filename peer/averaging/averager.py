@@ -15,7 +15,7 @@ from typing import Any, AsyncIterator  # noqa: UP035 - hivemind reads the annota
 
 import torch
 from hivemind.averaging.allreduce import AveragingMode
-from hivemind.averaging.control import StepControl
+from hivemind.averaging.control import AveragingStage, StepControl
 from hivemind.averaging.group_info import GroupInfo
 from hivemind.averaging.matchmaking import MatchmakingException
 from hivemind.optim.grad_averager import GradientAverager
@@ -34,7 +34,7 @@ from peer.averaging.bandwidth import RoundTraffic
 from peer.averaging.declarations import MAX_BANDWIDTH, MOST_MISSED, Declaration, open_declaration, read_declaration
 from peer.averaging.error_feedback import ErrorFeedback
 from peer.averaging.gradient_codes import Factors, GradientCode
-from peer.averaging.meetings import Heard, Meetings, Requirements
+from peer.averaging.meetings import Heard, Meetings, Requirements, UnconfirmedAverageError
 from peer.averaging.power_sgd import LowRank
 from peer.averaging.remainders import RemainderFile, RemainderOrigin
 from peer.averaging.rounds import RoundDeadline, forget_frames, give_back
@@ -51,7 +51,7 @@ from peer.averaging.shares import (
 from peer.config.training import Averaging
 from peer.network.traffic import Traffic
 from peer.node.states import StateCopy, StateOrder, StateService
-from peer.reduction.attestation import AttestedRound, AttestedWeight, layout_of
+from peer.reduction.attestation import AttestedRound, AttestedWeight, digest_of_all, layout_of
 from peer.reduction.audit import Audit
 from peer.reduction.auditing import Auditing
 from peer.reduction.compression import compression_of
@@ -90,6 +90,7 @@ class AveragedGroup:
     traffic: RoundTraffic | None = None  # measured traffic of this peer's connection
     lines: GroupLines = NOBODY  # declared bandwidths and roles
     peers: frozenset[str] = frozenset()  # peer IDs of the group
+    digest: bytes = b""  # of all reducers' attestations
     pseudonyms: Mapping[str, str] = field(default_factory=dict)  # peer ID -> name in receipts
 
 
@@ -116,8 +117,9 @@ class BalancedRounds:
         """Average with this group. After a `MatchmakingException`, hivemind seeks another group."""
         del kwargs["min_vector_size"]  # used by hivemind's own balancing
         tokens = [self.directory.token_of(peer) for peer in group_info.peer_ids]
-        if group_info.group_size < self.wanted.keeperless and not any(t and t.role == "keeper" for t in tokens):
-            raise MatchmakingException(f"beside {group_info.group_size} without the keeper others may take this step")
+        peers = [peer.to_base58() for peer in group_info.peer_ids]
+        if not self.wanted.quorum.is_in(peers):
+            raise MatchmakingException(f"beside these {len(peers)} others may take this step")
         control = self._control
         self._lines = lines = self._read_lines(group_info, tokens)
         try:
@@ -128,16 +130,21 @@ class BalancedRounds:
             before = self._traffic.passed()
             async with enter_asynchronously(self.get_tensors()) as tensors:
                 self._nearly_over_at = time.monotonic() + LATE_SHARE * patience_s
+                self.meetings.round_began(asyncio.get_running_loop().time() + patience_s)
                 round_ = self._run_allreduce_inplace_(tensors, group_info, peer_fractions=shares, **kwargs)
                 group = await asyncio.wait_for(round_, patience_s)
+            if group.samples >= self.wanted.target:  # otherwise, it leads to no step
+                control.stage = AveragingStage.FINISHED
+                await self.meetings.confirm(group.digest)
         except BaseException as error:  # also on cancellation: the next declaration reports the failure
             self._round_failed(control)
+            if isinstance(error, UnconfirmedAverageError):  # the trainer loads its gradients again
+                raise
             raise MatchmakingException(f"the round failed: {error!r}") from error
         else:
             self._deadline.succeeded(group.seconds)
             sent, received = (now - then for now, then in zip(self._traffic.passed(), before, strict=True))
             traffic = RoundTraffic(sent, received, group.seconds, promised_s)
-            peers = [peer.to_base58() for peer in group_info.peer_ids]
             pseudonyms = {peer: token.receipt_key for peer, token in zip(peers, tokens, strict=True) if token}
             return replace(group, traffic=traffic, lines=lines, peers=frozenset(peers), pseudonyms=pseudonyms)
         finally:
@@ -196,7 +203,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, GradientAverager
         self._deadline = RoundDeadline(allreduce_timeout)
         super().__init__(
             parameters,
-            allreduce_timeout=2 * allreduce_timeout,  # never reached, because the group's limit is shorter
+            allreduce_timeout=None,  # the group's own limit is shorter, and its average may wait for confirmation
             reuse_grad_buffers=True,
             allow_state_sharing=False,  # by hivemind's own means; see `peer.node.states`
             **kwargs,
@@ -282,7 +289,8 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, GradientAverager
     @cached_property
     def meetings(self) -> Meetings:
         """This peer's meetings with others, created on first use in the averager's process."""
-        return Meetings(self._transport, f"{self.prefix}.meet", self.directory, self._opened, self.heard.put)
+        sign = self.access.credentials.device_key.sign
+        return Meetings(self._transport, f"{self.prefix}.meet", self.directory, self._opened, sign, self.heard.put)
 
     @cached_property
     def auditing(self) -> Auditing:
@@ -422,6 +430,8 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, GradientAverager
         self._matchmaking = self.meetings  # instead of hivemind's
         try:
             await super()._step(step=step, **kwargs)
+        except UnconfirmedAverageError as error:  # the trainer's side has it, too
+            logger.warning("no step is taken: %s", error)
         finally:
             if step.done() and not step.cancelled():  # hivemind still references the step
                 forget_frames(step.exception())
@@ -576,8 +586,12 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, GradientAverager
 
         await self._code.average(tensors, reduce)
         self._averaged.value = True
-        received_bytes, seconds = sum(half.averaged_bytes for half in halves), time.perf_counter() - began
-        return replace(halves[-1], averaged_bytes=received_bytes, seconds=seconds)
+        return replace(
+            halves[-1],
+            averaged_bytes=sum(half.averaged_bytes for half in halves),
+            seconds=time.perf_counter() - began,
+            digest=digest_of_all([half.digest for half in halves]),
+        )
 
     async def _average_exactly(
         self, tensors: Sequence[torch.Tensor], group_info: GroupInfo, half: bytes, **kwargs: Any
@@ -646,4 +660,5 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, GradientAverager
             counted=runner.counted_by_peer,
             attested=runner.attested_by_peer,
             seconds=time.perf_counter() - began,
+            digest=digest_of_all(runner.evidence.digests),
         )

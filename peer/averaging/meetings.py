@@ -7,11 +7,16 @@ once its own batch is full, or the batches of most members, and the peers that i
 are there (`may_begin`). It then sends the group's peers and all their declarations over every
 stream. Nobody polls, and no record in the DHT decides who meets.
 
-The leader is not trusted. Its followers check every declaration (`peer.averaging.declarations`), and
-that all peers of the group are members. The group's ID depends on all that the leader has said, so
-peers to which it has said different things do not average with each other. A leader is passed over
-for a time if it cannot be reached, breaks the rules, or leads rounds that fail.
-`peer.averaging.averager` uses this module in its own process.
+The streams stay open during the round. Who holds the average then sends a signature. Once most
+voters hold it (`peer.node.quorum`), the leader sends their signatures, and only then is the step
+taken. If too few hold it, the leader declares it void. If the leader is lost before, the holders
+follow the next leader, which decides in its place unless absent voters may know more.
+
+The leader is not trusted. Its followers check every declaration (`peer.averaging.declarations`),
+every signature, and that all peers of the group are members. The group's ID depends on all that the
+leader has said, so peers to which it has said different things do not average with each other. A
+leader is passed over for a time if it cannot be reached, breaks the rules, or leads rounds that
+fail. `peer.averaging.averager` uses this module in its own process.
 """
 
 from __future__ import annotations
@@ -36,15 +41,28 @@ from hivemind.proto.averaging_pb2 import MessageCode, MessageFromLeader
 from auth.swarm.authorizer import TRAINING_ROLES
 from auth.swarm.directory import PeerDirectory
 from auth.tokens import AccessToken
-from peer.averaging.declarations import GROUP_ID_BYTES, Declaration, bound
+from peer.averaging.declarations import Declaration, bound
 from peer.averaging.rounds import RoundDeadline
 from peer.config.training import Compression
+from peer.node.quorum import (
+    GROUP_ID_BYTES,
+    MOST_PEERS,
+    HeldAverage,
+    Quorum,
+    Ruling,
+    certificate,
+    read_certificate,
+    read_holding,
+    ruling,
+)
 from peer.transport.transport import Transport, TransportError
 
 logger = logging.getLogger(__name__)
 MOST_GRACE_S = 10.0  # longest wait of a leader for peers that may still come; also for the first groups
 LEAST_GRACE_S = 3.0  # shortest such wait; a DHT record and an answer take up to a second each
-STALLED_S = 30.0  # seconds after which a peer with a full batch leaves a leader that does not begin
+STALLED_S = 30.0  # seconds after which a peer leaves a leader that does not begin, or does not decide
+LOST_S = 60.0  # longest time until the transport notices that a peer is lost
+RULING_S = 3.0  # longest wait for a leader's ruling after its round
 UNREACHABLE_S = 2.0  # seconds for which a leader is passed over after its first failure of each kind
 FRUITLESS_S = 15.0
 INVALID_S = 60.0
@@ -56,10 +74,10 @@ RENEW_S = 5.0  # shortest interval between look-ups of tokens that a leader miss
 RETRY_S = 0.5  # pause after a failed attempt to follow a leader
 REPORT_S = 0.2  # shortest interval between a peer's reports
 MAX_REPORT_BYTES = 2048
-REPORT, FULL = b"r", b"f"  # a follower's messages begin with: its record; its batch is full
+REPORT, FULL, HOLDS = b"r", b"f", b"h"  # a follower's messages begin with: its record; its batch is full; its average
 COUNT, GONE_ON, BEGIN = b"c", b"g", b"b"  # a leader's: its count of the batch; it has taken the step; the group
+CONFIRMED, VOID = b"k", b"v"  # a leader's ruling on an average
 _COUNT = struct.Struct(">Qd")  # samples, seconds until the batch is full
-MOST_PEERS = 4096  # of a group
 DELIVERY_S = 0.05  # interval between deliveries to the trainer's process
 MOST_DELIVERED = 16  # reports that are delivered to the trainer's process at once
 LOOK_S = 1.0  # longest time until the choice of the leader is reconsidered
@@ -77,7 +95,7 @@ class Requirements:
     leaders: tuple[str, ...] = ()  # IDs of the candidates for leader, preferred first
     required: int = 2  # smallest group that may begin to average
     expected: int = 0  # size at which the group stops waiting for others; 0: unknown
-    keeperless: int = 2  # smallest group that may average without the keeper
+    quorum: Quorum = field(default_factory=Quorum)  # which groups may take the step
     report: bytes = b""  # this peer's record, for the leader
     samples: int = 0  # samples of the batch that the trainer counts, for followers
     remaining_s: float = field(default=math.inf, compare=False)  # seconds until the batch is full, for followers
@@ -101,6 +119,10 @@ class Heard:
     def is_news(self) -> bool:
         """Whether there is a message to deliver."""
         return bool(self.reports) or self.count is not None or self.gone_on
+
+
+class UnconfirmedAverageError(Exception):
+    """An average with which no step may be taken."""
 
 
 def may_begin(present: int, wanted: Requirements, waited_s: float, grace_s: float) -> bool:
@@ -153,14 +175,54 @@ class _Follower:
     declared: bytes
     declaration: Declaration
     is_full: bool = False  # whether this peer's batch is full
-    group: bytes = b""  # the group, once the leader has begun
+    words: list[bytes] = field(default_factory=list)  # the group, once the leader has begun, and the ruling
+    group_id: bytes = b""  # of that group
+    held: HeldAverage | None = None  # what this peer holds, with its signature
+    signature: bytes = b""
     is_replaced: bool = False  # whether the peer has opened another stream
     has_word: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def begin(self, group: bytes) -> None:
-        """Send the group to this peer."""
-        self.group = group
+    def tell(self, word: bytes) -> None:
+        """Send a word to this peer."""
+        self.words.append(word)
         self.has_word.set()
+
+
+@dataclass(eq=False)
+class _Round:
+    """The round of a group."""
+
+    group_id: bytes
+    peers: set[str]
+    ends_at: float = math.inf  # time by which it has ended for all its peers
+
+
+@dataclass(eq=False)
+class _Leader:
+    """The leader that this peer follows, and what it has said."""
+
+    peer: str
+    group: asyncio.Future[bytes | None]  # None: it has gone on to another step
+    ruling: asyncio.Future[bytes]
+    following: asyncio.Task[None] | None = None
+
+    @classmethod
+    def of(cls, peer: str) -> _Leader:
+        """Return a leader that has said nothing yet."""
+        loop = asyncio.get_running_loop()
+        return cls(peer, loop.create_future(), loop.create_future())
+
+    def lost(self, error: Exception) -> None:
+        """Note that this leader says nothing more."""
+        for awaited in self.group, self.ruling:
+            if not awaited.done():
+                awaited.set_exception(error)
+                awaited.exception()  # asyncio would log it if nobody waits for this leader any more
+
+    def leave(self) -> None:
+        """Stop following this leader."""
+        if self.following is not None:
+            self.following.cancel()
 
 
 class Meetings:
@@ -172,20 +234,35 @@ class Meetings:
         name: str,
         directory: PeerDirectory,
         opened: Callable[[bytes, AccessToken], Declaration],
+        sign: Callable[[bytes], bytes],
         deliver: Callable[[Heard], bool],
     ) -> None:
         """Set up meetings over streams of this name; `opened` verifies a peer's declaration.
 
-        `deliver` takes what this peer has heard, unless it is busy and returns False.
+        `sign` signs what this peer holds. `deliver` takes what this peer has heard, unless it is
+        busy and returns False.
         """
         self._transport, self._name, self._directory, self._opened = transport, name, directory, opened
+        self._sign = sign
         self._clock = asyncio.get_running_loop().time
         self._records = LeaderRecords(self._clock)
         self._grace = RoundDeadline(MOST_GRACE_S, LEAST_GRACE_S)
         self._wanted = Requirements()
         self._declared = b""
         self._followers: dict[str, _Follower] = {}
-        self._leader = ""  # of the newest group
+        self._leader = _Leader.of(transport.peer_id)  # of the newest group
+        self._round: _Round | None = None  # of the newest group
+        self._led: _Round | None = None  # the newest that this peer has led
+        self._confirmed: HeldAverage | None = None  # the newest average that has been confirmed here
+        self._certified = b""  # the word that has confirmed it, for holders that have missed it
+        self._lacking: dict[
+            HeldAverage, set[str]
+        ] = {}  # average -> peers that have come here without it after its round
+        self._shown = b""  # such a ruling from a follower that has gone on
+        self._is_asked = False  # whether the leader has missed it
+        self._given_up = (-1, -1), -math.inf  # position of an average given up that may be the step's, and until when
+        self._held: HeldAverage | None = None  # what this peer holds until there is a ruling
+        self._signature = b""
         self._rests_until = -math.inf  # end of the pause after a group whose round may have failed at once
         self._deliver, self._delivering = deliver, False
         self._heard = Heard()  # what has not been delivered
@@ -214,27 +291,59 @@ class Meetings:
 
     def declare(self, position: tuple[int, int], declared: bytes) -> None:
         """Set this peer's signed declaration for its next group, at `position` (era, step)."""
+        if position != self._sought:
+            self._lacking.clear()
         self._sought, self._declared = position, declared
 
     async def look_for_group(self, step: Search) -> GroupInfo:
         """Return the next group at the declared position, for hivemind's averager; wait until there is one."""
         async with self._searching:
+            self._leader.leave()
             await asyncio.sleep(self._rests_until - self._clock())
-            group = await self._search(step)
+            group = bound(await self._search(step))
+            self._round = _Round(group.group_id, {peer.to_base58() for peer in group.peer_ids})
+            if self._leader.peer == self._transport.peer_id:
+                self._led = self._round
             self._rests_until = self._clock() + RETRY_S
-            return bound(group)
+            return group
+
+    def round_began(self, ends_at: float) -> None:
+        """Note that the newest group's round has begun, and by when it ends for all its peers."""
+        if self._round is not None:
+            self._round.ends_at = ends_at
+
+    async def confirm(self, digest: bytes) -> None:
+        """Wait until the voters have confirmed the newest group's average, which this peer holds.
+
+        Raises `UnconfirmedAverageError` if no step may be taken with it.
+        """
+        assert self._round is not None
+        held = HeldAverage(self._name, *self._sought, self._round.group_id, digest)
+        self._held, self._signature = held, held.signature(self._sign)
+        self._has_message.set()
+        for follower in self._followers.values():
+            follower.has_word.set()
+        try:
+            if not await self._is_confirmed(held, self._round.ends_at + RULING_S):
+                raise UnconfirmedAverageError("too few peers hold this round's average")
+        except asyncio.CancelledError:
+            self._given_up = self._sought, self._clock() + MOST_PASSED_OVER_S
+            raise
+        finally:
+            self._held, self._signature = None, b""
+            self._leader.leave()
 
     def group_ended(self, came_about: bool) -> None:
         """Record the success or failure of the newest group's round for its leader."""
         if came_about:
             self._rests_until = -math.inf
-            self._records.succeeded(self._leader)
+            self._records.succeeded(self._leader.peer)
         else:
-            self._records.failed(self._leader, FRUITLESS_S)
+            self._records.failed(self._leader.peer, FRUITLESS_S)
 
     def distrust_leader(self, reason: str) -> None:
         """Pass over the newest group's leader, because `reason` holds in its group."""
-        self._distrust(self._leader, reason)
+        self._distrust(self._leader.peer, reason)
 
     async def _welcome(self, caller: str, requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
         """Let a member wait for a group that this peer leads; send it the group. Others get no answer."""
@@ -245,7 +354,12 @@ class Meetings:
         assert token is not None  # as it is admitted
         try:
             declared = await asyncio.wait_for(anext(requests, b""), DECLARE_S)
+            holding = declared.removeprefix(HOLDS) if declared.startswith(HOLDS) else b""
+            if holding:
+                declared = await asyncio.wait_for(anext(requests, b""), DECLARE_S)
             follower = _Follower(caller, token.member, declared, self._opened(declared, token))
+            if holding:
+                self._take_holding(follower, holding)
         except (ValueError, asyncio.TimeoutError) as error:
             logger.info("%s may not follow this peer: %s", caller, error)
             return
@@ -267,15 +381,26 @@ class Meetings:
             await asyncio.wait({hearing})  # the transport cannot close `requests` while a task reads them
 
     async def _words_for(self, follower: _Follower) -> AsyncGenerator[bytes, None]:
-        """Yield the samples that this leader counts, at limited intervals, and at last the group."""
-        counted, counts_at = -1, 0.0
-        while not (follower.group or follower.is_replaced):
+        """Yield the samples that this leader counts, at limited intervals, then the group, and at last the ruling."""
+        counted, counts_at, asked = -1, 0.0, None
+        while not follower.is_replaced:
             follower.has_word.clear()
             wanted, wait_s = self._wanted, None
+            if self._held != asked and follower.declaration.position > wanted.position:
+                asked = self._held
+                if asked is not None:
+                    yield HOLDS + asked.message(b"")
+            while follower.words:
+                word = follower.words.pop(0)
+                yield word
+                if word.startswith((CONFIRMED, VOID)):
+                    return
             if wanted.position > follower.declaration.position:
-                yield GONE_ON
+                is_confirmed = follower.held is not None and follower.held == self._confirmed
+                yield self._certified if is_confirmed else GONE_ON
                 return
-            if self._leads and wanted.position == follower.declaration.position and counted != wanted.samples:
+            is_here = wanted.position == follower.declaration.position and not follower.group_id
+            if is_here and self._leads and counted != wanted.samples:
                 wait_s = max(0.0, counts_at - self._clock())
                 if wait_s == 0:
                     if self._token_of(follower.peer) is None:  # revoked, or it has expired
@@ -283,8 +408,6 @@ class Meetings:
                     counted, counts_at, wait_s = wanted.samples, self._clock() + REPORT_S, None
                     yield COUNT + _COUNT.pack(wanted.samples, wanted.remaining_s)
             await _wait(follower.has_word, wait_s)
-        if follower.group:
-            yield BEGIN + follower.group
 
     async def _hear(self, caller: str, follower: _Follower, messages: AsyncIterator[bytes]) -> None:
         """Process a follower's messages, at limited intervals."""
@@ -293,11 +416,28 @@ class Meetings:
                 if message == FULL:
                     follower.is_full = True
                     self._news.set()
+                elif message.startswith(HOLDS):
+                    self._take_holding(follower, message[len(HOLDS) :])
+                elif message.startswith(CONFIRMED):
+                    self._shown = message
+                    self._news.set()
                 elif message.startswith(REPORT) and len(message) <= MAX_REPORT_BYTES:
                     while not self._leads:  # noqa: ASYNC110 - depends on time, too; a report concerns the leader only
                         await asyncio.sleep(LOOK_S)
                     self._tell(replace(self._heard, reports={**self._heard.reports, caller: message[len(REPORT) :]}))
                 await asyncio.sleep(REPORT_S / 2)
+
+    def _take_holding(self, follower: _Follower, message: bytes) -> None:
+        try:
+            held, signature = read_holding(message, self._name, follower.declaration.position)
+            token = self._token_of(follower.peer)
+            if token is None or not held.is_signed(token.public_key, signature):
+                raise ValueError("its signature is false")
+        except ValueError as error:
+            logger.info("%s says falsely that it holds an average: %s", follower.peer, error)
+            return
+        follower.held, follower.signature = held, signature
+        self._news.set()
 
     def _tell(self, heard: Heard) -> None:
         """Deliver soon to the trainer's process; try again later if it is busy."""
@@ -320,9 +460,8 @@ class Meetings:
         while True:
             self._news.clear()
             if (leader := self._first_choice) is None:
-                await self._news.wait()
+                await _wait(self._news, LOOK_S)
             elif (group := await self._meet_at(leader, step)) is not None:
-                self._leader = leader
                 return group
 
     @property
@@ -332,32 +471,36 @@ class Meetings:
 
     @property
     def _first_choice(self) -> str | None:
-        """The present leader; None if there is no candidate, or the trainer has gone on to another step."""
-        wanted = self._wanted
-        return self._records.first(wanted.leaders) if wanted.position == self._sought else None
+        """The present leader; None if there is no candidate, or the trainer has gone on to another step.
+
+        Who has given up an average that may be the step's leaves the step to others for a time.
+        """
+        wanted, (given_up, until) = self._wanted, self._given_up
+        is_current = wanted.position == self._sought and (wanted.position != given_up or self._clock() >= until)
+        return self._records.first(wanted.leaders) if is_current else None
 
     async def _meet_at(self, leader: str, step: Search) -> GroupInfo | None:
         """Lead, or follow this leader, until there is a group, the attempt fails, or another peer leads."""
-        leads, full_at = leader == self._transport.peer_id, math.inf
+        leads, full_at, group = leader == self._transport.peer_id, math.inf, None
         self._is_full = False
-        following = None if leads else self._start(self._group_word_of(leader))
+        self._leader = followed = _Leader.of(leader) if leads else self._follow(leader)
         triggering = self._start(step.wait_for_trigger())
         try:
             while True:
                 self._news.clear()
-                if following is not None and following.done():  # even if another peer leads from now on
-                    return await self._group_in(following, leader)
+                if followed.group.done():  # even if another peer leads from now on
+                    group = await self._group_of(followed)
+                    return group
                 if self._first_choice != leader:
                     return None
                 if triggering.done() and not triggering.cancelled() and not self._is_full:
                     self._is_full = True
                     self._has_message.set()
-                if leads:
-                    await self._renew_tokens()
+                is_open = leads and await self._leads_on()
                 is_full = self._is_full or (leads and self._is_full_for_most)
                 full_at = min(full_at, self._clock()) if is_full else math.inf
                 waited_s = self._clock() - full_at
-                if leads and waited_s >= 0 and (group := self._begun(waited_s)) is not None:
+                if leads and not is_open and waited_s >= 0 and (group := self._begun(waited_s)) is not None:
                     return group
                 if not leads and waited_s > STALLED_S and len(self._wanted.leaders) > 1:
                     self._records.failed(leader, FRUITLESS_S)
@@ -365,8 +508,8 @@ class Meetings:
                 await _wait(self._news, LOOK_S)
         finally:
             triggering.cancel()
-            if following is not None:
-                following.cancel()
+            if group is None:  # otherwise, the leader is to confirm its average
+                followed.leave()
 
     def _start(self, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
         """Run a task whose end is news for the search."""
@@ -387,7 +530,7 @@ class Meetings:
         return {
             caller: follower
             for caller, follower in self._followers.items()
-            if not (follower.group or follower.is_replaced) and self._belongs(follower)
+            if not (follower.group_id or follower.held or follower.is_replaced) and self._belongs(follower)
         }
 
     @property
@@ -408,9 +551,7 @@ class Meetings:
     def _begun(self, waited_s: float) -> GroupInfo | None:
         """Begin as the leader if enough peers are present, and send them the group; else return None."""
         wanted, present = self._wanted, self._present
-        tokens = map(self._token_of, [self._transport.peer_id, *present])
-        has_keeper = any(token is not None and token.role == "keeper" for token in tokens)
-        if not has_keeper and len(present) + 1 < wanted.keeperless:
+        if not wanted.quorum.is_in({self._transport.peer_id, *present}):
             return None
         if not may_begin(len(present) + 1, wanted, waited_s, self._grace.seconds):
             return None
@@ -426,9 +567,11 @@ class Meetings:
             ordered_peer_ids=[PeerID.from_base58(peer).to_bytes() for peer in order],
             gathered=[declared[peer] for peer in order],
         )
+        group = _group_of(message)
         for follower in present.values():
-            follower.begin(message.SerializeToString())
-        return _group_of(message)
+            follower.group_id = bound(group).group_id
+            follower.tell(BEGIN + message.SerializeToString())
+        return group
 
     def _token_of(self, peer: str) -> AccessToken | None:
         return self._directory.token_of(PeerID.from_base58(peer))
@@ -439,44 +582,197 @@ class Meetings:
         is_here = said.position == wanted.position and said.code == wanted.code
         return is_here and self._token_of(follower.peer) is not None
 
-    async def _group_in(self, word: asyncio.Task[bytes | None], leader: str) -> GroupInfo | None:
-        """Read the leader's group; return None, after a pause, if the leader has failed or gone on."""
-        try:
-            if (group := word.result()) is not None:
-                return await self._read(group, leader)
+    async def _leads_on(self) -> bool:
+        """As the leader, decide on earlier averages; return whether one is open, so that no group may begin."""
+        await self._renew_tokens()
+        rulings = self._decide().values()
+        if Ruling.CONFIRMED in rulings:  # this peer does not hold the step's average
             self._tell(replace(self._heard, gone_on=True))
-            self._records.failed(leader, 2 * GONE_ON_S)  # it may lie
-            await asyncio.sleep(GONE_ON_S)
-            return None
+        return any(given is not Ruling.VOID for given in rulings)
+
+    def _decide(self) -> dict[HeldAverage, Ruling]:
+        """As the leader, give the ruling on each average that peers at this step hold."""
+        own = self._transport.peer_id
+        here = {caller: follower for caller, follower in self._followers.items() if self._is_at_step(follower)}
+        holders: dict[HeldAverage, dict[str, bytes]] = {}
+        if self._held is not None:
+            holders[self._held] = {own: self._signature}
+        for caller, follower in here.items():
+            if follower.held is not None:
+                holders.setdefault(follower.held, {})[caller] = follower.signature
+        if len(self._lacking) > MOST_REMEMBERED:
+            self._lacking.clear()
+        rulings = {}
+        for held, signatures in holders.items():
+            lacking = self._lacking.setdefault(held, set())
+            lacking |= {peer for peer in here if here[peer].held != held and here[peer].group_id != held.group_id}
+            possible = self._possible_holders(held, here) - lacking
+            given = ruling(self._wanted.quorum, signatures.keys(), possible)
+            word = CONFIRMED + held.message(certificate(signatures))
+            if self._confirmed is not None and self._confirmed.position == held.position:
+                given, word = (Ruling.CONFIRMED if held == self._confirmed else Ruling.VOID), self._certified
+            elif given is Ruling.CONFIRMED and held == self._held:
+                self._confirmed, self._certified = held, word
+            rulings[held] = given
+            for caller, follower in here.items():
+                is_concerned = caller in signatures or follower.group_id == held.group_id
+                if is_concerned and given is not Ruling.OPEN:
+                    follower.tell(VOID if given is Ruling.VOID else word)
+        return rulings
+
+    def _possible_holders(self, held: HeldAverage, here: Mapping[str, _Follower]) -> set[str]:
+        """Return the peers that may have confirmed an average elsewhere, or may yet do so here.
+
+        A follower that says nothing may be lost for a time. This peer itself has met no other leader
+        since it began this round.
+        """
+        own, quorum = self._transport.peer_id, self._wanted.quorum
+        holders = {caller for caller in here if here[caller].held == held}
+        itself = {own} if self._held == held else set[str]()
+        absent = quorum.voters - here.keys() - {own} - (quorum.gone if own in quorum.keepers else frozenset())
+        if self._led is None or self._led.group_id != held.group_id:
+            return holders | itself | absent
+        over_s = self._clock() - self._led.ends_at
+        silent = {caller for caller in here if here[caller].group_id == held.group_id and over_s < LOST_S}
+        return holders | silent | (absent & self._led.peers) | (itself if over_s < 0 else set())
+
+    def _is_at_step(self, follower: _Follower) -> bool:
+        is_here = follower.declaration.position == self._sought and not follower.is_replaced
+        return is_here and self._token_of(follower.peer) is not None
+
+    async def _is_confirmed(self, held: HeldAverage, decides_by: float) -> bool:
+        """Wait for the ruling on this peer's average, from one leader after another."""
+        is_new = False
+        while self._wanted.position == self._sought:
+            self._news.clear()
+            leader, first = self._leader, self._first_choice
+            if self._shown and await self._confirmed_in(self._shown, held) == held:
+                return True
+            is_left = is_new and first != leader.peer
+            if leader.peer == self._transport.peer_id and not is_left:
+                if (given := self._decide()[held]) is not Ruling.OPEN:
+                    return given is Ruling.CONFIRMED
+            elif leader.ruling.done():
+                if (is_confirmed := await self._ruling_by(leader, held)) is not None:
+                    return is_confirmed
+                is_left, first = True, self._first_choice
+            elif self._clock() > decides_by:
+                self._records.failed(leader.peer, FRUITLESS_S)
+                is_left, first = True, self._first_choice
+            if is_left and first is not None:
+                leader.leave()
+                self._leader = _Leader.of(first) if first == self._transport.peer_id else self._follow(first)
+                is_new, decides_by = True, self._clock() + STALLED_S
+                continue
+            await _wait(self._news, LOOK_S)
+        return False
+
+    async def _ruling_by(self, leader: _Leader, held: HeldAverage) -> bool | None:
+        """Return whether a leader has confirmed this peer's average; None, after a pause, if it gives no ruling."""
+        try:
+            word = leader.ruling.result()
+            if word == VOID:
+                return False
+            if (confirmed := await self._confirmed_in(word, held)) is None:
+                raise ValueError("too few voters have signed the average")
+            return confirmed == held
         except TransportError as error:
-            logger.info("the leader %s is lost: %s", leader, error)
-            self._records.failed(leader, UNREACHABLE_S)
-        except (ValueError, DecodeError) as error:
-            self._distrust(leader, str(error))
+            logger.info("the leader %s is lost: %s", leader.peer, error)
+            self._records.failed(leader.peer, UNREACHABLE_S)
+        except ValueError as error:
+            self._distrust(leader.peer, str(error))
         await asyncio.sleep(RETRY_S)
         return None
 
-    async def _group_word_of(self, leader: str) -> bytes | None:
-        """Follow a leader until it sends the group; return None if it has gone on to another step."""
-        async with aclosing(self._words_of(leader)) as words:
-            async for word in words:
-                if word.startswith(BEGIN):
-                    return word[len(BEGIN) :]
-                if word == GONE_ON:
-                    return None
-                count = _count_in(word)
-                if self._wanted.position == self._sought:  # otherwise, the trainer has gone on
-                    self._tell(replace(self._heard, count=count))
-        raise TransportError("it did not let this peer follow.")
+    async def _confirmed_in(self, word: bytes, held: HeldAverage) -> HeldAverage | None:
+        """Return the average that a word confirms for the step of `held`; None if it is not the voters' word.
+
+        This peer may notice later than others that voters are gone.
+        """
+        self._shown = b""
+        try:
+            confirmed, signatures = held.confirmed_in(word[len(CONFIRMED) :])
+            signers = read_certificate(signatures, confirmed, self._key_of)
+        except ValueError as error:
+            logger.info("an average is confirmed falsely: %s", error)
+            return None
+        until = self._clock() + STALLED_S
+        while not self._wanted.quorum.is_in(signers):
+            if self._clock() > until or self._wanted.position != self._sought:
+                return None
+            self._news.clear()
+            await _wait(self._news, LOOK_S)
+        self._confirmed, self._certified = confirmed, word
+        return confirmed
+
+    def _key_of(self, peer: str) -> str | None:
+        token = self._token_of(peer)
+        return None if token is None else token.public_key
+
+    async def _group_of(self, leader: _Leader) -> GroupInfo | None:
+        """Read the leader's group; return None, after a pause, if the leader has failed or gone on."""
+        try:
+            if (group := leader.group.result()) is not None:
+                return await self._read(group, leader.peer)
+            self._records.failed(leader.peer, 2 * GONE_ON_S)  # it may lie
+            await asyncio.sleep(GONE_ON_S)
+            return None
+        except TransportError as error:
+            logger.info("the leader %s is lost: %s", leader.peer, error)
+            self._records.failed(leader.peer, UNREACHABLE_S)
+        except (ValueError, DecodeError) as error:
+            self._distrust(leader.peer, str(error))
+        await asyncio.sleep(RETRY_S)
+        return None
+
+    def _follow(self, peer: str) -> _Leader:
+        leader = _Leader.of(peer)
+        leader.following = self._start(self._hear_leader(leader))
+        return leader
+
+    async def _hear_leader(self, leader: _Leader) -> None:
+        """Read a leader's words until it says nothing more."""
+        try:
+            async with aclosing(self._words_of(leader.peer)) as words:
+                async for word in words:
+                    if word.startswith(BEGIN) and not leader.group.done():
+                        leader.group.set_result(word[len(BEGIN) :])
+                    elif word.startswith((CONFIRMED, VOID)):
+                        leader.ruling.set_result(word)
+                        break
+                    elif word.startswith(HOLDS):
+                        self._is_asked = self._certified.startswith(CONFIRMED + word[len(HOLDS) :])
+                        self._has_message.set()
+                    elif word == GONE_ON:
+                        self._tell(replace(self._heard, gone_on=True))
+                        if not leader.group.done():
+                            leader.group.set_result(None)
+                        break
+                    else:
+                        count = _count_in(word)
+                        if self._wanted.position == self._sought:  # otherwise, the trainer has gone on
+                            self._tell(replace(self._heard, count=count))
+                    self._news.set()
+            leader.lost(TransportError("it says nothing more."))
+        except (TransportError, ValueError) as error:
+            leader.lost(error)
 
     def _words_of(self, leader: str) -> AsyncGenerator[bytes, None]:
         """Send this peer's declaration and its messages to the leader; yield the leader's. Raises `TransportError`."""
 
         async def said() -> AsyncIterator[bytes]:
+            held, report, is_full = self._held, b"", False
+            if held is not None:  # before this peer counts as one that holds nothing
+                yield HOLDS + held.message(self._signature)
             yield self._declared
-            report, is_full = b"", False
             while True:  # the open stream says that this peer is there
                 self._has_message.clear()
+                if self._is_asked:
+                    self._is_asked = False
+                    yield self._certified
+                if self._held not in (None, held):
+                    held = self._held
+                    yield HOLDS + held.message(self._signature)
                 if report != self._wanted.report:
                     report = self._wanted.report
                     yield REPORT + report

@@ -36,7 +36,19 @@ from auth.swarm.authorizer import (
 from auth.swarm.hivemind_patches import patch_hivemind
 from auth.tokens import AccessToken
 from peer.averaging.declarations import Declaration, open_declaration
-from peer.averaging.meetings import BEGIN, COUNT, DECLARE_S, FULL, GONE_ON, REPORT, Meetings, Requirements
+from peer.averaging.meetings import (
+    BEGIN,
+    CONFIRMED,
+    COUNT,
+    DECLARE_S,
+    FULL,
+    GONE_ON,
+    HOLDS,
+    REPORT,
+    VOID,
+    Meetings,
+    Requirements,
+)
 from peer.reduction.compression import BLOCKWISE, decode, encode
 from peer.reporting.suspicions import Suspicions
 from peer.swarm.records import NewestRecords, PeerRecord, read_records
@@ -222,7 +234,12 @@ def meet(word: bytes, requests: Sequence[bytes], public_key: str) -> None:
         ada, mallory = (network.join(name, Line(1e7, 1e7, 0.01)) for name in (ADA, MALLORY))
         directory: Any = Everybody()
         meetings = Meetings(
-            ada, "meet", directory, lambda gathered, _: open_declaration(gathered, public_key, RUN), lambda _: True
+            ada,
+            "meet",
+            directory,
+            lambda gathered, _: open_declaration(gathered, public_key, RUN),
+            lambda _: b"signature",
+            lambda _: True,
         )
         await mallory.serve("meet", lead)
         await meetings.serve()
@@ -260,14 +277,15 @@ def test_what_a_leader_and_its_followers_say(device: Credentials, data: st.DataO
         gathered=data.draw(st.lists(st.binary(max_size=20), min_size=2, max_size=4)),
     ).SerializeToString()
     declared = SAID.signed(device.device_key.sign)
-    tag = st.sampled_from([b"", REPORT, FULL])
+    tag = st.sampled_from([b"", REPORT, FULL, HOLDS, HOLDS + bytes(52)])
     reports = [
         data.draw(tag) + said for said in data.draw(st.lists(st.binary(max_size=40) | st.just(nested), max_size=2))
     ]
-    begins = data.draw(st.sampled_from([b"", BEGIN, BEGIN, BEGIN, COUNT, GONE_ON]))
+    begins = data.draw(st.sampled_from([b"", BEGIN, BEGIN, BEGIN, COUNT, GONE_ON, CONFIRMED, VOID]))
+    declares = data.draw(spoilt(declared) | st.just(declared) | st.binary(max_size=200) | st.just(nested))
     meet(
         begins + data.draw(spoilt(word) | st.just(word) | st.binary(max_size=200)),
-        [data.draw(spoilt(declared) | st.just(declared) | st.binary(max_size=200) | st.just(nested)), *reports],
+        data.draw(st.sampled_from([[declares, *reports], [*reports, declares]])),
         device.device_key.public_key.decode(),
     )
 

@@ -6,14 +6,14 @@ import asyncio
 import pickle
 import time
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
 import hivemind
 import pytest
 import torch
-from hivemind.averaging.control import StepControl
+from hivemind.averaging.control import AveragingStage, StepControl
 from hivemind.averaging.group_info import GroupInfo
 from hivemind.averaging.matchmaking import MatchmakingException
 from hivemind.optim.grad_averager import GradientAverager
@@ -29,11 +29,13 @@ from peer.averaging.absences import Absences
 from peer.averaging.averager import MISSED_ROUNDS, MOST_HEARD, AveragedGroup, BalancedRounds, SwarmGradientAverager
 from peer.averaging.bandwidth import RoundTraffic
 from peer.averaging.declarations import Declaration, read_declaration
-from peer.averaging.meetings import MAX_REPORT_BYTES, MOST_DELIVERED, Heard, Requirements
+from peer.averaging.meetings import MAX_REPORT_BYTES, MOST_DELIVERED, Heard, Requirements, UnconfirmedAverageError
 from peer.averaging.rounds import LEAST_KNOWN, LEAST_S, RoundDeadline
 from peer.averaging.shares import GroupLines, part_size
 from peer.config.training import Averaging, Compression
 from peer.network.traffic import Traffic
+from peer.node.quorum import Quorum
+from peer.reduction.attestation import digest_of_all
 from peer.reduction.compression import compression_of
 from peer.reduction.findings import Finding, FindingKind
 from peer.reduction.screening import LEAST_ROUNDS
@@ -76,10 +78,13 @@ def no_round(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class FakeMeetings:
-    """What an averager tells its meetings."""
+    """What an averager tells its meetings; they confirm an average once they `may_confirm`."""
 
-    def __init__(self, averager: SwarmGradientAverager) -> None:
+    def __init__(self, averager: BalancedRounds) -> None:
         averager.__dict__["meetings"] = self
+        self.ends_at: list[float] = []
+        self.held: list[bytes] = []
+        self.holds, self.may_confirm, self.is_void = asyncio.Event(), asyncio.Event(), False
         self.wanted: list[Requirements] = []
         self.declared: list[tuple[tuple[int, int], bytes]] = []
         self.came_about: list[bool] = []
@@ -96,6 +101,16 @@ class FakeMeetings:
 
     def distrust_leader(self, reason: str) -> None:
         self.reasons.append(reason)
+
+    def round_began(self, ends_at: float) -> None:
+        self.ends_at.append(ends_at)
+
+    async def confirm(self, digest: bytes) -> None:
+        self.held.append(digest)
+        self.holds.set()
+        await self.may_confirm.wait()
+        if self.is_void:
+            raise UnconfirmedAverageError("too few peers hold it")
 
 
 def step_control() -> StepControl:
@@ -252,34 +267,14 @@ async def test_gradients_that_were_averaged_are_not_averaged_again(averager: Swa
     assert not averager._averaged.value
 
 
-@pytest.mark.parametrize(("roles", "averages"), [("tt", False), ("ttt", True), ("tk", True)])
-async def test_a_group_without_the_keeper_averages_only_with_enough_peers(
-    averager: SwarmGradientAverager, monkeypatch: pytest.MonkeyPatch, roles: str, averages: bool
-) -> None:
-    """Beside it another group may take the same step; the keeper is in one only."""
-
-    def shares(*_: Any) -> None:
-        raise ZeroDivisionError  # the group was found good, and its round begins
-
-    monkeypatch.setattr("peer.averaging.averager.reduction_shares", shares)
-    lines = GroupLines((), (), (), (), PATIENCE_S)
-    monkeypatch.setattr(averager, "_read_lines", lambda *_: lines)
-    peers = [PeerID(f"{role}{index}".encode()) for index, role in enumerate(roles)]
-    averager._directory = cast(
-        PeerDirectory,
-        SimpleNamespace(token_of=lambda peer: SimpleNamespace(role="keeper" if b"k" in peer.to_bytes() else "trainer")),
-    )
-    averager.wanted = Requirements(keeperless=3)
-    group = GroupInfo(b"group", tuple(peers), (b"",) * len(peers))
-    with pytest.raises(MatchmakingException, match="ZeroDivisionError" if averages else "without the keeper"):
-        await BalancedRounds._aggregate_with_group(averager, group, min_vector_size=0)
-
-
 class RoundOfTwo(BalancedRounds):
     """A round of this peer (the first) with another one on a line three times as fast, without a network."""
 
     def __init__(self) -> None:
-        self.total_size, self.wanted, self._traffic, self._control = 8, Requirements(), Traffic(), None
+        self.total_size, self.wanted, self._traffic = 8, Requirements(target=12), Traffic()
+        self._control = SimpleNamespace(stage=AveragingStage.RUNNING_ALLREDUCE)
+        self.meetings = FakeMeetings(self)
+        self.meetings.may_confirm.set()
         self.round_bytes = 600
         self._deadline = RoundDeadline(PATIENCE_S)
         self.tensors, self.shares = [torch.zeros(8)], tuple[int, ...]()
@@ -310,7 +305,7 @@ class RoundOfTwo(BalancedRounds):
         self.shares = peer_fractions
         self._traffic.up.reserve(600)
         self._traffic.down.reserve(900)
-        return AveragedGroup(group_info.group_size, samples=12, averaged_bytes=900, seconds=2.0)
+        return AveragedGroup(group_info.group_size, samples=12, averaged_bytes=900, seconds=2.0, digest=b"digest")
 
 
 async def test_a_round_says_what_passed_on_the_line_and_what_the_lines_promised() -> None:
@@ -323,6 +318,67 @@ async def test_a_round_says_what_passed_on_the_line_and_what_the_lines_promised(
     assert found.pseudonyms == {peer: f"pseudonym of {peer}" for peer in found.peers}
     assert found.traffic == RoundTraffic(sent_bytes=600.0, received_bytes=900.0, seconds=2.0, promised_s=60.0)
     assert averager.failures == 0
+
+
+@pytest.mark.parametrize(
+    ("voters", "averages"),
+    [(["own", "other"], True), (["own", "other", "third"], True), (["own", "third"], False), (["third"], False)],
+)
+async def test_a_group_that_is_no_quorum_does_not_average(voters: list[str], averages: bool) -> None:
+    """Beside it others may take the same step; nothing was begun then, and nothing has failed."""
+    averager = RoundOfTwo()
+    averager.wanted = Requirements(quorum=Quorum(frozenset(PeerID(voter.encode()).to_base58() for voter in voters)))
+    with nullcontext() if averages else pytest.raises(MatchmakingException, match="others may take this step"):
+        await averager._aggregate_with_group(averager.group, min_vector_size=0)
+    assert (bool(averager.shares), averager.failures) == (averages, 0)
+
+
+@pytest.mark.parametrize("is_void", [False, True])
+async def test_an_average_waits_until_it_is_confirmed(is_void: bool) -> None:
+    """Without a time limit here, and seen as no running all-reduce; a void one makes the round a failed one."""
+    averager = RoundOfTwo()
+    averager.meetings.may_confirm.clear()
+    averager.meetings.is_void = is_void
+    now = asyncio.get_running_loop().time()
+    round_ = asyncio.create_task(averager._aggregate_with_group(averager.group, min_vector_size=0))
+    holding = asyncio.create_task(averager.meetings.holds.wait())
+    await asyncio.wait({round_, holding}, return_when=asyncio.FIRST_COMPLETED)
+    assert not round_.done()
+    assert averager._control.stage is AveragingStage.FINISHED
+    assert averager.meetings.held == [b"digest"]
+    [ends_at] = averager.meetings.ends_at
+    assert ends_at >= now + 120.0  # its time limit
+    averager.meetings.may_confirm.set()
+    if is_void:
+        with pytest.raises(UnconfirmedAverageError):  # hivemind would seek another group after its own exceptions
+            await round_
+    else:
+        assert (await round_).digest == b"digest"
+    assert averager.failures == is_void
+
+
+async def test_an_average_of_too_few_samples_waits_for_nobody() -> None:
+    """It leads to no step, of which the trainer then tells."""
+    averager = RoundOfTwo()
+    averager.wanted = Requirements(target=13)
+    assert (await averager._aggregate_with_group(averager.group, min_vector_size=0)).samples == 12
+    assert (averager.meetings.held, averager._control.stage) == ([], AveragingStage.RUNNING_ALLREDUCE)
+
+
+async def test_a_digest_is_of_all_halves(averager: SwarmGradientAverager, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else averages that differ in one of them could be one and the same to those who confirm them."""
+
+    async def average_exactly(_: Any, _values: Any, group: Any, half: bytes) -> AveragedGroup:
+        return AveragedGroup(group.group_size, samples=12, averaged_bytes=900, digest=half)
+
+    async def average(values: Any, reduce: Any) -> None:
+        for half in (b"first", b"second"):
+            await reduce(values, half)
+
+    monkeypatch.setattr(SwarmGradientAverager, "_average_exactly", average_exactly)
+    monkeypatch.setattr(averager, "_code", SimpleNamespace(average=average))
+    found = await averager._run_allreduce_inplace_([], GroupInfo(b"group", PEERS[:2], (b"", b"")))
+    assert (found.digest, found.averaged_bytes) == (digest_of_all([b"first", b"second"]), 1800)
 
 
 @pytest.mark.parametrize(
@@ -488,6 +544,43 @@ def test_who_was_absent_is_noted_before_anything_can_fail(after_round: AfterRoun
     assert after_round.declared(key).missed == [MALLORY.to_base58()]
     after_round.note(silent=[BOB])
     assert after_round.averager._silent.current() == {BOB.to_base58()}
+
+
+async def test_a_digest_is_of_all_that_the_reducers_attest(
+    averager: SwarmGradientAverager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In their order; who confirms it has the same averages."""
+    part: Any = SimpleNamespace(
+        passed=lambda _is_whole: None,
+        evidence=SimpleNamespace(digests=[b"own", b"", b"bob's"]),
+        peer_fractions=(1.0, 0.0),
+        least_weight=12.0,
+        received_bytes=900,
+        weights_by_peer={},
+        counted_by_peer={},
+        attested_by_peer={},
+        ended=lambda: None,
+        begin=lambda *_: part,
+        expect=lambda _: None,
+        accepted=lambda *_: None,
+        makes_means=True,
+        limits=lambda *_: [],
+    )
+
+    async def done(*_: object) -> None:
+        """All averages have come."""
+
+    for name, stub in (("ExactAllReduce", lambda **_: part), ("take_averages", done), ("Audit", lambda *_, **__: part)):
+        monkeypatch.setattr(f"peer.averaging.averager.{name}", stub)
+    averager.__dict__ |= {"auditing": part, "_guard": part, "_screen": part}
+    monkeypatch.setattr(averager, "_directory", SimpleNamespace(token_of=lambda _peer: None))
+    monkeypatch.setattr(averager, "_note_absent", lambda *_: None)
+    monkeypatch.setattr(averager, "_events", SimpleNamespace(add=lambda _: None))
+    monkeypatch.setattr(averager, "_running_groups", {b"group": asyncio.Future()})
+    averager._p2p = SimpleNamespace(peer_id=PEERS[0])
+    group = GroupInfo(b"group", PEERS[:2], (b"", b""))
+    found = await averager._average_exactly([torch.zeros(3)], group, b"", peer_fractions=(1, 0))
+    assert found.digest == digest_of_all([b"own", b"", b"bob's"])
 
 
 async def test_a_round_that_cannot_be_told_of_notes_who_was_absent(

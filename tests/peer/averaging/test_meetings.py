@@ -6,23 +6,19 @@ Real groups are in tests/system/test_pace.py.
 from __future__ import annotations
 
 import asyncio
-import gc
 import math
 import random
 import struct
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
-from contextlib import aclosing, suppress
-from dataclasses import replace
+from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hivemind.averaging.group_info import GroupInfo
 from hivemind.p2p import PeerID
-from hivemind.proto.averaging_pb2 import MessageCode, MessageFromLeader
 
 from auth.keys import DeviceKey
-from peer.averaging.declarations import GROUP_ID_BYTES, Declaration, open_declaration
+from peer.averaging.declarations import Declaration, open_declaration
 from peer.averaging.meetings import (
     BEGIN,
     COUNT,
@@ -35,7 +31,6 @@ from peer.averaging.meetings import (
     LOOK_S,
     MAX_REPORT_BYTES,
     MOST_DELIVERED,
-    MOST_GRACE_S,
     MOST_PASSED_OVER_S,
     MOST_REMEMBERED,
     RENEW_S,
@@ -46,32 +41,35 @@ from peer.averaging.meetings import (
     UNREACHABLE_S,
     Heard,
     LeaderRecords,
-    Meetings,
     Requirements,
     may_begin,
 )
 from peer.averaging.rounds import LEAST_KNOWN
-from peer.swarm.decision import NEVER, candidates, required_group_size
+from peer.node.quorum import Quorum
+from peer.swarm.decision import candidates, required_group_size
 from peer.transport.lines import Line
-from peer.transport.memory import DIAL_S, SILENCE_S, MemoryNetwork
-from peer.transport.transport import Transport
-from peer.transport.virtual_time import run_virtual
-
-NAME = "meet"
-LINE = Line(up=1e7, down=1e7, latency_s=0.02)
-SOON_S = 0.5  # a few messages
-GRACE_S = MOST_GRACE_S
-STEP = 7
-POSITION = (0, STEP)
-
-
-def id_of(name: str) -> str:
-    """The ID of the device with this name."""
-    return str(PeerID(name.encode()).to_base58())
-
-
-ALICE, BOB, CAROL, DAVE, MALLORY = map(id_of, ("alice", "bob", "carol", "dave", "mallory"))
-ALL = (ALICE, BOB, CAROL, DAVE)
+from peer.transport.memory import DIAL_S, SILENCE_S
+from tests.support.meeting_scene import (
+    ALICE,
+    ALL,
+    BOB,
+    CAROL,
+    DAVE,
+    GRACE_S,
+    MALLORY,
+    NAME,
+    POSITION,
+    SOON_S,
+    STEP,
+    Peer,
+    Scene,
+    Step,
+    begin,
+    declared_by,
+    id_of,
+    is_one_group,
+    play,
+)
 
 
 @pytest.mark.parametrize(
@@ -144,202 +142,6 @@ def test_records_do_not_grow_for_ever() -> None:
         records.failed(str(number), 10.0)
     assert len(records._failures) <= MOST_REMEMBERED
     assert len(records._passed_over) <= MOST_REMEMBERED
-
-
-class Step:
-    """A step, as far as a search looks at it."""
-
-    def __init__(self) -> None:
-        self._event = asyncio.Event()
-
-    def trigger(self) -> None:
-        """The batch is full."""
-        self._event.set()
-
-    @property
-    def triggered(self) -> bool:
-        return self._event.is_set()
-
-    async def wait_for_trigger(self) -> None:
-        await self._event.wait()
-
-
-class Members:
-    """Knows the members without a DHT."""
-
-    def __init__(self, peers: Iterable[str]) -> None:
-        self.peers = set(peers)
-        self.keepers = set[str]()
-
-    def token_of(self, peer: PeerID) -> Any:
-        """The token of a member."""
-        peer_id = peer.to_base58()
-        role = "keeper" if peer_id in self.keepers else "trainer"
-        token = SimpleNamespace(member=f"member {peer_id}", device_id="1", role=role, peer_id=peer_id)
-        return token if token.peer_id in self.peers else None
-
-    async def admits(self, peer: PeerID, roles: Collection[str]) -> bool:
-        """Whether a peer is a member."""
-        return bool(await self.admitted([peer], roles))
-
-    async def admitted(self, peers: Collection[PeerID], roles: Collection[str]) -> set[PeerID]:
-        """Those that are members, after a look-up."""
-        assert "observer" not in roles
-        await asyncio.sleep(0.01)
-        return {peer for peer in peers if peer.to_base58() in self.peers}
-
-
-def declared_by(owner: str, position: tuple[int, int] = POSITION, compression: str = "none", said: str = "") -> bytes:
-    """An unsigned declaration; tests/peer/averaging/test_declarations.py tries the signed ones."""
-    return " ".join((owner, *map(str, position), compression, said)).encode()
-
-
-def opened(declared: bytes, token: Any) -> Declaration:
-    """The declaration in these bytes. Raises `ValueError` if it is another's."""
-    owner, era, step, compression, _ = declared.decode().split(" ")
-    if owner != token.peer_id:
-        raise ValueError("The declaration was changed.")
-    code: Any = compression
-    return Declaration(run="run", era=int(era), step=int(step), compression=code, powersgd_rank=0, patience_s=1.0)
-
-
-class Peer:
-    """A peer's averager, as far as it meets others."""
-
-    def __init__(self, transport: Transport, members: Members) -> None:
-        self.peer_id = transport.peer_id
-        self.heard: list[Heard] = []  # delivered to the trainer's process
-        self.is_busy = False
-        self.meetings = Meetings(transport, NAME, members, opened, self._deliver)  # type: ignore[arg-type]
-        self.wanted = Requirements()
-        self.step = Step()
-
-    def _deliver(self, heard: Heard) -> bool:
-        if not self.is_busy:
-            self.heard.append(heard)
-        return not self.is_busy
-
-    @property
-    def reports(self) -> list[Mapping[str, bytes]]:
-        """The reports of followers, as delivered."""
-        return [heard.reports for heard in self.heard if heard.reports]
-
-    def want(self, **changes: Any) -> None:
-        """Change the trainer's requirements."""
-        self.wanted = replace(self.wanted, **changes)
-        self.meetings.want(self.wanted)
-
-    def seek(self, position: tuple[int, int] = POSITION, **declared: str) -> asyncio.Task[GroupInfo]:
-        """Search for a group at this position."""
-        self.want(era=position[0], step=position[1])
-        self.meetings.declare(position, declared_by(self.peer_id, position, **declared))
-        return asyncio.create_task(self.meetings.look_for_group(self.step))
-
-    @property
-    def followers(self) -> set[str]:
-        """The peers that follow this one."""
-        return set(self.meetings._followers)
-
-
-class Scene:
-    """Alice, Bob, Carol and Dave, who prefer leaders in this order; Mallory has a transport only."""
-
-    def __init__(self, names: Iterable[str] = ALL, seed: int = 1) -> None:
-        self.now = asyncio.get_running_loop().time
-        self.network = MemoryNetwork(random.Random(seed))
-        self.members = Members((*names, MALLORY))
-        self.mallory = self.network.join(MALLORY, LINE)
-        self.peers = {name: Peer(self.network.join(name, LINE), self.members) for name in names}
-        self.searches: dict[str, asyncio.Task[GroupInfo]] = {}
-
-    async def serve(self) -> None:
-        """Let all peers be followed."""
-        for peer in self.peers.values():
-            await peer.meetings.serve()
-
-    def seek(self, *names: str, leaders: Collection[str] = ALL, required: int = 2, expected: int | None = None) -> None:
-        """Let these search; only the first of the leaders must be triggered by the test."""
-        size = len(names) if expected is None else expected
-        for name in names:
-            self.peers[name].want(leaders=tuple(leaders), required=required, expected=size)
-            self.searches[name] = self.peers[name].seek()
-
-    def trigger(self, *names: str) -> None:
-        """The batches of these (default: of all) are full."""
-        for name in names or self.peers:
-            self.peers[name].step.trigger()
-
-    async def after(self, seconds: float) -> dict[str, GroupInfo]:
-        """The groups that have been found by then."""
-        await asyncio.sleep(seconds)
-        return {name: search.result() for name, search in self.searches.items() if search.done()}
-
-    def told(self, *answers: bytes | None) -> list[str]:
-        """Let Mallory lead with these words (None: silence); returns the list of those who will have followed her."""
-        callers: list[str] = []
-        words = iter(answers)
-
-        async def lead(caller: str, requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-            await anext(requests)
-            callers.append(caller)
-            if (word := next(words, None)) is None:
-                await asyncio.Event().wait()
-            else:
-                yield word
-
-        self.mallory.handlers[NAME] = lead
-        return callers
-
-    async def follow(self, leader: str, *messages: bytes, lasts_s: float = 100.0) -> list[bytes]:
-        """Let Mallory follow with these messages, a moment apart; returns what the leader says."""
-
-        async def requests() -> AsyncIterator[bytes]:
-            for message in messages:
-                yield message
-                await asyncio.sleep(SOON_S)
-            await asyncio.sleep(lasts_s)
-
-        async with aclosing(self.mallory.stream(leader, NAME, requests())) as words:
-            return [word async for word in words]
-
-
-def play(scenario: Callable[[Scene], Awaitable[None]], names: Iterable[str] = ALL, seed: int = 1) -> None:
-    """Play a scenario; nothing may be left of it once all searches are cancelled, and no task fails unheard."""
-    errors: list[Any] = []
-
-    async def main() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: errors.append(context))
-        scene = Scene(names, seed)
-        await scene.serve()
-        before = asyncio.all_tasks()
-        await scenario(scene)
-        scene.network.part()
-        for name in scene.peers:
-            scene.network.resume(name)
-        for search in scene.searches.values():
-            search.cancel()
-        await asyncio.sleep(SILENCE_S + DIAL_S + 1.0)
-        for name, peer in scene.peers.items():
-            assert not peer.followers, name
-            assert not peer.meetings._tasks, name
-        assert asyncio.all_tasks() == before
-        for search in scene.searches.values():
-            with suppress(asyncio.CancelledError):
-                search.result()
-
-    run_virtual(main())
-    gc.collect()  # tasks whose errors nobody has heard
-    assert errors == []
-
-
-def is_one_group(groups: Iterable[GroupInfo], *names: str) -> bool:
-    """Whether each of these peers, and nobody else, has been told of the same group of them."""
-    first, *others = groups
-    assert others == [first] * len(others)
-    assert list(map(str, first.peer_ids)) == sorted(names)
-    assert len(first.group_id) == GROUP_ID_BYTES
-    assert [declared.decode().split(" ")[0] for declared in first.gathered] == sorted(names)
-    return 1 + len(others) == len(names)
 
 
 def test_a_group_forms_once_everybody_is_there_and_the_leaders_batch_is_full() -> None:
@@ -623,17 +425,25 @@ def test_a_member_with_many_devices_is_not_most_members() -> None:
     play(scenario)
 
 
-def test_without_the_keeper_a_leader_needs_more_peers() -> None:
-    """With the keeper in its group, it does not."""
+@pytest.mark.parametrize(
+    "quorum",
+    [
+        Quorum(frozenset((ALICE, CAROL, DAVE)), frozenset((CAROL, DAVE))),
+        Quorum(frozenset((ALICE, BOB, CAROL)), keepers=frozenset((BOB,))),
+        Quorum(frozenset((CAROL, DAVE)), frozenset((CAROL, DAVE))),
+        Quorum(),
+    ],
+)
+def test_a_leader_begins_as_soon_as_a_quorum_of_the_voters_is_there(quorum: Quorum) -> None:
+    """Not before, however long it waits."""
 
     async def scenario(scene: Scene) -> None:
         scene.seek(ALICE, BOB, leaders=(ALICE,))
-        for name in (ALICE, BOB):
-            scene.peers[name].want(keeperless=3)
+        scene.want(quorum=Quorum(frozenset((ALICE, CAROL, DAVE))))
         scene.trigger()
         assert await scene.after(100.0) == {}
-        scene.members.keepers.add(BOB)
-        assert is_one_group((await scene.after(LOOK_S + SOON_S)).values(), ALICE, BOB)
+        scene.want(quorum=quorum)
+        assert is_one_group((await scene.after(SOON_S)).values(), ALICE, BOB)
 
     play(scenario)
 
@@ -669,18 +479,6 @@ def test_followers_go_to_another_leader_if_the_trainer_says_so() -> None:
     play(scenario)
 
 
-def begin(peers: Iterable[str], declared: Iterable[bytes] | None = None, group_id: bytes = b"g" * 20) -> bytes:
-    """A leader's word."""
-    order = list(peers)
-    message = MessageFromLeader(
-        code=MessageCode.BEGIN_ALLREDUCE,
-        group_id=group_id,
-        ordered_peer_ids=[PeerID.from_base58(peer).to_bytes() for peer in order],
-        gathered=map(declared_by, order) if declared is None else declared,
-    )
-    return BEGIN + message.SerializeToString()
-
-
 @pytest.mark.parametrize("lookup_s", [0.0, 5.0])
 def test_a_group_is_kept_although_the_candidates_change_at_that_moment(lookup_s: float) -> None:
     """Or while its peers are looked up: the others of the group would wait for this peer in vain."""
@@ -692,13 +490,13 @@ def test_a_group_is_kept_although_the_candidates_change_at_that_moment(lookup_s:
             await asyncio.sleep(lookup_s)
             return await admitted(peers, roles)
 
-        async def word(_leader: str) -> bytes:
+        async def words(_leader: str) -> AsyncGenerator[bytes, None]:
             await asyncio.sleep(4.5)  # not when the search looks by itself
             asyncio.get_running_loop().call_later(lookup_s / 2, lambda: bob.want(leaders=(CAROL,)))
-            return begin([ALICE, BOB])[len(BEGIN) :]
+            yield begin([ALICE, BOB])
 
         scene.members.admitted = look_up  # type: ignore[method-assign]
-        bob.meetings._group_word_of = word  # type: ignore[method-assign]
+        bob.meetings._words_of = words  # type: ignore[method-assign, assignment]
         bob.want(leaders=(ALICE,))
         scene.searches[BOB] = bob.seek()
         assert list(await scene.after(6.0 + 2 * lookup_s)) == [BOB]
@@ -767,7 +565,7 @@ def test_a_leader_whose_group_fails_is_passed_over_also_by_itself() -> None:
             scene.seek(*group)
             await scene.after(2.0)
             assert len({scene.searches[name].result() for name in group}) == 1
-            [leader] = {scene.peers[name].meetings._leader for name in group}
+            [leader] = {scene.peers[name].meetings._leader.peer for name in group}
             led_by.append(leader)
             for name in group:
                 scene.peers[name].meetings.group_ended(came_about)
@@ -775,7 +573,7 @@ def test_a_leader_whose_group_fails_is_passed_over_also_by_itself() -> None:
         await asyncio.sleep(FRUITLESS_S)
         scene.seek(*group)
         await scene.after(SOON_S)
-        assert {scene.peers[name].meetings._leader for name in group} == {ALICE}
+        assert {scene.peers[name].meetings._leader.peer for name in group} == {ALICE}
         for name in group:
             scene.peers[name].meetings.group_ended(came_about=True)
             assert set(scene.peers[name].meetings._records._failures) == {BOB}
@@ -1090,10 +888,7 @@ def test_a_leader_looks_up_tokens_that_it_misses() -> None:
             return await admitted(peers, roles)
 
         scene.members.token_of, scene.members.admitted = cached, look_up  # type: ignore[method-assign]
-        scene.members.keepers.add(ALICE)
         scene.seek(ALICE, BOB, leaders=(ALICE,))
-        for name in (ALICE, BOB):
-            scene.peers[name].want(keeperless=NEVER)
         await asyncio.sleep(RENEW_S)
         known.clear()
         await asyncio.sleep(RENEW_S)
@@ -1136,6 +931,7 @@ def test_a_search_may_be_cancelled_at_any_time(seed: int) -> None:
         await asyncio.wait([scene.searches[name] for name in cancelled])
         for name in (ALICE, BOB, CAROL):
             scene.searches[name].cancel()
+        scene.leave()
         await asyncio.sleep(1.0)
         assert not any(peer.followers for peer in scene.peers.values())
         scene.seek(ALICE, BOB, CAROL)
@@ -1163,7 +959,7 @@ def test_a_search_is_cancelled_although_there_is_news_at_that_moment() -> None:
 TROUBLE_S = 180.0
 ROUND_S = 5.0
 PATIENCE_S = 30.0  # after which a majority suffices
-MOST_MEETING_S = 600.0  # from the end of all trouble until everybody has met
+MOST_MEETING_S = 900.0  # from the end of all trouble until everybody has met
 
 
 class Trial:
@@ -1212,7 +1008,7 @@ class Trial:
             task.cancel()
         ends = await asyncio.gather(over, *tasks, return_exceptions=True)
         assert [end for end in ends if isinstance(end, Exception)] == []
-        assert has_met, {name: self._scene.peers[name].meetings._leader for name in self._living}
+        assert has_met, {name: self._scene.peers[name].meetings._leader.peer for name in self._living}
 
     @property
     def _living(self) -> list[str]:
