@@ -36,10 +36,11 @@ class Average:
 
     encoded: torch.Tensor  # (bytes,) uint8: the serialized tensors, concatenated
     sizes: Sequence[int]  # bytes of each serialized tensor
+    voters: tuple[str, ...] = ()  # IDs of the peers that averaged
 
     def copy(self) -> Average:
         """Return a copy in private memory, because a received average is in shared memory."""
-        return Average(self.encoded.clone(), self.sizes)
+        return Average(self.encoded.clone(), self.sizes, self.voters)
 
     def tensors(self) -> Iterator[runtime_pb2.Tensor]:
         """Yield the encoded tensors, in the order of the parameters."""

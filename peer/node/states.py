@@ -31,9 +31,11 @@ from peer.network.least_rate import PATIENCE_S, at_least_rate
 from peer.network.traffic import Traffic
 from peer.node.average_history import Average, AverageHistory, Lack
 from peer.node.donations import BROKEN_OFF_S, FOLLOWERS_AT_ONCE, Donations
+from peer.node.quorum import MOST_PEERS
 from peer.protocol import MAX_ERA, MAX_STEP
 from peer.protocol.history_pb2 import AverageAfter
 from peer.reduction.compression import HALF_BYTES, ROOTS, decode, is_finite
+from peer.reduction.findings import MAX_ID_CHARS
 from peer.transport.transport import Transport
 
 logger = logging.getLogger(__name__)
@@ -42,6 +44,7 @@ MOST_BYTES = 4  # per received value
 OVERHEAD_BYTES = 1 << 20
 FACTORS = 2  # tensors that PowerSGD makes of a matrix
 QUICK_S, QUICK_DONORS = 1800.0, 3  # time limit in seconds of the first attempts, and their number
+_PeerId = Annotated[str, Field(min_length=1, max_length=MAX_ID_CHARS)]
 STATE_CODE = RoleAdaptiveCompression(optimizer=ROOTS)  # rounds the optimizer moments with this role
 
 
@@ -54,6 +57,7 @@ class TransferFacts(BaseModel):
     era: Annotated[int, Field(ge=0, le=MAX_ERA)] = 0
     busy: bool = False  # the donor sends states to others now
     lack: Annotated[Lack | None, Field(strict=False)] = None  # the reason why there is no average
+    voters: Annotated[tuple[_PeerId, ...], Field(max_length=MOST_PEERS, strict=False)] = ()  # peers that took the step
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,7 @@ class StateCopy:
 
     step: int
     era: int
+    voters: tuple[str, ...]  # IDs of the peers that took the newest step together; empty: unknown
     tensors: JoinedTensors
     roles: Sequence[TensorRole]  # of the tensors; a role selects a tensor's encoding
 
@@ -101,6 +106,7 @@ class DonatedState:
     donor: str  # peer ID
     step: int
     era: int
+    voters: tuple[str, ...]  # as in `StateCopy`
     tensors: JoinedTensors
 
 
@@ -178,7 +184,7 @@ class StateService:
         await self._transport.serve(self._of_state, self._give_state)
         await self._transport.serve(self._of_average, self._give_average)
 
-    async def obey(self, order: StateOrder) -> DonatedState | JoinedTensors | Lack | None:
+    async def obey(self, order: StateOrder) -> DonatedState | tuple[JoinedTensors, tuple[str, ...]] | Lack | None:
         """Execute an order of the trainer; return what it wants."""
         match order:
             case StateWanted():
@@ -257,15 +263,17 @@ class StateService:
         finally:
             self._following.end(donation)
 
-    async def _find_average(self, wanted: AverageWanted) -> JoinedTensors | Lack:
-        """Ask the donors in turn until one responds."""
+    async def _find_average(self, wanted: AverageWanted) -> tuple[JoinedTensors, tuple[str, ...]] | Lack:
+        """Ask the donors in turn until one responds; return an average and the peers that have averaged."""
         request = AverageAfter(era=wanted.era, step=wanted.step).SerializeToString()
         values, tensors = sum(map(math.prod, wanted.shapes)), FACTORS * len(wanted.shapes)
         for donor in await self._directory.with_role(self._donor_roles):
             answer = await self._receive(donor.to_base58(), self._of_average, request, values, tensors)
             if answer is not None:
                 facts, received = answer
-                return await asyncio.to_thread(JoinedTensors.join, received) if facts.lack is None else facts.lack
+                if facts.lack is not None:
+                    return facts.lack
+                return await asyncio.to_thread(JoinedTensors.join, received), facts.voters
         return Lack.SILENT
 
     async def _find_state(self, wanted: StateWanted) -> DonatedState | None:
@@ -297,7 +305,8 @@ class StateService:
         if [tensor.shape for tensor in tensors] != list(shapes):
             logger.warning("the state of %s has other tensors than this peer's: not taken", donor)
             return None
-        return DonatedState(donor, facts.step, facts.era, await asyncio.to_thread(JoinedTensors.join, tensors))
+        joined = await asyncio.to_thread(JoinedTensors.join, tensors)
+        return DonatedState(donor, facts.step, facts.era, facts.voters, joined)
 
     async def _receive(
         self, donor: str, name: str, request: bytes, most_values: int, most_tensors: int
@@ -357,7 +366,7 @@ def _only(facts: TransferFacts) -> DownloadData:
 
 
 async def _messages_of_state(state: StateCopy) -> AsyncIterator[DownloadData]:
-    yield _only(TransferFacts(step=state.step, era=state.era))
+    yield _only(TransferFacts(step=state.step, era=state.era, voters=state.voters))
     for tensor, role in zip(state.tensors.separate(), state.roles, strict=True):
         info = CompressionInfo.from_tensor(tensor, role=role)
         for part in split_for_streaming(await asyncio.to_thread(STATE_CODE.compress, tensor, info)):
@@ -365,7 +374,7 @@ async def _messages_of_state(state: StateCopy) -> AsyncIterator[DownloadData]:
 
 
 async def _messages_of_average(average: Average, step: int) -> AsyncIterator[DownloadData]:
-    yield _only(TransferFacts(step=step))
+    yield _only(TransferFacts(step=step, voters=average.voters))
     tensors = average.tensors()
     while (tensor := await asyncio.to_thread(next, tensors, None)) is not None:
         for part in split_for_streaming(tensor):

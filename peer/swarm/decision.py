@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from peer.averaging.absences import unawaited
+from peer.node.quorum import Quorum
 from peer.swarm.view import SwarmView
 
 HELD_SHARE = 0.1  # longest wait for the last samples of a batch, as a share of a usual step
@@ -21,7 +22,6 @@ PARTED_SHARE = 0.25  # longest computation between checks of the swarm, as a sha
 HELD_LOOKS = 3
 WAITED_SHARE = 0.25  # shortest wait for absent peers with a full batch, as a share of a usual step
 MOST_CANDIDATES = 8
-NEVER = 2**30  # a group size that is never reached
 FULL_GROUP_ATTEMPTS = 3  # number of failed rounds after which a majority of the peers suffices
 REFUSED_PAUSE_S = 2.0  # pause if no donor could provide a state
 MOST_PAUSE_S = 300.0  # longest pause, well below the timeout for an unresponsive worker
@@ -126,7 +126,6 @@ class Demands:
     """The group sizes that one peer requires, including itself."""
 
     required: int  # smallest group that may begin to average
-    keeperless: int  # smallest group that may average without a keeper
     expected: int  # size at which the group stops waiting for others; 0: unknown
 
 
@@ -138,19 +137,15 @@ def demands_on_group(
     left_out: Collection[str],
     attempts: int,
     has_waited: bool,
-    keeper_may_be_late: bool,
 ) -> Demands:
     """Return the group sizes that a peer requires when its state is after `step`.
 
     `left_out`: IDs of peers absent from recent groups. `attempts`: failed rounds of this step.
     """
     absent = len(unawaited(left_out, view.here - {own_id}))
-    has_keeper = view.keepers > 0 or keeper_may_be_late
-    is_known = view.step == step and (view.keepers > 0 or not keeper_may_be_late)
     return Demands(
         required=required_group_size(view.averaging - absent, attempts, has_waited),
-        keeperless=keeperless_group_size(view.live, has_keeper, is_taken=view.newest_step > step),
-        expected=view.averaging + view.arriving - absent if is_known else 0,
+        expected=view.averaging + view.arriving - absent if view.step == step else 0,
     )
 
 
@@ -159,24 +154,14 @@ def required_group_size(averaging: int, attempts: int, has_waited: bool) -> int:
     return averaging // 2 + 1 if has_waited or attempts >= FULL_GROUP_ATTEMPTS else averaging
 
 
-def keeperless_group_size(live: int, has_keeper: bool, is_taken: bool) -> int:
-    """Return the required size of a group without the keeper, so that no two groups take the same step.
-
-    While the keeper is present, no step is taken without it. Otherwise more than half of all `live`
-    peers, at any step, are required. A step that a peer has already taken (`is_taken`) is not
-    repeated: the keeper may have taken part before it left, and its state takes precedence.
-    """
-    return NEVER if has_keeper or is_taken else live // 2 + 1
-
-
 def candidates(
     keepers: Collection[str], reachable: Collection[str], run: str, position: tuple[int, int]
 ) -> tuple[str, ...]:
     """Return the IDs of the peers that may lead the group at `position` (era, step), preferred first.
 
-    The keeper leads. If nobody sees the keeper, a hash ranks the peers at this position that others
-    can connect to (rendezvous hashing). All peers with the same view choose the same leader, and
-    each step has another one.
+    The keeper leads. If nobody hears the keeper, a hash ranks the peers at this position that
+    others can connect to (rendezvous hashing). All peers with the same view choose the same leader,
+    and each step has another one.
     """
     if keepers:
         return tuple(sorted(keepers))
@@ -184,14 +169,13 @@ def candidates(
     return tuple(ranked[:MOST_CANDIDATES])
 
 
-def may_average_alone(view: SwarmView, samples: int, target: int, keeper_may_be_late: bool) -> bool:
+def may_average_alone(own_id: str, quorum: Quorum, samples: int, target: int) -> bool:
     """Return whether a peer that sees no other peer at its step may use its own mean gradient.
 
     The peer needs a whole batch: without one, the others have just taken the step, or this peer is
-    the keeper. It must wait while the keeper may merely be late, so as not to leave the keeper
-    behind, and while others are at another step, because one peer is not a majority.
+    the keeper.
     """
-    return samples >= target and not keeper_may_be_late and view.live <= 1
+    return samples >= target and quorum.is_in({own_id})
 
 
 def patience_s(timeout_s: float, usual_s: float) -> float:

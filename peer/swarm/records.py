@@ -79,14 +79,15 @@ def _order(beacon: Beacon) -> tuple[int, int, float]:
     return beacon.era, beacon.step, beacon.time
 
 
-def nearest_step(agreed: int, seen: Beacon | None, held: Beacon | None) -> int:
+def nearest_step(agreed: int, seen: Beacon | None, held: Beacon | None, lead: int = 1) -> int:
     """Return the swarm's step: the majority's step, clamped to the beacon's step or the next one.
 
     `seen` is the beacon now in the DHT, possibly from a keeper that has left. Only `held`, a beacon
-    that the keeper still renews, is also an upper bound.
+    that the keeper still renews, is also an upper bound. `lead`: the steps by which it may be late;
+    0 for peers that have taken their step without the keeper, which may have taken another one.
     """
     step = agreed if seen is None else max(agreed, seen.step)
-    return step if held is None else min(max(step, held.step), held.step + 1)
+    return step if held is None else min(max(step, held.step), held.step + lead)
 
 
 class PeerRecord(BaseModel):

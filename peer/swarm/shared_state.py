@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ from peer.swarm.fingerprint import Sketch, drifted
 from peer.swarm.step_rounds import StepRounds
 from peer.swarm.tracker import StepTracker
 from peer.swarm.training_state import TrainingState
-from peer.swarm.transfers import Transfers, encode_average
+from peer.swarm.transfers import MissedAverage, Transfers, encode_average
 from peer.swarm.view import MEETING_S
 
 logger = logging.getLogger(__name__)
@@ -84,24 +84,24 @@ class SharedState:
         """The number of requests for this peer's state that were rejected as busy."""
         return self._gradients.turned_away
 
-    def take_step(self) -> None:
-        """Apply the averaged gradient in one optimizer step, and begin the next global step.
+    def take_step(self, voters: Collection[str]) -> None:
+        """Apply the gradient that these peers have averaged in one optimizer step, and begin the next global step.
 
         The next step starts with the samples accumulated during a background round.
         """
         with self._changing(), self._gradients.making_room():
             self._follow_steering()  # the beacon may have arrived since this step began
-            self._step_on_averages()
+            self._step_on_averages(voters)
 
-    def follow(self, average: Sequence[torch.Tensor]) -> None:
+    def follow(self, average: MissedAverage) -> None:
         """Apply the average of a missed step; this peer's own accumulated samples are kept."""
         self._gradients.hold()
         with self._changing():
             self._follow_steering()
             with torch.no_grad(), self._gradients.get_tensors() as averaged:
-                for ours, theirs in zip(averaged, average, strict=True):
+                for ours, theirs in zip(averaged, average.tensors, strict=True):
                     ours.copy_(theirs)
-            self._step_on_averages()
+            self._step_on_averages(average.voters)
             self._gradients.reset_accumulated_grads_()
 
     def download(self) -> bool:
@@ -123,8 +123,8 @@ class SharedState:
         refused: list[str] = []
         while (found := self._transfers.state(self._state.all_shapes, refused)) is not None:
             fault = self._fault_of(found)
-            if self._is_keeper:  # it sets the eras
-                found = replace(found, era=self.era)
+            if self._is_keeper:  # it sets the eras, and a trainer may name others as the voters than there were
+                found = replace(found, era=self.era, voters=())
             self._transfers.state_judged(found, fault)
             if fault is None:
                 return found
@@ -159,18 +159,18 @@ class SharedState:
         if not self._rounds.attempts:
             self._gradients.keep_remainders(file, self.era, self.step)
 
-    def _step_on_averages(self) -> None:
+    def _step_on_averages(self, voters: Collection[str]) -> None:
         """Apply the averaged gradients; the keeper also stores them for peers that fall behind."""
         with torch.no_grad(), self._gradients.get_tensors() as averages:
             for parameter, average in zip(self._state.parameters, averages, strict=True):
                 assert parameter.grad is not None  # allocated by the averager
                 parameter.grad.copy_(average)
         self._gradients.notify_used_averaged_gradients()
-        self._state.advance()
+        self._state.advance(voters)
         if self._is_keeper:
             gradients = self._gradients
             with gradients.get_tensors() as averages:
-                average = encode_average(averages, gradients.factors, gradients.averaging.wire_format)
+                average = encode_average(averages, gradients.factors, gradients.averaging.wire_format, voters)
             self._transfers.keep(self.era, self.step, average)
 
     @contextmanager
@@ -203,7 +203,7 @@ class SharedState:
     def _begin_step(self) -> None:
         """Report the state's new step and era to the tracker, whose updates must be paused."""
         self._tracker.set_sketch(self.step, self._state.sketch())
-        self._tracker.begin_step_after(self.step, self.era)
+        self._tracker.begin_step_after(self.step, self.era, self._state.voters)
         self._tracker.carry_over(self._gradients.due_samples)
         self.changed_at = self._clock()
 

@@ -29,6 +29,7 @@ from peer.swarm.tracker import StepTracker
 
 logger = logging.getLogger(__name__)
 RETRY_S = 0.1
+RULING_POLLS = 10  # checks for the ruling on an average, which may come after others' reports that they have it
 UNAWAITED_GROUPS = 4  # number of groups that do not wait for a peer after it has missed two
 
 
@@ -55,6 +56,7 @@ class StepRounds:
         self.counts = RoundCounts(time.monotonic)
         self.attempts = 0  # failed rounds of the current step
         self._met_nobody = False  # whether the newest round found no group
+        self._computes_until = -math.inf  # after a wait in vain, this peer computes for as long as it waited
         self.missing_auxiliaries: int | None = None  # computed from the newest group; None before the first group
         self.lines = NOBODY  # connections of the newest group
         self._scheduled: StepControl | None = None  # a round that was scheduled ahead of time
@@ -72,7 +74,7 @@ class StepRounds:
 
     def begin_step(self) -> None:
         """Reset the failure count for a new step, and cancel a round of the last step."""
-        self.attempts = 0
+        self.attempts, self._computes_until = 0, -math.inf
         self.cancel()
 
     def cancel(self) -> None:
@@ -84,7 +86,8 @@ class StepRounds:
     @property
     def is_full(self) -> bool:
         """Whether the batch is full according to the records, or the leader has started the group."""
-        return self.has_begun or self._tracker.ready_to_update_epoch
+        may_wait = time.monotonic() >= self._computes_until
+        return self.has_begun or (may_wait and self._tracker.ready_to_update_epoch)
 
     @property
     def has_begun(self) -> bool:
@@ -133,7 +136,7 @@ class StepRounds:
         """Average, with retries on failure; return None if this peer should compute or leave.
 
         A failed round is retried at once, because the batch needs no more samples. If no group was
-        found, this peer computes: absent peers, such as the keeper, may wait for more samples.
+        found, this peer computes for as long as it has waited: others may count fewer samples.
         """
         self._due_since = time.monotonic()
         try:
@@ -145,6 +148,7 @@ class StepRounds:
                 self.attempts += 1
                 time.sleep(RETRY_S)
                 if self._met_nobody or self._tracker.view.averaging <= 1:  # absent peers may still reach this step
+                    self._computes_until = 2 * time.monotonic() - self._due_since
                     break
             return None
         finally:
@@ -226,11 +230,11 @@ class StepRounds:
     def _own_average(self) -> AveragedGroup | None:
         """Return this peer's own mean gradient if the peer is alone in the swarm; else None."""
         tracker, samples = self._tracker, self._gradients.due_samples
-        if not may_average_alone(tracker.view, samples, tracker.target_batch_size, tracker.keeper_may_be_late):
+        if not may_average_alone(tracker.own_id, tracker.quorum, samples, tracker.target_batch_size):
             return None
         self.cancel()
         self._gradients.load_accumulators_into_averager_()
-        return AveragedGroup(size=1, samples=samples, averaged_bytes=0)
+        return AveragedGroup(size=1, samples=samples, averaged_bytes=0, peers=frozenset({tracker.own_id}))
 
     def _require_group(self) -> None:
         tracker, gradients = self._tracker, self._gradients
@@ -242,7 +246,6 @@ class StepRounds:
             left_out=self._absences.current(),
             attempts=self.attempts,
             has_waited=time.monotonic() - self._due_since > self._patience_s,
-            keeper_may_be_late=tracker.keeper_may_be_late,
         )
         gradients.want(
             Requirements(
@@ -253,7 +256,7 @@ class StepRounds:
                 leaders=tracker.leaders,
                 required=demands.required,
                 expected=demands.expected,
-                keeperless=demands.keeperless,
+                quorum=tracker.quorum,
                 report=tracker.report(),
                 samples=tracker.view.samples if tracker.view.step == tracker.step else 0,
                 remaining_s=tracker.remaining_s,
@@ -276,12 +279,14 @@ class StepRounds:
         """Wait for the round's result. Raises `TimeoutError` once waiting is pointless.
 
         Waiting is pointless after the deadline, if the batch is no longer full because a peer has
-        left, or if the round failed only for this peer and the others took the step. A round whose
-        all-reduce is running gets twice the time, because others still receive this peer's data.
+        left, or if the round failed only for this peer and the others took the step. A running
+        round ends by itself. It is given up only if the others have taken the step or this peer
+        leaves, and the all-reduce has ended or takes twice the time: until it is void, its average
+        may be the step's.
         """
         tracker = self._tracker
         deadline = time.monotonic() + self._timeout_s
-        failed_before = self._gradients.failed_rounds
+        failed_before, unconfirmed = self._gradients.failed_rounds, 0
         while True:
             try:
                 return control.result(GROUP_POLL_S)
@@ -293,6 +298,9 @@ class StepRounds:
                 is_current = self._averaging_after(tracker.step).code == self._gradients.averaging.code
                 wanted = is_full and is_current and not self._interrupted.is_set()
                 left_behind = self._gradients.failed_rounds > failed_before and tracker.swarm_step > tracker.step
-                if late_s > self._timeout_s or (looks and (left_behind or late_s > 0 or not wanted)):
+                is_over = self._interrupted.is_set() or tracker.swarm_step > tracker.step
+                unconfirmed += is_over and control.stage is AveragingStage.FINISHED
+                is_late = late_s > self._timeout_s or unconfirmed > RULING_POLLS
+                if (is_over and is_late) or (looks and (left_behind or late_s > 0 or not wanted)):
                     raise
                 self._require_group()

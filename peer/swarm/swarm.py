@@ -495,7 +495,7 @@ class Swarm:
         if group is None:
             return None
         samples = self._gradients.due_samples
-        self.state.take_step()
+        self.state.take_step(group.peers)
         self._has_late_samples = False
         self._pause.end()
         self._events.add(

@@ -14,7 +14,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -29,6 +29,7 @@ from auth.swarm.authorizer import RecordKey, checked_token, peers_key, record_su
 from auth.tokens import AccessToken
 from peer.averaging.meetings import Heard
 from peer.config.steering import Steering
+from peer.node.quorum import Quorum
 from peer.reduction.attestation import AttestedWeight
 from peer.reduction.findings import Finding
 from peer.reduction.shared_caps import WeightCaps
@@ -100,7 +101,9 @@ class StepTracker(ProgressTracker):
         self._greeted_at = float("-inf")
         self._published: tuple[float, object, int] = (float("-inf"), None, 0)  # last report: time, stage, samples
         self._reducing_since: float | None = None
+        self._joined_at = swarm_time()
         self._keeper_seen_at = swarm_time() if self._keeper_ids else float("-inf")  # joining counts as seeing a keeper
+        self._voters = frozenset[str]()  # the peers that took this peer's newest step; empty: unknown
         self.view = NOTHING_SEEN
         self._led = Led((0, 0), -math.inf)
         self._asked_at = -math.inf  # time of the last read for the sake of an unknown follower
@@ -142,20 +145,35 @@ class StepTracker(ProgressTracker):
     @property
     def leaders(self) -> tuple[str, ...]:
         """The IDs of the peers that may lead this step's group, preferred first."""
-        view = self.view
-        late = {keeper.to_base58() for keeper in self._keeper_ids} if self.keeper_may_be_late else set[str]()
-        return candidates(view.keeper_ids or late, view.reachable, self._access.run, (self.era, self.step))
+        is_new = swarm_time() - self._joined_at < self.metadata_expiration / 2
+        keepers = (self.view.keeper_ids or self._known_keepers) if is_new or self.course.hears_keeper else ()
+        others = self.view.reachable - self.view.keeper_ids
+        return candidates(keepers, others, self._access.run, (self.era, self.step))
+
+    @property
+    def _known_keepers(self) -> frozenset[str]:
+        if self._role == "keeper":
+            return frozenset({self.own_id})
+        return frozenset(keeper.to_base58() for keeper in self._keeper_ids)
+
+    @property
+    def quorum(self) -> Quorum:
+        """The peers whose majority takes the next step."""
+        return self.course.quorum(self._voters, self._known_keepers)
 
     def set_sketch(self, step: int, sketch: Sketch) -> None:
         """Set the sketch of this peer's state after `step`, for the reports of that step."""
         self._sketch = (step, sketch)
 
-    def begin_step_after(self, step: int, era: int) -> None:
+    def begin_step_after(self, step: int, era: int, voters: Collection[str]) -> None:
         """Begin the step after `step`, this peer's current step; call while updates are paused.
 
-        A newer `era` resets the swarm's known progress, which belongs to the older era.
+        A newer `era` resets the swarm's known progress, which belongs to the older era. `voters`:
+        the peers that took `step`, or none if unknown.
         """
         with self._looking:  # otherwise, a report that is just being processed would take the step back
+            self._voters = frozenset(voters)
+            self.course.expect(voters, self._known_keepers)
             if era > self.era:
                 self.global_progress.epoch, self.global_progress.samples_accumulated = step, 0
             self.era = era
@@ -301,7 +319,7 @@ class StepTracker(ProgressTracker):
             published_at, stage, samples = self._published
             progress = self.local_progress
             is_news = stage != self._stage or progress.samples_accumulated < samples
-            due_in_s = self._led_s or report_interval_s(self.view.live, self.remaining_s, self.max_refresh_period)
+            due_in_s = self._led_s or report_interval_s(len(self.view.live), self.remaining_s, self.max_refresh_period)
             left_s = published_at + due_in_s - time.monotonic()
             if is_news or left_s <= 0 or self.shutdown_triggered.is_set():
                 return
@@ -357,6 +375,9 @@ class StepTracker(ProgressTracker):
         """Set the current addresses of the keeper."""
         self._keeper_addresses = tuple(addresses)
         self._keeper_ids = peer_ids_of(self._keeper_addresses)
+        with self._looking:
+            if not self._voters:
+                self.course.expect((), self._known_keepers)
         self._greeted_at = float("-inf")
 
     def _parse_swarm_progress_data(self, metadata: Any) -> GlobalTrainingProgress:
@@ -433,7 +454,7 @@ class StepTracker(ProgressTracker):
         elif self._led_s and view.keepers:
             return self._led_s
         longest_s = self.max_refresh_period if view.keepers else min(self.max_refresh_period, GREETING_PERIOD_S / 2)
-        return look_interval_s(view.live, remaining_s, self.min_refresh_period, longest_s)
+        return look_interval_s(len(view.live), remaining_s, self.min_refresh_period, longest_s)
 
     def _with_own(self, peers: list[KnownPeer]) -> list[KnownPeer]:
         """Return the records, with this peer's published record replaced by its current record."""

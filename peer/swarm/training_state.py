@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -31,6 +31,7 @@ class TrainingState:
         self.lock = threading.RLock()
         self.step = 0  # global steps completed
         self.era = 0  # number of times that the run had returned to a checkpoint before this state
+        self.voters: Collection[str] = ()  # IDs of the peers that took the newest step together; empty: unknown
 
     @property
     def shapes(self) -> list[torch.Size]:
@@ -59,7 +60,7 @@ class TrainingState:
         with self.lock:
             for place, tensor in zip(copy.separate(), self.tensors, strict=True):
                 place.copy_(tensor)
-            return StateCopy(self.step, self.era, copy, roles)
+            return StateCopy(self.step, self.era, tuple(self.voters), copy, roles)
 
     def sketch(self) -> Sketch:
         """Return the sketch of this state."""
@@ -76,16 +77,16 @@ class TrainingState:
             for tensor, new in zip(self.tensors, donated.tensors.separate(), strict=True):
                 tensor.copy_(new)
             self.era = donated.era
-            self.set_step(donated.step)
+            self.set_step(donated.step, donated.voters)
 
-    def advance(self) -> None:
-        """Take an optimizer step with the gradients in `.grad`."""
+    def advance(self, voters: Collection[str]) -> None:
+        """Take an optimizer step with the gradients in `.grad`, which these peers have averaged."""
         self.optimizer.step()
-        self.set_step(self.step + 1)
+        self.set_step(self.step + 1, voters)
 
-    def set_step(self, step: int) -> None:
+    def set_step(self, step: int, voters: Collection[str] = ()) -> None:
         """Set the number of completed global steps; the learning-rate schedule follows, even backwards."""
-        self.step = step
+        self.step, self.voters = step, voters
         self._scheduler._step_count, self._scheduler.last_epoch = step, step - 1
         self._scheduler.step()
 

@@ -9,8 +9,9 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent import futures
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -31,6 +32,14 @@ from peer.reporting.event_log import TAKEN, Downloaded, EventLog
 logger = logging.getLogger(__name__)
 LOOK_S = 0.5  # interval between checks of a download's progress
 HUNG_S = 600.0  # time without progress after which the averager's process is considered hung
+
+
+@dataclass(frozen=True)
+class MissedAverage:
+    """The average of a step that other peers have taken."""
+
+    tensors: Sequence[torch.Tensor]  # of the parameters' shapes
+    voters: tuple[str, ...]  # IDs of the peers that averaged
 
 
 class Transfers:
@@ -66,7 +75,7 @@ class Transfers:
         else:
             logger.warning("the state of %s (step %d) %s: not taken", donated.donor, donated.step, fault)
 
-    def average(self, era: int, step: int, shapes: Sequence[torch.Size]) -> list[torch.Tensor] | Lack:
+    def average(self, era: int, step: int, shapes: Sequence[torch.Size]) -> MissedAverage | Lack:
         """Download the average that leads from `step` to the next one, or return the reason why there is none.
 
         Returns at once when interrupted. Raises `SwarmError` if the averager's process hangs.
@@ -77,12 +86,13 @@ class Transfers:
         if isinstance(found, Lack):
             self._tell("average", "", step + 1, f"not to be had: {found.value}")
             return found
-        average = whole_average(found.separate(), shapes)
+        tensors, voters = found
+        average = whole_average(tensors.separate(), shapes)
         if average is None:
             logger.warning("the average of a missed step does not fit this peer's model: not taken")
             return Lack.GONE
         self._tell("average", "", step + 1, None)
-        return average
+        return MissedAverage(average, voters)
 
     def keep(self, era: int, step: int, average: Average) -> None:
         """Store the average that led to `step`, for peers that have not taken it yet."""
@@ -113,9 +123,12 @@ class Transfers:
 
 
 def encode_average(
-    tensors: Iterable[torch.Tensor], factors: Mapping[int, Factors], compression: Compression
+    tensors: Iterable[torch.Tensor],
+    factors: Mapping[int, Factors],
+    compression: Compression,
+    voters: Collection[str] = (),
 ) -> Average:
-    """Encode a step's average gradient losslessly.
+    """Encode losslessly a step's average gradient, which `voters` have averaged.
 
     `factors` maps a tensor's index to its PowerSGD factors, which replace the tensor if their
     product equals it. `compression`: the round's setting, which determines the encoding.
@@ -131,7 +144,7 @@ def encode_average(
     serialized = [_exact(part, key, code).SerializeToString() for key, part in enumerate(parts)]
     encoded = torch.frombuffer(bytearray(b"".join(serialized)), dtype=torch.uint8)
     encoded.share_memory_()  # type: ignore[no-untyped-call]
-    return Average(encoded, [len(each) for each in serialized])
+    return Average(encoded, [len(each) for each in serialized], tuple(voters))
 
 
 def whole_average(parts: Iterable[torch.Tensor], shapes: Iterable[torch.Size]) -> list[torch.Tensor] | None:

@@ -9,12 +9,13 @@ member (`peer.swarm.credit`), and peers with impossible claims are reported
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median_low
 
 from auth.swarm.authorizer import TRAINING_ROLES
 from peer.config.steering import Steering
+from peer.node.quorum import Quorum
 from peer.reduction.attestation import AttestedWeight
 from peer.reduction.findings import Finding
 from peer.reporting.metrics import Census, census_of
@@ -50,8 +51,7 @@ class SwarmView:
     averaging: int  # peers at `step` that join the next round, including keeper and auxiliary peers
     rate: float  # credited samples per second of all trainers
     keeper_sketch: Sketch  # the beacon's sketch if the beacon is at `step`; else empty
-    live: int = 0  # active peers at any step, including keeper and auxiliary peers
-    newest_step: int = 0  # newest step of any active peer
+    live: frozenset[str] = frozenset()  # IDs of the active peers at any step, including keeper and auxiliary peers
     arriving: int = 0  # peers one step behind, which are probably about to take the step
     census: Census = ()
     paces: tuple[TrainerPace, ...] = ()  # paces of the trainers at `step`
@@ -105,7 +105,7 @@ def view_swarm(
     `lately`: the latest record of every peer seen recently, including `peers`. `slow_lines`: bytes
     per second of the trainers on standby.
     """
-    active, live = taking_part(peers), taking_part(lately)
+    active = taking_part(peers)
     trainers = training(active)
     here = [peer for peer in active if peer.record.step == step]
     current = training(here)
@@ -116,8 +116,7 @@ def view_swarm(
         averaging=len(here),
         rate=sum(map(allowances.rate, trainers)),
         keeper_sketch=beacon.sketch if beacon is not None and beacon.step == step else (),
-        live=len(live),
-        newest_step=max((peer.record.step for peer in live), default=0),
+        live=frozenset(peer.peer_id for peer in taking_part(lately)),
         arriving=sum(peer.record.step == step - 1 for peer in active),
         census=census_of((peer.role, not peer.record.client_mode) for peer in active),
         paces=tuple(TrainerPace(peer.peer_id, allowances.rate(peer), peer.record.time) for peer in current),
@@ -190,6 +189,12 @@ class SwarmCourse:
         self._watch = BeaconWatch(silent_after_s)
         self._silent_after_s = silent_after_s
         self._last_seen: dict[str, tuple[float, KnownPeer]] = {}  # peer ID -> time and last record
+        self._unseen_s: dict[str, float] = {}  # peer ID -> seconds without its record, while this peer looked
+        self._looked_at = math.inf
+        self._known_s: dict[str, float] = {}  # peer ID -> timestamp of its newest record when this peer took its step
+        self._members: dict[str, str] = {}  # peer ID -> member
+        self._left = frozenset[str]()  # voters that take part no longer
+        self._voters = self._keepers = frozenset[str]()  # that decide on this peer's next step
         self._first_step_s = first_step_s  # assumed duration of a step until one is measured
         self._least_share = least_share
         self._suspicions = suspicions
@@ -201,11 +206,14 @@ class SwarmCourse:
         self._reported: dict[int, dict[str, tuple[str, Sketch]]] = {}  # step -> peer ID -> member and sketch
         self._sights: dict[str, tuple[float, int]] = {}  # peer ID -> time and last plausible step
         self.allowances = Allowances(target=1)
+        self.hears_keeper = False  # whether the keeper renews its beacon
 
     def look(self, peers: list[KnownPeer], target: int, now: float) -> SwarmView:
         """Process these records, and return the view of the swarm at `now` (local seconds)."""
         beacon, era = beacon_of(peers), self.era
         held = self._watch.look(beacon, now)
+        self.hears_keeper = held is not None
+        self._look_for_voters(peers, now)
         if self.era != era:
             self._sketches.clear()  # these sketches belong to undone steps
             self._reported.clear()
@@ -220,7 +228,9 @@ class SwarmCourse:
         trainers = training(peers)
         self._peers = {peer.peer_id: peer for peer in peers}
         # the keeper issues the beacon and follows the majority
-        step = nearest_step(agreed_step(steps_by_member(trainers)), beacon, None if self._is_keeper else held)
+        agreed = max(agreed_step(steps_by_member(trainers)), self._voters_step(peers))
+        with_keeper = not self._voters or bool(self._voters & self._keepers)
+        step = nearest_step(agreed, beacon, None if self._is_keeper else held, lead=int(with_keeper))
         if step != self._step_began[0] or self._met_at is None:  # the first step may take days
             self._begin_step(step, beacon, now)
         self._met_at = now if trainers and self._met_at is None else self._met_at
@@ -229,6 +239,53 @@ class SwarmCourse:
         self._remember_sketches(training(lately), view, may_agree=not self._is_keeper or self.has_met_all(now))
         self._look_for_liars(trainers, view.step, target, now)
         return view
+
+    def _look_for_voters(self, peers: list[KnownPeer], now: float) -> None:
+        passed_s = min(max(0.0, now - self._looked_at), self._silent_after_s / 2)  # this peer may have slept
+        self._looked_at = now
+        unseen = {peer_id: seconds + passed_s for peer_id, seconds in self._unseen_s.items()}
+        unseen |= dict.fromkeys((peer.peer_id for peer in peers), 0.0)
+        self._unseen_s = {peer_id: seconds for peer_id, seconds in unseen.items() if seconds < self._silent_after_s}
+        members = self._members | {peer.peer_id: peer.member for peer in peers}
+        self._members = {peer_id: member for peer_id, member in members.items() if peer_id in self._unseen_s}
+        active = {peer.peer_id for peer in taking_part(peers)}
+        news = {peer.peer_id for peer in peers if peer.record.time > self._known_s.get(peer.peer_id, -math.inf)}
+        self._left = (self._left | news) - active
+
+    def expect(self, voters: Collection[str], keepers: Collection[str]) -> None:
+        """Set who took this peer's step (nobody: unknown), and the run's keepers.
+
+        They count as present until they have left since, or have not been seen for a time.
+        """
+        self._voters, self._keepers = frozenset(voters), frozenset(keepers)
+        self._known_s = {peer_id: peer.record.time for peer_id, (_, peer) in self._last_seen.items()}
+        self._unseen_s = dict.fromkeys(self._voters or self._keepers, 0.0) | self._unseen_s
+        self._left = frozenset()
+
+    def quorum(self, voters: Collection[str], keepers: Collection[str]) -> Quorum:
+        """Return the peers that decide on the step after that of `voters`: those that have not left, or the keepers.
+
+        A voter is gone if it has not been seen for a time besides its record's lifetime.
+        """
+        staying = frozenset(voters or keepers) - self._left
+        return Quorum(staying, staying - self._unseen_s.keys(), frozenset(keepers))
+
+    def _voters_step(self, peers: list[KnownPeer]) -> int:
+        """Return the step that enough of those who took this peer's step have reached; newcomers have no vote."""
+        steps = {peer.peer_id: peer.record.step for peer in taking_part(peers)}
+        reached = sorted({step for peer_id, step in steps.items() if peer_id in self._voters}, reverse=True)
+        return next((step for step in reached if self._suffice({peer for peer in steps if steps[peer] >= step})), 0)
+
+    def _suffice(self, peers: Collection[str]) -> bool:
+        """Return whether these peers belong to half of the members that took this peer's step; two at least, or all.
+
+        Others then cannot take the next step without one of them.
+        """
+        present = self.quorum(self._voters, ()).present - self._keepers if self._voters else frozenset[str]()
+        members, theirs = (
+            {self._members.get(peer, peer) for peer in voters} for voters in (present, present & set(peers))
+        )
+        return 2 * len(theirs) >= len(members) and len(theirs) >= min(2, len(members)) > 0
 
     @property
     def beacon(self) -> Beacon | None:
@@ -356,7 +413,7 @@ class SwarmCourse:
                 self._reported.setdefault(peer.record.step, {})[peer.peer_id] = peer.member, peer.record.sketch
         members = len({peer.member for peer in trainers})
         for step in self._reported if self._is_keeper else self._reported.keys() & {view.step}:
-            agreed = agreed_sketch(self._reported[step].values(), members)
+            agreed = agreed_sketch(self._reported[step].values(), members) or self._voters_sketch(step)
             if agreed and may_agree:
                 self._sketches[step] = agreed
         if view.keeper_sketch and not self._is_keeper:
@@ -364,6 +421,14 @@ class SwarmCourse:
         for known in (self._sketches, self._reported):
             for step in [step for step in known if step <= view.step - REMEMBERED_SKETCHES]:
                 del known[step]
+
+    def _voters_sketch(self, step: int) -> Sketch:
+        """Return the sketch that enough of those who took this peer's step report after `step`; empty if none."""
+        reported = {peer_id: sketch for peer_id, (_, sketch) in self._reported[step].items()}
+        for candidate in {sketch for peer_id, sketch in reported.items() if peer_id in self._voters}:
+            if self._suffice({peer for peer, sketch in reported.items() if not drifted(sketch, candidate)}):
+                return candidate
+        return ()
 
     def _look_for_liars(self, trainers: list[KnownPeer], step: int, target: int, now: float) -> None:
         """Suspect peers with impossible claims, allowing for outdated records and long steps.

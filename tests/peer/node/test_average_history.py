@@ -15,7 +15,7 @@ def average_of(step: int) -> Average:
     content = serialize_torch_tensor(torch.full((2,), float(step))).SerializeToString()
     encoded = torch.frombuffer(bytearray(content), dtype=torch.uint8)
     encoded.share_memory_()  # type: ignore[no-untyped-call]
-    return Average(encoded, [len(content)])
+    return Average(encoded, [len(content)], (f"voter {step}",))
 
 
 def held(steps: range, era: int = 0) -> AverageHistory:
@@ -27,8 +27,12 @@ def held(steps: range, era: int = 0) -> AverageHistory:
 
 
 def led_to(average: Average | Lack) -> int | Lack:
-    """The step that this average led to, by its values."""
-    return average if isinstance(average, Lack) else int(decode(next(average.tensors()))[0])
+    """The step that this average led to, by its values and its voters."""
+    if isinstance(average, Lack):
+        return average
+    step = int(decode(next(average.tensors()))[0])
+    assert average.voters == (f"voter {step}",)
+    return step
 
 
 def test_a_peer_that_missed_steps_gets_them_one_after_another() -> None:

@@ -33,6 +33,7 @@ from peer.network.least_rate import LEAST_BYTES_PER_S, PATIENCE_S
 from peer.network.traffic import BURST_S, HEADERS, LEAST_STATE_RATE, STATES_SHARE, Traffic
 from peer.node.average_history import Average, Lack
 from peer.node.donations import AT_ONCE, BROKEN_OFF_S, FOLLOWERS_AT_ONCE, OF_ONE_MEMBER, STALLED_S
+from peer.node.quorum import MOST_PEERS
 from peer.node.states import (
     COPY_S,
     FACTORS,
@@ -52,6 +53,7 @@ from peer.node.states import (
 from peer.protocol import HELD_AVERAGES, MAX_ERA, MAX_STEP
 from peer.protocol.history_pb2 import AverageAfter
 from peer.reduction.compression import ROOTS, decode
+from peer.reduction.findings import MAX_ID_CHARS
 from peer.transport.lines import Line
 from peer.transport.memory import DIAL_S, SILENCE_S, MemoryNetwork
 from peer.transport.transport import TransportError
@@ -59,6 +61,7 @@ from peer.transport.virtual_time import run_virtual
 
 P = ParamSpec("P")
 NAME, STEP, ERA = "run", 7, 2
+VOTERS = tuple(f"voter {number}" for number in range(40))
 LINE = Line(up=1e7, down=1e7, latency_s=0.02)
 FAST = Line(up=1e12, down=1e12, latency_s=0.0)
 HOME = 50_000.0  # bytes a second of a donor's line
@@ -91,20 +94,25 @@ def average_after(step: int) -> Average:
     """The average that leads from this step to the next one, in exact values and in the trainer's shared memory."""
     contents = [serialize_torch_tensor(tensor + step).SerializeToString() for tensor in AVERAGE]
     joined = torch.frombuffer(bytearray(b"".join(contents)), dtype=torch.uint8).clone()
-    return Average(joined.share_memory_(), list(map(len, contents)))  # type: ignore[no-untyped-call]
+    return Average(joined.share_memory_(), list(map(len, contents)), VOTERS[step:])  # type: ignore[no-untyped-call]
 
 
-def are_equal(found: object, expected: Sequence[torch.Tensor]) -> bool:
-    """Whether these are the expected tensors, bit by bit."""
-    joined = found.tensors if isinstance(found, DonatedState) else found
+def are_equal(found: Any, expected: Sequence[torch.Tensor], voters: tuple[str, ...] = VOTERS) -> bool:
+    """Whether these are the expected tensors, bit by bit, and voters."""
+    joined, names = (found.tensors, found.voters) if isinstance(found, DonatedState) else found
     assert isinstance(joined, JoinedTensors)
     tensors = joined.separate()
-    return len(tensors) == len(expected) and all(map(torch.equal, tensors, expected))
+    return len(tensors) == len(expected) and all(map(torch.equal, tensors, expected)) and names == voters
+
+
+def is_average(found: object, step: int) -> bool:
+    """Whether a peer has got the average that leads from this step to the next one."""
+    return are_equal(found, [tensor + step for tensor in AVERAGE], VOTERS[step:])
 
 
 def is_whole(found: object) -> bool:
     """Whether a peer has got what a sound donor has."""
-    return are_equal(found, ARRIVES if isinstance(found, DonatedState) else [tensor + STEP - 1 for tensor in AVERAGE])
+    return are_equal(found, ARRIVES) if isinstance(found, DonatedState) else is_average(found, STEP - 1)
 
 
 def wanted_of(tensors: Sequence[torch.Tensor]) -> StateWanted:
@@ -167,7 +175,7 @@ class Peer:
     async def _copy(self) -> StateCopy:
         self.copies += 1
         await asyncio.sleep(self.copy_s)
-        copy = StateCopy(STEP, ERA, JoinedTensors.join(list(self.tensors)), self.roles)
+        copy = StateCopy(STEP, ERA, VOTERS, JoinedTensors.join(list(self.tensors)), self.roles)
         self._copied.append(weakref.ref(copy))
         return copy
 
@@ -517,6 +525,11 @@ FAULTS: dict[str, list[bytes]] = {
     "negative era": data({"step": STEP, "era": -1}, TENSOR),
     "era too high": data({"step": STEP, "era": MAX_ERA + 1}, TENSOR),
     "unknown lack": data({"lack": "everything"}),
+    "too many voters": data(SOUND | {"voters": ["Qm1"] * (MOST_PEERS + 1)}, TENSOR),
+    "voter with too long an ID": data(SOUND | {"voters": ["Qm1", "Q" * (MAX_ID_CHARS + 1)]}, TENSOR),
+    "voter without an ID": data(SOUND | {"voters": [""]}, TENSOR),
+    "voter in numbers": data(SOUND | {"voters": [7]}, TENSOR),
+    "voters in one word": data(SOUND | {"voters": "Qm1"}, TENSOR),
     "no dict": data([STEP, ERA], TENSOR),
     "broken msgpack": [DownloadData(metadata=b"\xc1").SerializeToString(), *data(None, TENSOR)],
     "no facts": data(None, TENSOR),
@@ -562,10 +575,11 @@ async def test_after_a_donors_fault_the_next_one_is_asked(scene: Scene, fault: s
 @virtually
 async def test_a_sound_donor_of_that_form_is_believed(scene: Scene) -> None:
     """Else the test above would show nothing."""
-    await scene.add_liar(*malformed(), pause_s=0.01)
+    voters = ["Q" * MAX_ID_CHARS] * MOST_PEERS
+    await scene.add_liar(*data(SOUND | {"voters": voters}), *malformed()[1:], pause_s=0.01)
     bob = await scene.add("bob")
-    assert are_equal(await bob.states.obey(wanted_of([torch.ones(3)])), [torch.ones(3)])
-    assert are_equal(await bob.states.obey(MISSED), [torch.ones(3)])
+    assert are_equal(await bob.states.obey(wanted_of([torch.ones(3)])), [torch.ones(3)], tuple(voters))
+    assert are_equal(await bob.states.obey(MISSED), [torch.ones(3)], tuple(voters))
 
 
 @virtually
@@ -576,7 +590,7 @@ async def test_a_peer_that_fell_behind_gets_the_first_average_that_it_missed(sce
     kept: list[Any] = [average.encoded for average in keeper.states._history._averages]
     assert not any(tensor.is_shared() for tensor in kept)  # it is scarce
     for step in (STEP - 3, STEP - 2, STEP - 1):
-        assert are_equal(await bob.states.obey(replace(MISSED, step=step)), [tensor + step for tensor in AVERAGE])
+        assert is_average(await bob.states.obey(replace(MISSED, step=step)), step)
     for era, step in ((ERA, STEP - 4), (ERA - 1, STEP - 2), (MAX_ERA, MAX_STEP)):
         assert await bob.states.obey(replace(MISSED, era=era, step=step)) is Lack.GONE
     for step in (STEP, MAX_STEP):

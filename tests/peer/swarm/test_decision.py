@@ -6,19 +6,19 @@ from dataclasses import replace
 
 import pytest
 
+from peer.node.quorum import Quorum
 from peer.swarm.decision import (
     FULL_GROUP_ATTEMPTS,
     MOST_CANDIDATES,
     MOST_PAUSE_S,
-    NEVER,
     REFUSED_PAUSE_S,
     DownloadPause,
     Move,
     Situation,
     candidates,
     decide,
-    keeperless_group_size,
     longest_hold_s,
+    may_average_alone,
     required_group_size,
     samples_at_once,
 )
@@ -125,20 +125,12 @@ def test_a_group_needs_all_at_first_and_then_most(attempts: int, has_waited: boo
 
 
 @pytest.mark.parametrize(
-    ("live", "has_keeper", "is_taken", "size"),
-    [
-        (5, True, False, NEVER),
-        (5, False, True, NEVER),
-        (5, False, False, 3),
-        (4, False, False, 3),
-        (1, False, False, 1),
-    ],
+    ("voters", "samples", "alone"),
+    [(["own"], 64, True), (["own"], 63, False), (["other"], 64, False), (["own", "other", "third"], 64, False)],
 )
-def test_a_group_without_the_keeper_needs_more_than_half(
-    live: int, has_keeper: bool, is_taken: bool, size: int
-) -> None:
-    """Never while the keeper is there, nor for a step that somebody has taken."""
-    assert keeperless_group_size(live, has_keeper, is_taken) == size
+def test_who_is_most_of_the_voters_steps_alone(voters: list[str], samples: int, alone: bool) -> None:
+    """With a whole batch."""
+    assert may_average_alone("own", Quorum(frozenset(voters)), samples, 64) is alone
 
 
 PEERS = [f"Qm{number}" for number in range(100)]

@@ -218,11 +218,12 @@ def beacon(step: int, time: float, era: int = 0) -> Beacon:
     return Beacon(step, (), time, Course(age_s=0.0, usual_s=0.0, credits={}), era)
 
 
-def test_the_swarm_is_at_most_a_step_beyond_the_beacon() -> None:
-    """Nor is it behind it; without a beacon it is where most members are."""
+@pytest.mark.parametrize(("lead", "steps"), [(1, [5, 5, 6, 6, 6]), (0, [5, 5, 5, 5, 5])])
+def test_the_swarm_is_at_most_so_many_steps_beyond_the_beacon(lead: int, steps: list[int]) -> None:
+    """Nor is it behind it; without a beacon that is renewed it is where most members are."""
     held = beacon(5, 1.0)
-    assert [nearest_step(agreed, held, held) for agreed in (0, 5, 6, 7, 10**9)] == [5, 5, 6, 6, 6]
-    assert nearest_step(10**9, None, None) == 10**9
+    assert [nearest_step(agreed, held, held, lead) for agreed in (0, 5, 6, 7, 10**9)] == steps
+    assert nearest_step(10**9, held, None, lead) == nearest_step(10**9, None, None, lead) == 10**9
 
 
 def test_a_keeper_that_is_silent_still_marks_how_far_the_swarm_is() -> None:

@@ -18,6 +18,7 @@ from peer.config.steering import Steering
 from peer.node.states import DonatedState, JoinedTensors
 from peer.swarm.shared_state import DISAGREEMENT_S, FORGOTTEN_S, SharedState
 from peer.swarm.training_state import TrainingState
+from peer.swarm.transfers import MissedAverage
 from peer.swarm.view import MEETING_S
 from tests.support.peer_records import SOUND, Scene, peers, record
 
@@ -161,14 +162,14 @@ def training_at(step: int, era: int) -> TrainingState:
     state = TrainingState(torch.nn.Linear(48, 4), RunConfig())
     for parameter in state.parameters:
         parameter.grad = torch.randn_like(parameter)
-    state.advance()
-    state.set_step(step)
+    state.advance(())
+    state.set_step(step, ["Qm7"])
     state.era = era
     return state
 
 
 DONOR = training_at(SWARM_STEP, OWN_ERA)
-DONATED = DonatedState("Qm1", DONOR.step, DONOR.era, JoinedTensors.join(list(DONOR.tensors)))
+DONATED = DonatedState("Qm1", DONOR.step, DONOR.era, ("Qm8", "Qm9"), JoinedTensors.join(list(DONOR.tensors)))
 FALSE = JoinedTensors.join([2 * tensor for tensor in DONOR.tensors])
 
 
@@ -186,11 +187,24 @@ class Joiner:
             self.refused.append(list(refused))
             return next((each for each in donated if each.donor not in refused), None)
 
+        self.averages = [torch.ones_like(parameter) for parameter in self.training.parameters]
+        self.kept: list[tuple[int, int, tuple[str, ...]]] = []  # averages with the voters of each
         transfers: Any = SimpleNamespace(
-            state=state, state_judged=lambda found, fault: self.judged.append((found.donor, found.era, fault))
+            state=state,
+            state_judged=lambda found, fault: self.judged.append((found.donor, found.era, fault)),
+            keep=lambda era, step, average: self.kept.append((era, step, average.voters)),
         )
         gradients: Any = SimpleNamespace(
-            drop_all=lambda: self.begun.append("dropped"), forget_remainders=lambda: None, due_samples=0
+            drop_all=lambda: self.begun.append("dropped"),
+            forget_remainders=lambda: None,
+            due_samples=0,
+            get_tensors=lambda: nullcontext(self.averages),
+            making_room=nullcontext,
+            hold=lambda: None,
+            notify_used_averaged_gradients=lambda: None,
+            reset_accumulated_grads_=lambda: None,
+            factors={},
+            averaging=RunConfig().averaging,
         )
         tracker: Any = SimpleNamespace(
             course=SimpleNamespace(
@@ -249,9 +263,24 @@ def test_a_donors_state_must_be_recent_and_the_swarms(
     assert joiner.judged == [(DONATED.donor, era, fault)]
     assert joiner.refused == ([[]] if fault is None else [[], [DONATED.donor]])
     position = (donated.step, era) if fault is None else (OWN_STEP, OWN_ERA)
-    assert joiner.begun == ["dropped", position]
+    assert joiner.begun == ["dropped", (*position, DONATED.voters if fault is None else ["Qm7"])]
     assert (joiner.state.step, joiner.state.era) == position
     assert all(map(torch.equal, joiner.training.tensors, before if fault else donated.tensors.separate()))
+
+
+@pytest.mark.parametrize("role", ["trainer", "keeper"])
+def test_who_took_a_step_is_known_until_a_checkpoint_is_loaded(role: str) -> None:
+    """To the tracker, to peers that take the state, and to those that missed the step."""
+    joiner = Joiner(role, [])
+    joiner.state.take_step(("Qm1", "Qm2"))
+    assert joiner.kept == ([(OWN_ERA, OWN_STEP + 1, ("Qm1", "Qm2"))] if role == "keeper" else [])
+    joiner.state.follow(MissedAverage([2 * average for average in joiner.averages], ("Qm3",)))
+    assert torch.equal(joiner.averages[0], torch.full_like(joiner.averages[0], 2.0))
+    assert joiner.training.copy().voters == ("Qm3",)
+    joiner.state.restore(OWN_STEP)
+    assert joiner.training.copy().voters == ()
+    steps = [(OWN_STEP + 1, ("Qm1", "Qm2")), (OWN_STEP + 2, ("Qm3",)), (OWN_STEP, ())]
+    assert joiner.begun == [(step, OWN_ERA, voters) for step, voters in steps]
 
 
 def test_after_a_refused_state_the_next_donor_is_asked() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent import futures
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -17,9 +18,10 @@ from peer.averaging.shares import GroupLines
 from peer.config.run import RunConfig
 from peer.config.steering import Change, Steering
 from peer.config.training import Averaging
+from peer.node.quorum import Quorum
 from peer.swarm import step_rounds
-from peer.swarm.decision import FULL_GROUP_ATTEMPTS, NEVER
-from peer.swarm.step_rounds import StepRounds
+from peer.swarm.decision import FULL_GROUP_ATTEMPTS
+from peer.swarm.step_rounds import RULING_POLLS, StepRounds
 from peer.swarm.tracker import StepTracker
 from tests.support.clocks import Clock
 
@@ -28,9 +30,8 @@ SHORT = AveragedGroup(size=2, samples=63, averaged_bytes=8, weights={"Qm1": 31.0
 
 
 LINES = GroupLines((3e6, *[1e6] * 30), (True, *[False] * 30), (True, *[False] * 30), ())
-
-
 HERE = frozenset({"own", "keeper", "alice", "mallory"})
+ALONE, QUORUM, OTHERS = (Quorum(frozenset(voters)) for voters in (["own"], ["own", "keeper", "alice"], ["alice"]))
 
 
 class Round:
@@ -61,9 +62,7 @@ class Scene:
     def __init__(self, *rounds: Round, usual_s: float = 0.0, **view: Any) -> None:
         self.heard: list[Any] = []
         self.left = list(rounds)
-        self.view = SimpleNamespace(
-            step=4, samples=40, averaging=4, arriving=1, live=6, newest_step=4, keepers=1, here=HERE
-        )
+        self.view = SimpleNamespace(step=4, samples=40, averaging=4, arriving=1, here=HERE)
         vars(self.view).update(view)
         self.tracker: Any = SimpleNamespace(
             view=self.view,
@@ -72,7 +71,7 @@ class Scene:
             own_id="own",
             swarm_step=4,
             target_batch_size=64,
-            keeper_may_be_late=True,
+            quorum=QUORUM,
             leaders=("keeper",),
             report=lambda: b"own record",
             remaining_s=3.0,
@@ -136,13 +135,26 @@ class Scene:
         return wanted.step, wanted.required, wanted.expected
 
 
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The time, which passes only when told to, and in pauses."""
+    clock = Clock()
+
+    def sleep(seconds: float) -> None:
+        clock.now += seconds
+
+    monkeypatch.setattr(step_rounds, "time", SimpleNamespace(monotonic=clock, sleep=sleep))
+    return clock
+
+
 @pytest.mark.parametrize(("fails_at", "others_step_at"), [(3, 9), (9, 3)])
 def test_a_round_that_only_failed_here_is_not_waited_for(fails_at: int, others_step_at: int) -> None:
     """Neither a failed round alone, which is tried again, nor others that are quicker are a reason to give up."""
     endless = Round(None)
     scene = Scene(endless)
 
-    def look(_reduces: bool) -> None:
+    def look(reduces: bool) -> None:
+        assert not reduces
         if endless.looks == fails_at:
             scene.gradients.failed_rounds += 1
         if endless.looks == others_step_at:
@@ -154,28 +166,45 @@ def test_a_round_that_only_failed_here_is_not_waited_for(fails_at: int, others_s
     assert endless.looks == 9
 
 
-@pytest.mark.parametrize(("step_s", "looks"), [(1.0, 9), (1000.0, 8)])
-def test_a_round_that_runs_is_waited_for_to_its_end(step_s: float, looks: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others receive from this peer although its own part of the round has failed; an end comes all the same."""
-    clock = Clock()
-    monkeypatch.setattr(step_rounds, "time", SimpleNamespace(monotonic=clock))
-    endless = Round(None)
-    endless.stage = AveragingStage.RUNNING_ALLREDUCE
-    scene = Scene(endless)
+AWAITING, RUNNING = AveragingStage.AWAITING_TRIGGER, AveragingStage.RUNNING_ALLREDUCE
+FINISHED = AveragingStage.FINISHED
 
-    def look(runs: bool) -> None:
-        clock.now += step_s
-        if endless.looks == 1:
-            scene.gradients.failed_rounds += 1
-            scene.tracker.swarm_step, scene.tracker.ready_to_update_epoch = 5, False
-        if endless.looks == 9:
-            endless.stage = AveragingStage.LOOKING_FOR_GROUP
-        assert runs or endless.looks > 9
+
+@pytest.mark.parametrize(
+    ("stage", "swarm_step", "leaves", "looks"),
+    [
+        (AWAITING, 4, False, None),
+        (RUNNING, 4, False, None),
+        (FINISHED, 4, False, None),
+        (AWAITING, 5, False, 25),
+        (RUNNING, 5, False, 25),
+        (FINISHED, 5, False, RULING_POLLS + 1),
+        (AWAITING, 4, True, 25),
+        (RUNNING, 4, True, 25),
+        (FINISHED, 4, True, RULING_POLLS + 1),
+    ],
+)
+def test_a_round_that_has_begun_is_given_up_only_where_its_average_is_of_no_use(
+    stage: AveragingStage, swarm_step: int, leaves: bool, looks: int | None, clock: Clock
+) -> None:
+    """After twice the time, or once the ruling is late; others receive from this peer, though its own part failed."""
+    round_ = Round(None)
+    round_.stage = stage
+    scene = Scene(round_)
+    scene.tracker.swarm_step, scene.tracker.ready_to_update_epoch = swarm_step, False
+    if leaves:
+        scene.interrupted.set()
+
+    def look(reduces: bool) -> None:
+        assert reduces
+        clock.now += 300.0  # of the 3600 that a round may take
+        scene.gradients.failed_rounds += 1
+        round_.ends = FULL if round_.looks == 30 else None
 
     scene.tracker.is_reducing = look
-    with pytest.raises(futures.TimeoutError):
-        scene.rounds._await_group(endless)  # type: ignore[arg-type]
-    assert endless.looks == looks + (looks == 9)
+    with nullcontext() if looks is None else pytest.raises(futures.TimeoutError):
+        assert scene.rounds._await_group(round_) is FULL
+    assert round_.looks == (looks or 31)
 
 
 def test_who_stayed_away_from_two_groups_is_not_waited_for() -> None:
@@ -189,14 +218,14 @@ def test_who_stayed_away_from_two_groups_is_not_waited_for() -> None:
     assert waited_for == [(4, 5), *[(3, 4)] * 4, (4, 5), (3, 4)]
 
 
-@pytest.mark.parametrize(("late", "live"), [(True, 1), (False, 2), (False, 1)])
-def test_nobody_goes_on_alone_beside_others(late: bool, live: int) -> None:
-    """A keeper's record that is missing for a moment is no reason for a step alone; nor do others at another step."""
-    scene = Scene(averaging=1, live=live)
-    scene.tracker.keeper_may_be_late = late
-    alone = not late and live == 1
-    assert scene.rounds.average() == (AveragedGroup(size=1, samples=64, averaged_bytes=0) if alone else None)
-    assert scene.heard == (["loaded"] if alone else [])
+@pytest.mark.parametrize("quorum", [ALONE, QUORUM, OTHERS])
+def test_a_step_is_taken_alone_only_by_who_is_a_quorum(quorum: Quorum) -> None:
+    """Others that are out of view for a moment may take the step; the next one is this peer's alone, too."""
+    scene = Scene(averaging=1)
+    scene.tracker.quorum = quorum
+    alone = AveragedGroup(size=1, samples=64, averaged_bytes=0, peers=frozenset({"own"}))
+    assert scene.rounds.average() == (alone if quorum is ALONE else None)
+    assert scene.heard == (["loaded"] if quorum is ALONE else [])
     scene.gradients.due_samples = 63
     assert scene.rounds.average() is None
 
@@ -213,9 +242,9 @@ def test_the_lines_of_a_round_tell_how_many_auxiliary_peers_are_missing() -> Non
         assert known.rounds.missing_auxiliaries == 2
 
 
-def test_a_failed_averaging_is_tried_again_and_a_group_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("clock")
+def test_a_failed_averaging_is_tried_again_and_a_group_ends_it() -> None:
     """The group is what the step is taken with; nothing more is averaged, though the batch still looks full."""
-    monkeypatch.setattr(step_rounds, "RETRY_S", 0.0)
     cut = Round(RuntimeError("the line is cut"))
     cut.result = lambda _timeout: scene.fail(cut)  # type: ignore[method-assign]
     scene = Scene(Round(SHORT), cut, Round(FULL), Round(SHORT))
@@ -226,27 +255,32 @@ def test_a_failed_averaging_is_tried_again_and_a_group_ends_it(monkeypatch: pyte
     assert scene.rounds.attempts == 0
 
 
-def test_a_peer_that_finds_no_group_trains_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The absent keeper may wait for samples, and computes none itself."""
-    monkeypatch.setattr(step_rounds, "RETRY_S", 0.0)
-    scene = Scene(Round(RuntimeError("beside 5 without the keeper others may take this step")), Round(FULL))
+@pytest.mark.parametrize("averaging", [1, 4])
+def test_a_peer_that_meets_nobody_trains_on_for_as_long_as_it_has_waited(clock: Clock, averaging: int) -> None:
+    """The others may wait for samples, or come to this step; not once its group begins, nor after another step."""
+    scene = Scene(*[Round(RuntimeError("beside these 5 others may take this step")) for _ in range(3)])
+    scene.view.averaging = averaging
+    scene.gradients.change = lambda _: vars(clock).update(now=clock.now + 100.0)
+    began = clock.now
     assert scene.rounds.average_when_due() is None
-    assert scene.rounds.average_when_due() is FULL
-
-
-def test_a_peer_that_finds_itself_alone_trains_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others at another step may come to this one; meanwhile it is not to stand still."""
-    monkeypatch.setattr(step_rounds, "RETRY_S", 0.0)
-    scene = Scene(averaging=1)
+    assert (scene.rounds.attempts, scene.rounds.is_full) == (1, False)
+    waited_s = clock.now - began
+    clock.now += waited_s - 0.5
+    assert not scene.rounds.is_due
+    clock.now += 1.0
+    assert scene.rounds.is_due
     assert scene.rounds.average_when_due() is None
-    assert scene.rounds.attempts == 1
+    assert not scene.rounds.is_due
+    scene.rounds.prepare()
+    scene.rounds._scheduled.stage = AWAITING  # type: ignore[union-attr]
+    assert scene.rounds.is_due
+    scene.rounds.begin_step()
+    assert scene.rounds.is_due
 
 
 @pytest.mark.parametrize(("usual_s", "seconds"), [(0.0, 1800.0), (60.0, 1800.0), (10_000.0, 2500.0)])
-def test_everybody_is_waited_for_within_bounds(usual_s: float, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_everybody_is_waited_for_within_bounds(usual_s: float, seconds: float, clock: Clock) -> None:
     """One whose microbatch takes minutes must not stop the rest; where steps are long, a part of one is short."""
-    clock = Clock()
-    monkeypatch.setattr(step_rounds, "time", SimpleNamespace(monotonic=clock))
     scene = Scene(usual_s=usual_s)
     scene.rounds._due_since = clock.now
     clock.now += seconds
@@ -256,32 +290,12 @@ def test_everybody_is_waited_for_within_bounds(usual_s: float, seconds: float, m
 
 
 def test_a_group_waits_for_all_who_are_known() -> None:
-    """Those at the step and those on their way; after repeated failure more than half are enough to begin."""
+    """At the step and on their way, not by a view of another step; after repeated failure most are enough to begin."""
     scene = Scene()
     assert scene.required() == (4, 4, 5)
     scene.rounds.attempts = FULL_GROUP_ATTEMPTS
     assert scene.required() == (4, 3, 5)
-
-
-def test_a_group_without_the_keeper_needs_most_of_all_peers() -> None:
-    """Of those at other steps, too; and while the keeper is there, or may be, no such group averages."""
-    scene = Scene()
-    assert scene.wanted().keeperless == NEVER
-    scene.view.keepers = 0
-    assert scene.wanted().keeperless == NEVER
-    scene.tracker.keeper_may_be_late = False
-    assert scene.wanted().keeperless == 4
-    scene.view.newest_step = 5  # taken already, perhaps with the keeper before it went
-    assert scene.wanted().keeperless == NEVER
-
-
-def test_a_group_begins_at_once_only_where_everybody_is_known() -> None:
-    """Not by a view of another step, nor while the keeper is out of view."""
     assert Scene(step=3).required()[2] == 0
-    scene = Scene(keepers=0)
-    assert scene.required()[2] == 0
-    scene.tracker.keeper_may_be_late = False  # it is gone
-    assert scene.required()[2] == 5
 
 
 def test_the_averager_is_told_what_the_trainer_knows() -> None:
@@ -296,7 +310,7 @@ def test_the_averager_is_told_what_the_trainer_knows() -> None:
         leaders=("keeper",),
         required=4,
         expected=11,
-        keeperless=NEVER,
+        quorum=QUORUM,
         report=b"own record",
         samples=40,
     )
@@ -361,24 +375,6 @@ def test_who_would_hold_up_its_group_still_does_as_the_operator_wants() -> None:
     assert scene.rounds.is_due
     scene.rounds.begin_step()
     assert not scene.rounds.is_due
-
-
-@pytest.mark.parametrize(
-    "stage", [AveragingStage.AWAITING_TRIGGER, AveragingStage.RUNNING_ALLREDUCE, AveragingStage.FINISHED]
-)
-def test_a_round_whose_group_has_begun_is_not_given_up(stage: AveragingStage) -> None:
-    """Others may have taken the step by then; the result of a round that has just ended is on its way."""
-    round_ = Round(None)
-    round_.stage = stage
-    scene = Scene(round_)
-    scene.tracker.swarm_step, scene.tracker.ready_to_update_epoch = 5, False
-
-    def look(_reduces: bool) -> None:
-        scene.gradients.failed_rounds += 1
-        round_.ends = FULL if round_.looks == 3 else None
-
-    scene.tracker.is_reducing = look
-    assert scene.rounds._await_group(round_) is FULL  # type: ignore[arg-type]
 
 
 def test_a_round_that_begins_just_when_it_is_looked_at_is_not_given_up() -> None:
@@ -454,19 +450,15 @@ def test_a_line_is_judged_by_the_code_of_the_swarms_step() -> None:
     assert scene.rounds.round_bytes == 32
 
 
-def test_a_group_that_fills_the_batch_is_what_the_step_is_taken_with() -> None:
-    """What passed and what each brought is remembered for the next."""
-    scene = Scene(Round(FULL))
-    assert scene.rounds.average() is FULL
-    assert scene.heard == [64, "traffic", ({"Qm1": 32.0}, False)]
-    assert scene.gradients.bandwidth == 5.0
-
-
-def test_a_group_that_does_not_fill_the_batch_takes_no_step() -> None:
-    """A peer was lost on the way, or has not what it claimed: the tracker is told that the group was short."""
-    scene = Scene(Round(SHORT))
-    assert scene.rounds.average() is None
-    assert scene.heard == [64, ({"Qm1": 31.0}, True)]
+@pytest.mark.parametrize(
+    ("group", "heard"), [(FULL, [64, "traffic", ({"Qm1": 32.0}, False)]), (SHORT, [64, ({"Qm1": 31.0}, True)])]
+)
+def test_a_step_is_taken_with_a_group_that_fills_the_batch(group: AveragedGroup, heard: list[object]) -> None:
+    """If a peer was lost, or had not what it claimed, the tracker is told; what passed is remembered for the next."""
+    scene = Scene(Round(group))
+    assert scene.rounds.average() is (FULL if group is FULL else None)
+    assert scene.heard == heard
+    assert group is SHORT or scene.gradients.bandwidth == 5.0
 
 
 @pytest.mark.parametrize("begins", [True, False])

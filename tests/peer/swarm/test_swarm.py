@@ -15,6 +15,7 @@ from hivemind.utils.performance_ema import PerformanceEMA
 
 from auth.errors import SwarmError
 from auth.receipts import open_receipt, read_receipt
+from peer.averaging.averager import AveragedGroup
 from peer.averaging.bandwidth import LineEstimate
 from peer.config.run import RunConfig
 from peer.config.steering import Steering
@@ -110,6 +111,21 @@ def behind(*answers: list[Any] | Lack, **changes: Any) -> Any:
     )
     vars(swarm).update(changes)
     return swarm
+
+
+def test_a_step_is_taken_by_the_peers_that_averaged() -> None:
+    """They decide on the next one."""
+    taken: list[frozenset[str]] = []
+    swarm = swarm_with(
+        _gradients=SimpleNamespace(due_samples=12),
+        _pause=DownloadPause(Clock()),
+        _witness=SimpleNamespace(receipt=lambda *_: "a receipt"),
+        state=SimpleNamespace(step=5, era=1, take_step=taken.append),
+    )
+    group = AveragedGroup(size=2, samples=64, averaged_bytes=8, peers=frozenset({"Qm1", "Qm2"}))
+    outcome = swarm._step(group, 0.1)
+    assert (outcome.samples, outcome.group_samples, outcome.receipt) == (12, 64, "a receipt")
+    assert taken == [group.peers]
 
 
 def test_what_a_peer_had_accumulated_is_lost_only_when_it_follows() -> None:

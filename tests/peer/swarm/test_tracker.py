@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Collection
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hivemind.optim.progress_tracker import GlobalTrainingProgress
@@ -14,6 +16,7 @@ from hivemind.p2p import PeerID
 from auth.keys import DeviceKey
 from auth.swarm.authorizer import RecordKey
 from peer.averaging.meetings import Heard
+from peer.node.quorum import Quorum
 from peer.reduction.shared_caps import WeightCaps
 from peer.reporting.suspicions import Suspicions
 from peer.swarm import tracker as swarm_tracker
@@ -23,7 +26,7 @@ from peer.swarm.refresh import REPORTS_PER_S, UNKNOWN_S
 from peer.swarm.tracker import LED_SHARE, NOTHING_SEEN, StepTracker
 from peer.swarm.view import TrainerPace
 from tests.support.clocks import Clock
-from tests.support.peer_records import peers, record
+from tests.support.peer_records import Scene, peers, record
 
 
 @pytest.mark.parametrize(("era", "known"), [(1, (23, 40)), (2, (5, 0))])
@@ -32,11 +35,13 @@ def test_a_return_to_a_checkpoint_takes_the_swarms_progress_back(era: int, known
     begun: list[int] = []
     tracker = SimpleNamespace(
         era=1,
+        course=Scene().course,
+        _known_keepers=frozenset(),
         _looking=threading.Lock(),
         global_progress=SimpleNamespace(epoch=23, samples_accumulated=40),
         update_epoch=lambda new_epoch: begun.append(new_epoch),
     )
-    StepTracker.begin_step_after(tracker, 5, era)  # type: ignore[arg-type]
+    StepTracker.begin_step_after(tracker, 5, era, ["Qm1"])  # type: ignore[arg-type]
     assert (tracker.global_progress.epoch, tracker.global_progress.samples_accumulated) == known
     assert (tracker.era, begun) == (era, [5])
 
@@ -59,7 +64,7 @@ def reporter(
         _published=(time.monotonic() - age_s, "stage", published),
         _stage=stage,
         remaining_s=remaining_s,
-        view=SimpleNamespace(live=live),
+        view=SimpleNamespace(live=range(live)),
         _led_s=led_s,
     )
 
@@ -117,17 +122,33 @@ def reports_at_once(tracker: SimpleNamespace) -> bool:
     return True
 
 
-def test_mere_samples_are_reported_as_rarely_as_others_look() -> None:
-    """They would fill a home line, one report a microbatch; a step, a role or lost samples are told at once."""
-    assert not reports_at_once(reporter())
-    assert reports_at_once(reporter(age_s=2_600.0))
-    assert reports_at_once(reporter(stage="another"))
-    assert reports_at_once(reporter(samples=3))
-    assert not reports_at_once(reporter(age_s=2_600.0, led_s=3_000.0))  # its leader knows
-    assert reports_at_once(reporter(age_s=2.0, remaining_s=10_000.0, led_s=1.0))
-    leaving = reporter()
-    leaving.shutdown_triggered.set()
-    assert reports_at_once(leaving)
+CROWD = 1000 * int(REPORTS_PER_S)
+
+
+@pytest.mark.parametrize(
+    ("changes", "at_once"),
+    [
+        ({}, False),
+        ({"age_s": 2_600.0}, True),
+        ({"stage": "another"}, True),
+        ({"samples": 3}, True),
+        ({"age_s": 2_600.0, "led_s": 3_000.0}, False),  # its leader knows
+        ({"age_s": 2.0, "led_s": 1.0}, True),
+        ({"remaining_s": 0.0, "live": CROWD, "age_s": 1001.0}, True),
+        ({"remaining_s": 0.0, "live": CROWD}, False),
+        ({"remaining_s": 0.0, "live": 10 * CROWD, "age_s": 1001.0}, False),
+        ({"remaining_s": 0.0, "live": 10 * CROWD, "stage": "another"}, True),
+    ],
+)
+def test_mere_samples_are_reported_as_rarely_as_others_look(changes: dict[str, Any], at_once: bool) -> None:
+    """They would fill a home line; a step, a role, lost samples and the end are told at once, others rarely in a crowd.
+
+    A full batch makes reports no more frequent than all can read.
+    """
+    tracker = reporter(**changes)
+    assert reports_at_once(tracker) is at_once
+    tracker.shutdown_triggered.set()
+    assert reports_at_once(tracker)
 
 
 @pytest.mark.parametrize(
@@ -146,15 +167,6 @@ def test_others_are_expected_to_go_on_as_they_reported(
     assert StepTracker.remaining_s.fget(tracker) == pytest.approx(seconds)  # type: ignore[attr-defined]
     tracker.view = replace(view, step=5)
     assert StepTracker.remaining_s.fget(tracker) == float("inf")  # type: ignore[attr-defined]
-
-
-def test_in_a_crowd_each_reports_more_rarely() -> None:
-    """A full batch makes reports no more frequent than all can read: the time between them grows with the swarm."""
-    live = 1000 * int(REPORTS_PER_S)
-    assert reports_at_once(reporter(remaining_s=0.0, live=live, age_s=1001.0))
-    assert not reports_at_once(reporter(remaining_s=0.0, live=live))
-    assert not reports_at_once(reporter(remaining_s=0.0, live=10 * live, age_s=1001.0))
-    assert reports_at_once(reporter(remaining_s=0.0, live=10 * live, stage="another"))
 
 
 @pytest.mark.parametrize(
@@ -177,12 +189,13 @@ def test_in_a_crowd_each_looks_more_rarely(live: int, remaining_s: float, second
         min_refresh_period=0.5,
         max_refresh_period=6.0,
     )
-    view = SimpleNamespace(step=3, keepers=1, live=live)
+    view = SimpleNamespace(step=3, keepers=1, live=range(live))
     assert StepTracker._next_look_s(tracker, view, remaining_s) == seconds  # type: ignore[arg-type]
 
 
 TARGET, EXPIRATION_S = 64, 60.0
 OWN, KEEPER = (PeerID(bytes([number] * 34)) for number in (1, 2))
+OWN_ID, KEEPER_ID = OWN.to_base58(), KEEPER.to_base58()
 
 
 @pytest.fixture
@@ -217,6 +230,12 @@ def tracker(key: DeviceKey, clock: Clock, request: pytest.FixtureRequest) -> Ste
     made.begin_training()
     made.report_local_progress(0, 20)
     return made
+
+
+def begin_step_after(tracker: StepTracker, step: int, voters: Collection[str]) -> None:
+    """Have the tracker's peer take a step with these."""
+    with tracker.pause_updates():
+        tracker.begin_step_after(step, era=0, voters=voters)
 
 
 def look(tracker: StepTracker, *known: KnownPeer) -> None:
@@ -294,8 +313,7 @@ def test_a_report_takes_no_step_back(tracker: StepTracker, clock: Clock, monkeyp
     process = tracker._progress
 
     def take_step() -> None:
-        with tracker.pause_updates():
-            tracker.begin_step_after(1, era=0)
+        begin_step_after(tracker, 1, [])
 
     taking = threading.Thread(target=take_step)
 
@@ -394,13 +412,54 @@ def test_the_keeper_leads_while_it_may_be_there(tracker: StepTracker, clock: Clo
     unreachable = replace(unreachable, record=unreachable.record.model_copy(update={"client_mode": True}))
     beacon = reachable.record.model_copy(update={"course": Course(age_s=0.0, usual_s=0.0, credits={})})
     keeper = KnownPeer("the keeper", "keeper", "k", "keeper", beacon)
-    with tracker.pause_updates():
-        tracker.begin_step_after(5, era=0)
+    begin_step_after(tracker, 5, [])
+    others = candidates((), {tracker.own_id, "trainer-0"}, "run", (0, 5))
     look(tracker, keeper, reachable, unreachable, behind)
     assert tracker.leaders == ("the keeper",)
     look(tracker, reachable, unreachable, behind)
-    assert tracker.leaders == (KEEPER.to_base58(),)
-    clock.now += EXPIRATION_S
-    look(tracker, reachable, unreachable, behind)
-    assert tracker.leaders == candidates((), {tracker.own_id, "trainer-0"}, "run", (0, 5))
-    assert len(tracker.leaders) == 2
+    assert tracker.leaders == (KEEPER_ID,)
+    clock.now += EXPIRATION_S / 2 + 1
+    look(tracker, keeper, reachable, unreachable, behind)  # its record is there, and not renewed
+    assert tracker.leaders == others
+    assert len(others) == 2
+
+
+def silence(tracker: StepTracker, clock: Clock, *known: KnownPeer) -> None:
+    """Look for so long that everybody is gone who is not among the known."""
+    for _ in range(3):
+        look(tracker, *known)
+        clock.now += EXPIRATION_S / 4
+
+
+def test_who_took_the_last_step_decides_on_the_next(tracker: StepTracker, clock: Clock) -> None:
+    """Whoever else is there; each is expected for a time, and once more after another step."""
+    voters, others = frozenset({OWN_ID, KEEPER_ID, "trainer-0"}), frozenset({"trainer-0", "trainer-1"})
+    begin_step_after(tracker, 0, voters)
+    assert tracker.quorum == Quorum(voters, keepers=frozenset({KEEPER_ID}))
+    silence(tracker, clock, *trainers(clock, 10, 10))
+    assert tracker.quorum.gone == {KEEPER_ID}
+    silence(tracker, clock)
+    assert tracker.quorum == Quorum(voters, voters - {OWN_ID}, frozenset({KEEPER_ID}))
+    begin_step_after(tracker, 1, others)
+    assert tracker.quorum == Quorum(others, keepers=frozenset({KEEPER_ID}))
+
+
+@pytest.mark.parametrize(
+    ("tracker", "keeper"), [("trainer", KEEPER_ID), ("keeper", OWN_ID)], indirect=["tracker"], ids=["trainer", "keeper"]
+)
+def test_of_a_step_that_nobody_remembers_the_keeper_decides(tracker: StepTracker, clock: Clock, keeper: str) -> None:
+    """As after a checkpoint, whether or not it is seen; and the keeper itself knows that it is the keeper."""
+    for step, voters in enumerate(([], ["trainer-0"], [])):
+        begin_step_after(tracker, step, voters)
+        assert tracker.quorum == Quorum(frozenset(voters or [keeper]), keepers=frozenset({keeper}))
+    silence(tracker, clock, *trainers(clock, 10))
+    assert tracker.quorum.gone == frozenset([keeper] if keeper == KEEPER_ID else [])
+
+
+@pytest.mark.parametrize("voters", [[], [OWN_ID, "trainer-0"]])
+def test_a_keeper_that_has_another_identity_is_expected(tracker: StepTracker, voters: list[str]) -> None:
+    """Its voice is needed if nobody knows who took the last step; those that did still decide."""
+    begin_step_after(tracker, 0, voters)
+    moved = PeerID(bytes([3] * 34)).to_base58()
+    tracker.keeper_at([f"/ip4/127.0.0.1/tcp/1/p2p/{moved}"])
+    assert tracker.quorum == Quorum(frozenset(voters or [moved]), keepers=frozenset({moved}))

@@ -19,6 +19,7 @@ from peer.swarm.fingerprint import DRIFT_TOLERANCE, drifted, sketch_of
 from peer.swarm.training_state import TrainingState, moment_roles, moments_of, optimizer_tensors
 
 CONFIG = RunConfig()
+VOTERS = frozenset({"Qm1", "Qm2"})
 
 
 def state_after(steps: int, era: int = 0) -> TrainingState:
@@ -29,13 +30,13 @@ def state_after(steps: int, era: int = 0) -> TrainingState:
     for _ in range(steps):
         for parameter in state.parameters:
             parameter.grad = torch.randn(parameter.shape, generator=generator)
-        state.advance()
+        state.advance(VOTERS)
     return state
 
 
 def donated_by(state: TrainingState) -> DonatedState:
     """This state, as it comes to another peer without rounding."""
-    return DonatedState("donor", state.step, state.era, JoinedTensors.join(list(state.tensors)))
+    return DonatedState("donor", state.step, state.era, tuple(state.voters), JoinedTensors.join(list(state.tensors)))
 
 
 def test_a_copy_is_of_one_moment() -> None:
@@ -46,15 +47,15 @@ def test_a_copy_is_of_one_moment() -> None:
     @contextmanager
     def while_others_step() -> Iterator[None]:
         """Let the trainer step just before the lock is taken, and just after it is released."""
-        state.advance()
+        state.advance(["Qm3"])
         before.extend(tensor.clone() for tensor in state.tensors)
         yield
-        state.advance()
+        state.advance(VOTERS)
 
     state.lock = while_others_step()
     copy: Any = state.copy()
     copies, values = copy.tensors.separate(), copy.tensors.values
-    assert (copy.step, copy.era) == (3, 2)
+    assert (copy.step, copy.era, copy.voters) == (3, 2, ("Qm3",))
     assert all(map(torch.equal, copies, before))
     assert not all(map(torch.equal, copies, state.tensors))
     assert values.is_shared()  # with the averager's process
@@ -64,31 +65,34 @@ def test_a_copy_is_of_one_moment() -> None:
     assert TensorRole.OPTIMIZER in moments
 
 
-def test_a_state_is_adopted_with_step_era_and_learning_rate() -> None:
+def test_a_state_is_adopted_with_step_era_voters_and_learning_rate() -> None:
     """Everything that the next step depends on; the model's own parameters change."""
     state, other = state_after(1), state_after(5, era=3)
+    state.voters = ["Qm3"]
     donated = donated_by(other)
     assert state.all_shapes == donated.tensors.shapes
     assert state.sketch_of_other(donated.tensors.separate()) == other.sketch() != state.sketch()
     parameters = state.parameters
     state.adopt(donated)
     assert (state.step, state.era, state.scheduled_rates) == (5, 3, other.scheduled_rates)
+    assert set(state.voters) == VOTERS
     assert all(map(torch.equal, state.tensors, other.tensors))
     assert all(map(torch.Tensor.is_set_to, state.parameters, parameters))
     for each in (state, other):
         for parameter in each.parameters:
             parameter.grad = torch.ones_like(parameter)
-        each.advance()
+        each.advance(())
     assert state.sketch() == other.sketch()
 
 
 def test_the_learning_rate_follows_the_step_even_backwards() -> None:
-    """As after a return to a checkpoint."""
+    """As after a return to a checkpoint, of which nobody knows who took the step."""
     state = state_after(2)
+    assert (state_after(0).voters, state.voters) == ((), VOTERS)
     for step in (17, 3, 1, 0, 24, 25):
         state.set_step(step)
         rates = [CONFIG.optimizer.learning_rate * rate_in_phase(step, CONFIG)] * len(state.optimizer.param_groups)
-        assert (state.step, state.scheduled_rates) == (step, pytest.approx(rates))
+        assert (state.step, state.scheduled_rates, state.voters) == (step, pytest.approx(rates), ())
 
 
 SHAPES = [(300, 128), (2, 128), (128,), (96, 64), (64, 96), (96,)]

@@ -32,12 +32,13 @@ from peer.node.states import (
 from peer.reduction.compression import HALF_BYTES, average_code_of, compression_of, decode
 from peer.reduction.sizes import BLOCK, SCALE_BYTES
 from peer.reporting.event_log import TAKEN, Downloaded
-from peer.swarm.transfers import HUNG_S, Transfers, encode_average, whole_average
+from peer.swarm.transfers import HUNG_S, MissedAverage, Transfers, encode_average, whole_average
 from tests.support.clocks import Clock
 
 SHAPES = [torch.Size((40, 32)), torch.Size((256,)), torch.Size((64, 8, 8))]
 TENSORS = [torch.ones(shape) for shape in SHAPES]
-STATE = DonatedState("keeper", 7, 1, JoinedTensors.join(list(TENSORS)))
+VOTERS = ("Qm1", "Qm2")
+STATE = DonatedState("keeper", 7, 1, VOTERS, JoinedTensors.join(list(TENSORS)))
 MOST_LOOKS = 500
 
 
@@ -115,7 +116,7 @@ def test_a_peer_that_is_told_to_leave_waits_for_nothing() -> None:
     scene = Scene(STATE, after=MOST_LOOKS, moves=True, leaves_after=5)
     assert scene.transfers.state(SHAPES, []) is None
     assert scene.looks == 5
-    scene = Scene(TENSORS, after=MOST_LOOKS, moves=True, leaves_after=5)
+    scene = Scene((STATE.tensors, VOTERS), after=MOST_LOOKS, moves=True, leaves_after=5)
     assert scene.transfers.average(0, 7, SHAPES) is Lack.SILENT
     assert scene.looks == 5
     assert not scene.transfers.is_downloading
@@ -134,9 +135,13 @@ def test_a_peer_that_is_told_to_leave_waits_for_nothing() -> None:
 )
 def test_an_average_that_fits_this_peers_model_is_taken(found: Any, taken: Any, outcome: str | None) -> None:
     """Else the state is asked for, which is checked as a whole; the event log has what came of it."""
-    scene = Scene(JoinedTensors.join(list(found)) if isinstance(found, list) else found)
+    scene = Scene((JoinedTensors.join(list(found)), VOTERS) if isinstance(found, list) else found)
     average = scene.transfers.average(1, 7, SHAPES)
-    assert all(map(torch.equal, average, taken)) if isinstance(average, list) else average is taken
+    if isinstance(average, MissedAverage):
+        assert all(map(torch.equal, average.tensors, taken))
+        assert average.voters == VOTERS
+    else:
+        assert average is taken
     assert scene.orders == [AverageWanted(1, 7, SHAPES)]
     assert [(event.what, event.step, event.outcome) for event in scene.told] == [("average", 8, outcome)] * bool(
         outcome
@@ -156,7 +161,8 @@ def test_what_became_of_a_state_is_told(fault: str | None) -> None:
 
 def test_an_average_is_kept_for_others() -> None:
     """In shared memory, as it goes to another process; nobody waits for that."""
-    scene, average = Scene(), encode_average(TENSORS, {}, "float16")
+    scene, average = Scene(), encode_average(TENSORS, {}, "float16", dict.fromkeys(VOTERS))
+    assert average.voters == VOTERS
     scene.transfers.keep(1, 8, average)
     assert scene.orders == [AverageKept(1, 8, average)]
     assert scene.looks == 0

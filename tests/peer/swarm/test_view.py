@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from peer.node.quorum import Quorum
 from peer.reduction.attestation import AttestedWeight
 from peer.swarm.credit import Allowances, CreditBook
 from peer.swarm.fingerprint import Sketch
@@ -91,23 +92,128 @@ def test_a_step_is_shared_once_another_peer_has_taken_it() -> None:
 
 
 def test_a_peer_that_one_look_misses_lives_until_it_has_been_silent_for_long() -> None:
-    """What a majority of all peers is must not hang on one look; another record of a peer counts at once."""
+    """Whatever its step; another record of a peer counts at once, and one of an undone era not at all."""
     scene, both = Scene(), peers(record(step=7), record(step=8))
     scene.look(both)
-    assert (scene.look(both[:1], now=10.0).live, scene.look(both[:1], now=10.0).newest_step) == (2, 8)
-    gone = scene.look(both[:1], now=11.0)
-    assert (gone.live, gone.newest_step) == (1, 7)
+    assert scene.look(both[:1], now=10.0).live == {"trainer-0", "trainer-1"}
+    assert scene.look(both[:1], now=11.0).live == {"trainer-0"}
     scene.look(both, now=12.0)
-    left = both[1].record.model_copy(update={"training": False})
-    assert scene.look([both[0], replace(both[1], record=left)], now=13.0).live == 1
+    assert scene.look([both[0], said_goodbye(both[1])], now=13.0).live == {"trainer-0"}
+    assert scene.look([keeper(2, era=1)], now=14.0).live == {"keeper"}
 
 
-def test_a_peer_that_has_not_returned_to_the_checkpoint_has_taken_no_step() -> None:
-    """Neither those that this look has missed."""
+def said_goodbye(peer: KnownPeer) -> KnownPeer:
+    """The peer once it has left."""
+    return replace(peer, record=peer.record.model_copy(update={"training": False}))
+
+
+VOTERS = ("trainer-0", "trainer-1", "keeper")
+
+
+def gone(scene: Scene) -> set[str]:
+    """The voters that are gone."""
+    quorum = scene.course.quorum(VOTERS, {"keeper"})
+    assert (quorum.voters, quorum.keepers) == (set(VOTERS), {"keeper"})
+    return set(quorum.gone)
+
+
+def test_a_voter_is_gone_once_it_has_been_unseen_for_long() -> None:
+    """Longer than its record lives, so that it has gone from everybody's view; then it counts again if it comes."""
+    scene, known = Scene(), [*peers(record(), record()), keeper(3)]
+    scene.look(known, now=100.0)
+    for now in (104.0, 108.0, 109.9):
+        scene.look(known[:1], now)
+        assert gone(scene) == set()
+    scene.look(known[:1], now=110.0)
+    assert gone(scene) == {"trainer-1", "keeper"}
+    for now in (111.0, 119.0):  # the time without it begins anew
+        scene.look(known, now)
+        scene.look(known[:1], now + 4.0)
+        assert gone(scene) == set()
+
+
+def test_a_voter_that_was_never_seen_is_expected_for_as_long() -> None:
+    """From this peer's first look; who is expected once more gets no more time by that."""
     scene = Scene()
-    scene.look([keeper(3), *peers(record(step=8))])
-    view = scene.look([keeper(2, era=1)], now=1.0)
-    assert (view.live, view.newest_step) == (1, 2)
+    assert gone(scene) == set(VOTERS)
+    for now, expected in ((1000.0, VOTERS[:1]), (1005.0, VOTERS[:2])):
+        scene.look([], now)
+        scene.course.expect(expected, ())
+        assert gone(scene) == set(VOTERS) - set(expected)
+    scene.course.expect((), VOTERS[2:])
+    scene.look([], now=1010.0)
+    assert gone(scene) == {"trainer-0"}
+
+
+def test_a_pause_of_this_peers_own_looks_drops_no_voter() -> None:
+    """A laptop that slept for hours has not looked for them: of any pause only half of the time counts."""
+    scene, known = Scene(), [*peers(record(), record()), keeper(3)]
+    scene.look(known)
+    for now in (10_000.0, 10_004.9):
+        scene.look(known[:1], now)
+        assert gone(scene) == set()
+    scene.look(known[:1], now=10_005.0)
+    assert gone(scene) == {"trainer-1", "keeper"}
+
+
+@pytest.mark.parametrize("role", ["trainer", "auxiliary", "keeper"])
+def test_a_voter_that_says_goodbye_does_not_count(role: str) -> None:
+    """Nor once its record is gone, until it is back or has taken another step; an observer never does."""
+    scene = Scene()
+    voter, observer = *peers(record(), role=role), *peers(record(), role="observer")
+    names = {voter.peer_id, observer.peer_id}
+    scene.course.expect(names, ())
+    assert scene.course.quorum(names, ()) == Quorum(frozenset(names))
+    for known, left in (([voter], False), ([said_goodbye(voter)], True), ([], True), ([voter], False)):
+        scene.look([*known, observer])
+        staying = set() if left else {voter.peer_id}
+        assert scene.course.quorum(names, ()).voters == scene.course.quorum((), names).voters == staying
+    scene.look([said_goodbye(voter)])
+    scene.course.expect(names, ())
+    scene.look([said_goodbye(voter)])  # as it had been before it took this step
+    assert scene.course.quorum(names, ()).voters == names
+
+
+@pytest.mark.parametrize(
+    ("voters", "left", "step", "sketch"),
+    [
+        (["trainer-0", "trainer-1", "trainer-2", "trainer-3"], 0, 8, SOUND),
+        (["trainer-0", "trainer-1", "trainer-2", "trainer-3", "trainer-4"], 0, 4, ()),
+        (["trainer-0", "trainer-1", "trainer-2", "trainer-3", "trainer-4"], 1, 8, SOUND),
+        (["trainer-0", "trainer-2"], 0, 4, ()),  # one member alone may lie
+        (["trainer-0", "trainer-2"], 1, 8, SOUND),  # unless it is the only one
+        (["trainer-0", "keeper"], 0, 8, SOUND),
+        ([], 0, 4, ()),
+    ],
+)
+def test_half_of_the_voters_move_the_swarm_on(voters: list[str], left: int, step: int, sketch: Sketch) -> None:
+    """And confirm a state; most members may be newcomers, which have no vote, and who has left has none."""
+    scene, ahead = Scene(), record(step=8).model_copy(update={"sketch": SOUND})
+    scene.course.expect(voters, {"keeper"})
+    *firsts, third, fourth, fifth, sixth, seventh = peers(ahead, ahead, *[record(step=4)] * 5)
+    known = [*firsts, said_goodbye(third) if left else third, fourth, fifth, sixth, seventh]
+    assert (scene.look(known).step, scene.course.sketch_at(8)) == (step, sketch)
+
+
+def test_a_members_devices_are_one_voter() -> None:
+    """They move nobody alone."""
+    scene, ahead = Scene(), record(step=8).model_copy(update={"sketch": SOUND})
+    devices = [replace(peer, member="liar") for peer in peers(ahead, ahead)]
+    scene.course.expect([peer.peer_id for peer in devices] + ["trainer-2"], ())
+    view = scene.look([*devices, *peers(ahead, ahead, record(step=4), record(step=4), record(step=4))[2:]])
+    assert (view.step, scene.course.sketch_at(8)) == (4, ())
+
+
+@pytest.mark.parametrize(("is_keeper", "limited"), [(False, 3), (True, 9)])
+def test_without_the_keeper_nobody_is_ahead_of_it(is_keeper: bool, limited: int) -> None:
+    """Those that took a step without the keeper may have taken another than the swarm did, until it is silent."""
+    scene = Scene(is_keeper=is_keeper)
+    known = [*peers(record(step=9), record(step=9)), keeper(3)]
+    for voters, step in ((VOTERS[:2], limited), (VOTERS, max(4, limited)), ((), max(4, limited))):
+        scene.course.expect(voters, {"keeper"})
+        assert scene.look([*known[:2], keeper(3, time=2.0 + len(voters))]).step == step
+    scene.course.expect(VOTERS[:2], {"keeper"})
+    assert scene.look(known, now=11.0).step == 9
 
 
 def test_the_census_counts_peers_by_role_and_reachability() -> None:
@@ -155,11 +261,6 @@ def test_a_member_with_many_devices_has_one_vote() -> None:
     """One person's five devices do not outvote three people."""
     crowd = [KnownPeer(f"c{i}", "crowd", f"c{i}", "trainer", record(step=10**6)) for i in range(5)]
     assert view_of([*peers(record(), record(), record()), *crowd]).step == 3
-
-
-def test_nobody_goes_further_than_a_step_beyond_the_beacon() -> None:
-    """Even where most members claim it, while the keeper is there."""
-    assert view_of([*peers(record(step=9), record(step=9), record(step=3)), keeper(3)]).step == 4
 
 
 def test_step_bomb_moves_nobody_and_is_named() -> None:
