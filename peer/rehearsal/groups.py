@@ -7,7 +7,7 @@ Shares of the reduction are computed by `peer.averaging.shares`. Meetings are a 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median_low
 
@@ -16,7 +16,7 @@ import simpy
 from peer.averaging.averager import REDUCERS_SHARE, SENDERS_SHARE
 from peer.averaging.bandwidth import RoundTraffic
 from peer.averaging.declarations import Declaration
-from peer.averaging.meetings import Requirements, may_begin
+from peer.averaging.meetings import LOOK_S, Requirements, may_begin
 from peer.averaging.rounds import RoundDeadline
 from peer.averaging.shares import (
     NOBODY,
@@ -29,10 +29,11 @@ from peer.averaging.shares import (
     round_limit,
     round_time,
 )
+from peer.node.quorum import Quorum, Ruling, ruling
 from peer.reduction.attestation import AttestedWeight
 from peer.reduction.sizes import RoundBytes
 from peer.rehearsal.troubles import Process, Troubles
-from peer.swarm.decision import NEVER, Demands, candidates
+from peer.swarm.decision import Demands, candidates
 from peer.swarm.view import SwarmCourse
 from peer.transport.lines import Direction, Lines
 
@@ -100,6 +101,8 @@ class Seeker:
     leads: bool  # other peers can connect to this peer
     words: Declaration
     demands: Demands
+    quorum: Quorum  # which groups may take the step
+    awaits_keeper: bool  # nobody else may lead
     course: SwarmCourse  # provides the weight caps for this peer's reduction
     grace: RoundDeadline  # how long this peer, as a leader, waits for absent peers
     done: simpy.Event  # succeeds with a `MetGroup` or a `FailedRound`
@@ -120,12 +123,14 @@ class Seeker:
 class _Round:
     """A running averaging round."""
 
+    leader: Seeker
     present: list[Seeker]  # participants not known to be lost
     share_of: Mapping[str, float]
     patience_s: float
     moved_at: float  # time of the last progress
     ends_at: float
     winners: list[Seeker] = field(default_factory=list)  # peers that have received all averages
+    number: int = 0  # unique number of the average
 
     @property
     def reducers(self) -> frozenset[str]:
@@ -171,10 +176,10 @@ class Groups:
             self._note(seeker)
             self._env.process(self._await_grace(seeker))
 
-    def demand(self, seeker: Seeker, demands: Demands) -> None:
-        """Set the group sizes that a peer requires."""
-        if demands != seeker.demands:
-            seeker.demands = demands
+    def demand(self, seeker: Seeker, demands: Demands, quorum: Quorum, *, awaits_keeper: bool) -> None:
+        """Set what a peer requires of its group."""
+        if (demands, quorum, awaits_keeper) != (seeker.demands, seeker.quorum, seeker.awaits_keeper):
+            seeker.demands, seeker.quorum, seeker.awaits_keeper = demands, quorum, awaits_keeper
             self._note(seeker)
 
     def give_up(self, seeker: Seeker) -> None:
@@ -227,7 +232,7 @@ class Groups:
             seeker.name: seeker
             for seeker in seekers
             if seeker.leads and not self._troubles.is_cut_off(seeker.name)
-            if seeker.role == "keeper" or seeker.demands.keeperless < NEVER
+            if seeker.role == "keeper" or not seeker.awaits_keeper
         }
         keepers = [name for name, seeker in able.items() if seeker.role == "keeper"]
         return next((able[name] for name in candidates(keepers, able, "", seekers[0].position)), None) if able else None
@@ -237,24 +242,26 @@ class Groups:
         leader = self._leader(seekers)
         if leader is None or leader.weight is None:
             return
+        if not leader.quorum.is_in([seeker.name for seeker in seekers]):
+            return
         wanted = Requirements(required=leader.demands.required, expected=leader.demands.expected)
         waited_s = self._env.now - leader.began_at
         if may_begin(len(seekers), wanted, waited_s, leader.grace.seconds - ROUNDING_S):
             leader.grace.succeeded(waited_s)
-            self._form(seekers)
+            self._form(seekers, leader)
 
-    def _form(self, seekers: list[Seeker]) -> None:
+    def _form(self, seekers: list[Seeker], leader: Seeker) -> None:
         group = sorted(seekers, key=lambda seeker: seeker.name)
         seekers.clear()
         for seeker in group:
             seeker.runs.succeed()
-        self._env.process(self._average(group))
+        self._env.process(self._average(group, leader))
 
-    def _average(self, group: list[Seeker]) -> Process:
+    def _average(self, group: list[Seeker], leader: Seeker) -> Process:
         yield self._env.timeout(FORM_S + FORM_EXCHANGES * self._lines.exchange_s(each.name for each in group))
         env, began = self._env, self._env.now
-        size = len(group)
-        if not any(each.role == "keeper" for each in group) and any(size < each.demands.keeperless for each in group):
+        names = {each.name for each in group}
+        if not all(each.quorum.is_in(names) for each in group):
             for each in group:
                 if not each.is_gone:
                     each.done.succeed(FailedRound(frozenset(), frozenset()))
@@ -264,6 +271,7 @@ class Groups:
         promised_s = round_time(self._bytes.own, shares, lines.rates, lines.averages_of_own)
         patience_s = min(self._longest_s, round_limit(lines.patience_s, promised_s))
         round_ = _Round(
+            leader=leader,
             present=list(group),
             share_of={each.name: share / 2**20 for each, share in zip(group, shares, strict=True)},
             patience_s=patience_s,
@@ -287,7 +295,7 @@ class Groups:
             )
             for each in group
         ]
-        self._end(group, round_, lines, traffics, began)
+        yield from self._end(group, round_, lines, traffics, began)
 
     def _end(
         self,
@@ -296,21 +304,26 @@ class Groups:
         lines: GroupLines,
         traffics: Sequence[RoundTraffic],
         began: float,
-    ) -> None:
-        """Deliver the round's result to each peer that is still present."""
-        attested, number = self._attested(group, round_), self.next_number()
+    ) -> Process:
+        """Deliver the round's result to each peer that is still present, once there is a ruling on its average."""
+        attested, round_.number = self._attested(group, round_), self.next_number()
         senders = {each.name for each in round_.present if each.weight}
-        for each, traffic in zip(group, traffics, strict=True):
-            if each.is_gone:
-                continue
-            if each not in round_.winners:
+        ended_at = self._env.now
+        for each in group:
+            if not (each.is_gone or each in round_.winners):
                 each.done.succeed(FailedRound(self._lost_to(each, round_), round_.reducers))
-                continue
+        traffic_of = {each.name: traffic for each, traffic in zip(group, traffics, strict=True)}
+
+        def deliver(each: Seeker, is_confirmed: bool) -> None:
+            if not is_confirmed:
+                each.done.succeed(FailedRound(frozenset(), round_.reducers))
+                return
+            traffic = traffic_of[each.name]
             self._lines.passed(each.name, ROUND_BYTES, ROUND_BYTES)
             each.done.succeed(
                 MetGroup(
-                    number=number,
-                    peers=frozenset(seeker.name for seeker in group),
+                    number=round_.number,
+                    peers=frozenset(traffic_of),
                     weights={name: weight.named for name, weight in attested.items()},
                     attested=attested,
                     reducers=round_.reducers,
@@ -318,10 +331,41 @@ class Groups:
                     waited_s=max(0.0, began - each.began_at),
                     lines=lines,
                     traffic=traffic,
-                    ended_at=self._env.now,
+                    ended_at=ended_at,
                     averaged_bytes=self._bytes.sent * round_.share_of[each.name] * len(senders - {each.name}),
                 )
             )
+
+        yield from self._settle(group, round_, deliver)
+
+    def _settle(self, group: Sequence[Seeker], round_: _Round, deliver: Callable[[Seeker, bool], None]) -> Process:
+        """Let leaders decide on a round's average, as `peer.averaging.meetings` does, until no holder is in doubt."""
+        in_doubt, leader = list(round_.winners), round_.leader
+        if not (leader.is_gone or self._troubles.is_cut_off(leader.name)):
+            heard = [each for each in in_doubt if self._hears(leader, each)]
+            absent = frozenset(each.name for each in group if not self._hears(leader, each))
+            self._decide(heard, ruling(leader.quorum, [each.name for each in heard], absent), deliver)
+        while in_doubt := [each for each in in_doubt if not (each.is_gone or each.done.triggered)]:
+            yield self._env.timeout(LOOK_S)
+            for each in in_doubt:
+                there = (*in_doubt, *self._seekers_at(each.position))
+                others = [seeker for seeker in there if self._hears(each, seeker)]
+                if (first := self._leader(others)) is not None and not each.done.triggered:
+                    holders = [other for other in others if other in in_doubt]
+                    names, absent = {holder.name for holder in holders}, first.quorum.voters - {o.name for o in others}
+                    self._decide(holders, ruling(first.quorum, names, names | absent), deliver)
+
+    def _decide(self, holders: Sequence[Seeker], given: Ruling, deliver: Callable[[Seeker, bool], None]) -> None:
+        for each in holders if given is not Ruling.OPEN else ():
+            deliver(each, given is Ruling.CONFIRMED)
+
+    def _seekers_at(self, position: Position) -> list[Seeker]:
+        return [seeker for (at, _), seekers in self._seeking.items() if at == position for seeker in seekers]
+
+    def _hears(self, one: Seeker, other: Seeker) -> bool:
+        """Return whether a peer is connected to another one, or to itself."""
+        is_there = not (other.is_gone or self._troubles.is_cut_off(other.name) or self._troubles.is_cut_off(one.name))
+        return is_there and not self._troubles.are_apart(one.name, other.name)
 
     def _leave(self, seeker: Seeker) -> None:
         """Let a misbehaving peer leave its group without notice."""

@@ -60,6 +60,7 @@ class RehearsedPeer:
         env, averaging = world.env, world.config.averaging
         self._env, self._averaging = env, averaging
         self.step, self.era, self.state = 0, 0, 0  # the state is represented by a number
+        self.voters = frozenset[str]()  # the devices that took this step together; empty: unknown
         self.history = AverageHistory()
         self._resumes = False
         self._silent_looks = 0
@@ -119,7 +120,7 @@ class RehearsedPeer:
 
     def resume(self, era: int) -> None:
         """Restart a killed keeper from its newest checkpoint."""
-        self.era, self._resumes = era, True
+        self.era, self.voters, self._resumes = era, frozenset(), True
         if self.world.checkpoint is not None:
             _, self.step, self.state = self.world.checkpoint
         self._begin_step()
@@ -140,7 +141,7 @@ class RehearsedPeer:
                 self.tracker.look_if_due()
             yield self._env.timeout(POLL_S)
         if self.world.recorded > self.step:
-            self.era += 1
+            self.era, self.voters = self.era + 1, frozenset()
             self.world.undo(self.step, self.era)
             self._begin_step()
 
@@ -225,7 +226,7 @@ class RehearsedPeer:
             can_follow=may_follow and not drifted(self.tracker.sketch, self.tracker.course.sketch_at(self.step)),
             may_download=self._pause.is_over or self.role == "keeper",
             is_leaving=self.is_leaving,
-            is_full=self.tracker.is_full or self.rounds.has_begun,
+            is_full=self.rounds.is_full,
             remaining_s=self.tracker.remaining_s(microbatch_s),
             microbatch_s=microbatch_s,
             may_hold=self._held_after != self.step and self.rate > 0,
@@ -324,7 +325,7 @@ class RehearsedPeer:
 
     def _take_step(self, group: MetGroup) -> None:
         samples = self.due_samples
-        self.step += 1
+        self.step, self.voters = self.step + 1, group.peers
         self.state = self.world.state_after(self.state, group.number)
         if self.held is None:
             self.samples = 0
@@ -334,7 +335,7 @@ class RehearsedPeer:
             self.work.counted += samples
             self.work.steps += 1
         if self.role == "keeper":
-            self.history.keep(self.era, self.step, cast(Average, group.number))
+            self.history.keep(self.era, self.step, cast(Average, group))
         self.world.step_taken(self, group, samples)
         self._begin_step()
 
@@ -385,8 +386,9 @@ class RehearsedPeer:
             return
         if not keeps:
             self._lose(reason, self._drop())
-        self.step += 1
-        self.state = self.world.state_after(self.state, cast(int, average))
+        missed = cast(MetGroup, average)
+        self.step, self.voters = self.step + 1, missed.peers
+        self.state = self.world.state_after(self.state, missed.number)
         self._has_late_samples = self.samples > 0
         self._tell("followed", self.step)
         self._begin_step()
@@ -423,6 +425,7 @@ class RehearsedPeer:
         if not came or self.world.usable_checkpoint is None:
             return False
         self.era, self.step, self.state = checkpoint
+        self.voters = frozenset()
         self._tell("took the checkpoint", self.step)
         return True
 
@@ -435,6 +438,7 @@ class RehearsedPeer:
             yield from self._meet_all()
         for donor in self.world.donors_for(self):
             step, era, state, sketch = donor.step, donor.era, donor.state, donor.tracker.sketch
+            voters = donor.voters
             if not (
                 yield from self._download(donor, donor.takers, round(STATE_BYTES * self.world.scenario.parameters))
             ):
@@ -442,6 +446,7 @@ class RehearsedPeer:
             if step < least or era < least_era or (yield from self._doubts(donor, step, sketch)):
                 continue
             self.step, self.state, self.era = step, state, self.era if is_keeper else era
+            self.voters = frozenset() if is_keeper else voters
             self.history.begin(self.era, self.step)
             self.work.downloads += 1
             self._tell("took the state", step)

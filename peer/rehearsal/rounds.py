@@ -43,6 +43,7 @@ class VirtualRounds:
         self._absences = Absences(free=1, first_rounds=UNAWAITED_GROUPS)
         self.attempts = 0  # failed rounds of the current step
         self._met_nobody = False
+        self._computes_until = -math.inf
         self._due_since = math.inf
         self._seeker: Seeker | None = None
         self.missing_auxiliaries: int | None = None
@@ -58,13 +59,18 @@ class VirtualRounds:
         return self._seeker is not None and self._seeker.is_running and self._seeker.weight is None
 
     @property
+    def is_full(self) -> bool:
+        """Whether the batch is full according to the records, or the leader has started the group."""
+        return self.has_begun or (self._env.now >= self._computes_until and self._tracker.is_full)
+
+    @property
     def begins(self) -> simpy.Event:
         """Succeeds when the leader of this peer's group begins."""
         return self._env.event() if self._seeker is None else self._seeker.runs
 
     def begin_step(self) -> None:
         """Begin a new step, and give up the group of the last step."""
-        self.attempts = 0
+        self.attempts, self._computes_until = 0, -math.inf
         self.cancel()
         self._measure_when_due()
 
@@ -95,7 +101,7 @@ class VirtualRounds:
         tracker = self._tracker
         self._due_since = self._env.now
         try:
-            while (tracker.is_full or self.has_begun) and not (self._left.triggered or self.line_is_too_slow):
+            while self.is_full and not (self._left.triggered or self.line_is_too_slow):
                 group = yield from self._average()
                 if group is not None:
                     return group
@@ -103,6 +109,7 @@ class VirtualRounds:
                 yield self._env.timeout(RETRY_S)
                 tracker.look_if_due()
                 if self._met_nobody or tracker.view.averaging <= 1:
+                    self._computes_until = 2 * self._env.now - self._due_since
                     break
         finally:
             self._due_since = math.inf
@@ -129,7 +136,7 @@ class VirtualRounds:
 
     def _own_average(self) -> MetGroup | None:
         tracker, samples = self._tracker, self._peer.due_samples
-        if not may_average_alone(tracker.view, samples, self._world.target, tracker.keeper_may_be_late):
+        if not may_average_alone(self._peer.name, tracker.quorum, samples, self._world.target):
             return None
         return MetGroup.alone(self._world.groups.next_number(), self._peer.name, samples, self._env.now)
 
@@ -139,12 +146,10 @@ class VirtualRounds:
         seeker = self._seeker or self._seek()
         groups.begin(seeker, float(self._peer.due_samples))
         while True:
-            groups.demand(seeker, self._demands())
-            if not (seeker.done.triggered or seeker.is_running):
-                look_s = max(0.05, tracker.look_at - self._env.now)
-                yield seeker.done | seeker.runs | self._env.timeout(look_s) | self._left
-            elif not seeker.done.triggered:
-                yield seeker.done
+            groups.demand(seeker, self._demands(), tracker.quorum, awaits_keeper=tracker.course.hears_keeper)
+            if not seeker.done.triggered:
+                news = seeker.done if seeker.is_running else seeker.done | seeker.runs | self._left
+                yield news | self._env.timeout(max(0.05, tracker.look_at - self._env.now))
             if seeker.done.triggered:
                 result: Any = seeker.done.value
                 self._seeker = None
@@ -159,7 +164,8 @@ class VirtualRounds:
             late_s = self._env.now - began - self._timeout_s
             left_behind = failed_rounds > 0 and tracker.progress.step > self._peer.step
             wanted = tracker.is_full and not self._left.triggered
-            if not seeker.is_running and (late_s > 0 or left_behind or not wanted):
+            is_over = late_s > self._timeout_s and (self._left.triggered or tracker.progress.step > self._peer.step)
+            if is_over or (not seeker.is_running and (late_s > 0 or left_behind or not wanted)):
                 self.cancel()
                 self._met_nobody = not failed_rounds
                 self._world.tell(self._peer.name, "found no group", self._peer.step)
@@ -186,6 +192,8 @@ class VirtualRounds:
             leads=not peer.is_client,
             words=words,
             demands=self._demands(),
+            quorum=self._tracker.quorum,
+            awaits_keeper=self._tracker.course.hears_keeper,
             course=self._tracker.course,
             grace=self._grace,
             done=self._env.event(),
@@ -203,7 +211,6 @@ class VirtualRounds:
             left_out=self._absences.current(),
             attempts=self.attempts,
             has_waited=self._env.now - self._due_since > patience_s(self._timeout_s, tracker.usual_s),
-            keeper_may_be_late=tracker.keeper_may_be_late,
         )
 
     def _round_failed(self, result: FailedRound) -> None:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from peer.config.steering import Steering
+from peer.node.quorum import Quorum
 from peer.rehearsal.board import LOOK_BYTES, PEER_BYTES, Count
 from peer.rehearsal.groups import MetGroup
 from peer.rehearsal.scenario import KEEPER
@@ -91,7 +92,6 @@ class VirtualTracker:
         self.view = NOTHING_SEEN
         self.progress = KnownProgress()
         self.look_at = 0.0  # time of the next read
-        self._keeper_seen_at = self._env.now
         self._era = 0
         self._published: tuple[float, object, int] = (-math.inf, None, 0)
         self._is_publishing = False
@@ -123,9 +123,9 @@ class VirtualTracker:
         return () if self._eyes.is_shared else sketch_of_number(self._peer.state)
 
     @property
-    def keeper_may_be_late(self) -> bool:
-        """Whether the keeper was seen recently."""
-        return self._env.now - self._keeper_seen_at < self._expiration_s
+    def quorum(self) -> Quorum:
+        """The peers whose majority takes the next step."""
+        return self.course.quorum(self._peer.voters, {KEEPER})
 
     @property
     def is_full(self) -> bool:
@@ -167,16 +167,14 @@ class VirtualTracker:
         now, world, peer = self._env.now, self._world, self._peer
         own = self._known() if peer.is_training else None
         self.view = view = self._eyes.look(own)
-        size = LOOK_BYTES + PEER_BYTES * max(0, view.live - 1)
+        size = LOOK_BYTES + PEER_BYTES * max(0, len(view.live) - 1)
         world.lines.passed(peer.name, size, size)
-        if view.keepers:
-            self._keeper_seen_at = now
         step = max(view.step, peer.step) if view.trainers == 0 else view.step
         usual_s = view.usual_remaining_s(world.target)
         self.progress = KnownProgress(step, view.samples + self._unseen(own), now + usual_s)
         remaining_s = 0.0 if view.step > peer.step else usual_s
         longest_s = self.longest_s if view.keepers else min(self.longest_s, GREETING_PERIOD_S / 2)
-        interval_s = look_interval_s(view.live, remaining_s, self._shortest_s, longest_s)
+        interval_s = look_interval_s(len(view.live), remaining_s, self._shortest_s, longest_s)
         is_led = self._told is not None and view.step <= peer.step
         self.look_at = now + (LED_SHARE * self._expiration_s / 4 if is_led else interval_s)
 
@@ -193,6 +191,7 @@ class VirtualTracker:
         if self._peer.step > self.progress.step or self._peer.era > self._era:
             self.progress = KnownProgress(self._peer.step)
         self._era = self._peer.era
+        self.course.expect(self._peer.voters, {KEEPER})
         self.report()
 
     def round_ended(self, group: MetGroup, *, short: bool) -> None:
@@ -211,7 +210,7 @@ class VirtualTracker:
             self.publish()
         elif not self._is_publishing:
             remaining_s = self.remaining_s(LOOKS_AHEAD * self.longest_s)
-            interval_s = report_interval_s(self.view.live, remaining_s, self.longest_s)
+            interval_s = report_interval_s(len(self.view.live), remaining_s, self.longest_s)
             due_at = published_at + (LED_SHARE * self._expiration_s / 4 if self._told else interval_s)
             if due_at <= self._env.now:
                 self.publish()

@@ -6,6 +6,7 @@ dead. All is healed at `HEALED_S`, so that recovery can be demanded of the rest.
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from peer.config.run import RunConfig
+from peer.node.quorum import Quorum
 from peer.rehearsal.scenario import KEEPER, HomeLine, Mishap, Rehearsed, Scenario, Visit
 from peer.rehearsal.swarm import RehearsedRun, rehearse
 from peer.rehearsal.world import TakenStep, UndoneSteps
@@ -148,37 +150,37 @@ class Audit:
         """Devices that lie at some time."""
         return {mishap.who for mishap in self.scenario.mishaps if mishap.kind == "lies" and mishap.who}
 
-    def keeper_away_s(self, name: str, at_s: float) -> float:
-        """Return for how long a device had not been able to see the keeper at this time; 0 if it could."""
+    def away_s(self, voter: str, name: str, voted_s: float, at_s: float) -> float:
+        """Return for how long `name` had not been able to see a voter at this time; infinite if that has left."""
         outages = [
-            mishap
+            (mishap.begin_s, mishap.end_s)
             for mishap in self.scenario.mishaps
-            if _parts(mishap, name, KEEPER)
-            or mishap.kind == "keeper"
-            or (mishap.kind == "stop" and mishap.who == KEEPER)
+            if _parts(mishap, name, voter)
+            or (mishap.kind == "keeper" and voter == KEEPER)
+            or (mishap.kind == "stop" and mishap.who == voter)
         ]
+        for device in self.scenario.devices:
+            for visit in device.visits if device.name == voter else ():
+                ends_s = visit.end_s or math.inf
+                has_left = visit.begin_s < voted_s and ends_s <= at_s and visit.ends == "leaves"
+                if has_left or voted_s < visit.begin_s <= at_s:  # it has said so, or returned without the state
+                    return math.inf
+                outages.append((ends_s, math.inf))
         since_s = at_s
-        for outage in sorted(outages, key=lambda each: each.end_s, reverse=True):
-            if outage.begin_s <= since_s <= outage.end_s + LAST_ROUND_S:
-                since_s = outage.begin_s
+        for begin_s, end_s in sorted(outages, key=lambda outage: outage[1], reverse=True):
+            if begin_s <= since_s <= end_s + LAST_ROUND_S:
+                since_s = begin_s
         return at_s - since_s
 
     def were_apart(self, one: TakenStep, another: TakenStep) -> bool:
-        """Whether two peers were on different sides when one of them took its step."""
+        """Whether peers of two groups were on different sides when one of them took its step."""
         first_s, last_s = sorted((one.at_s, another.at_s))
         return any(
-            _parts(mishap, one.name, another.name)
+            any(_parts(mishap, ours, theirs) for ours in one.group.peers for theirs in another.group.peers)
             and mishap.begin_s <= last_s
             and first_s <= mishap.end_s + LAST_ROUND_S
             for mishap in self.scenario.mishaps
         )
-
-    def was_repeated(self, one: TakenStep, another: TakenStep) -> bool:
-        """Return whether members of the first group lacked averages, and averaged again in the second.
-
-        A reducer that goes at the end of a round may have returned its averages to some members only.
-        """
-        return bool(one.group.peers & another.group.peers)
 
     def was_alone(self, taken: TakenStep) -> bool:
         """Whether a peer took a step by itself while each other device was away, stood still or was on another side."""
@@ -205,22 +207,33 @@ def _parts(mishap: Mishap, one: str, another: str) -> bool:
 
 
 def one_average_for_one_step(audit: Audit, taken: TakenStep) -> Iterator[str]:
-    """Peers take a step of one era from one average, but for sides of a partition, lone peers and repeated rounds."""
+    """Peers take a step of one era from one average, but for sides of a partition and lone peers."""
     for other in audit.taken[:-1]:
         is_same_step = (other.era, other.step) == (taken.era, taken.step)
         if not is_same_step or other.group.number == taken.group.number:
             continue
-        may_differ = audit.were_apart(taken, other) or audit.was_repeated(other, taken)
-        if not (may_differ or audit.was_alone(taken) or audit.was_alone(other)):
+        if not (audit.were_apart(taken, other) or audit.was_alone(taken) or audit.was_alone(other)):
             yield f"step {taken.step}: by {other.name} at {other.at_s:.1f} s, by {taken.name} at {taken.at_s:.1f} s"
             return
 
 
-def no_group_hurries_without_the_keeper(audit: Audit, taken: TakenStep) -> Iterator[str]:
-    """No group takes a step without the keeper until that has been out of sight for as long as a record lasts."""
-    away_s = audit.keeper_away_s(taken.name, taken.group.ended_at)  # a peer that stands still takes the step later
-    if KEEPER not in taken.group.peers and away_s < EXPIRATION_S:
-        yield f"step {taken.step} at {taken.at_s:.1f} s by {taken.name}: the keeper was away for {away_s:.1f} s"
+def most_who_took_the_last_step_take_the_next(audit: Audit, taken: TakenStep) -> Iterator[str]:
+    """A group has most of the peers that took the last step; with the keeper, most of those lately in sight."""
+    last = [other for other in audit.taken if (other.era, other.step) == (taken.era, taken.step - 1)]
+    at_s = taken.group.ended_at  # a peer that stands still takes the step later
+    for group in {other.group.number: other.group for other in last}.values():
+        away_s = {
+            voter: audit.away_s(voter, taken.name, group.ended_at, at_s) for voter in group.peers - taken.group.peers
+        }
+        quorum = Quorum(
+            frozenset(voter for voter in group.peers if away_s.get(voter, 0.0) < math.inf),
+            frozenset(voter for voter, seconds in away_s.items() if seconds >= EXPIRATION_S),
+            frozenset({KEEPER}),
+        )
+        if quorum.is_in(taken.group.peers):
+            return
+    if last:
+        yield f"step {taken.step} at {taken.at_s:.1f} s by {','.join(sorted(taken.group.peers))}"
 
 
 def the_batch_is_full(audit: Audit, taken: TakenStep) -> Iterator[str]:
@@ -231,7 +244,7 @@ def the_batch_is_full(audit: Audit, taken: TakenStep) -> Iterator[str]:
 
 AFTER_EACH_STEP: tuple[Callable[[Audit, TakenStep], Iterator[str]], ...] = (
     one_average_for_one_step,
-    no_group_hurries_without_the_keeper,
+    most_who_took_the_last_step_take_the_next,
     the_batch_is_full,
 )
 
@@ -255,8 +268,9 @@ def nothing_counts_twice(audit: Audit, run: RehearsedRun) -> Iterator[str]:
 
 
 def steps_have_no_gaps(audit: Audit, run: RehearsedRun) -> Iterator[str]:
-    """The ledger has every step from the first to the last that was taken."""
-    if missing := sorted({step.step for step in run.steps} - audit.ledger.counting_steps()):
+    """The ledger has every step from the first to the last that a device took."""
+    of_devices = {taken.step for taken in audit.taken if taken.name != KEEPER}
+    if missing := sorted({step.step for step in run.steps} & of_devices - audit.ledger.counting_steps()):
         yield f"missing: {missing}"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -10,36 +10,23 @@ from typing import Any
 import pytest
 
 from coordinator.ledger.judgement import Delivery, Facts, Judgement, KeptReceipt, ReportOutcome, SampleClaim, judge
+from peer.node.quorum import Quorum, Ruling
 from peer.rehearsal.peer import RehearsedPeer
 from peer.rehearsal.rounds import VirtualRounds
-from peer.rehearsal.scenario import HomeLine, Mishap, Rehearsed, Scenario
 from peer.rehearsal.troubles import Process
-from peer.swarm.decision import NEVER
+from peer.swarm.view import SwarmCourse
 from tests.support import rehearsed_chaos as rules
-from tests.support.rehearsed_chaos import END_S, Broken, draw_chaos, run_chaos
-
-LINE = HomeLine(up_mbit_per_second=20, down_mbit_per_second=50)
-# The keeper takes a step with `a` alone, and is killed before the others, who stood still, have the step.
-KILLED_AFTER_A_STEP = Scenario(
-    duration_s=END_S,
-    parameters=500_000,
-    start_s=10.0,
-    devices=tuple(Rehearsed(name=name, line=LINE, samples_per_second=3.0) for name in "abcd"),
-    mishaps=(
-        *(Mishap(kind="stop", begin_s=60.0, end_s=119.0, who=name) for name in "bcd"),
-        Mishap(kind="keeper", begin_s=118.0, end_s=200.0),
-    ),
-)
+from tests.support.rehearsed_chaos import Broken, draw_chaos, run_chaos
 
 
-def take_a_step_again(live: int, has_keeper: bool, is_taken: bool) -> int:
-    """The old decision: without the keeper most peers take a step, although another has taken it with the keeper."""
-    return NEVER if has_keeper else live // 2 + 1
+def confirm_anything(quorum: Quorum, holders: Collection[str], *possible: Collection[str]) -> Ruling:
+    """Confirm an average, no matter how many hold it."""
+    return Ruling.CONFIRMED
 
 
-def need_no_keeper(live: int, has_keeper: bool, is_taken: bool) -> int:
-    """Most peers take a step, whether or not the keeper is there."""
-    return live // 2 + 1
+def need_nobody(course: SwarmCourse, voters: Collection[str], keepers: Collection[str]) -> Quorum:
+    """Let any group take a step."""
+    return Quorum()
 
 
 def take_any_round(rounds: VirtualRounds) -> Process:
@@ -68,16 +55,16 @@ def keepers_step(known_step: int, known_for_s: float) -> int:
     return known_step
 
 
-CASES: list[tuple[Callable[..., object], int | Scenario, Mapping[str, Any]]] = [
+CASES: list[tuple[Callable[..., object], int, Mapping[str, Any]]] = [
     (
         rules.one_average_for_one_step,
-        KILLED_AFTER_A_STEP,
-        {"peer.swarm.decision.keeperless_group_size": take_a_step_again},
+        225,
+        {"peer.rehearsal.groups.ruling": confirm_anything},
     ),
     (
-        rules.no_group_hurries_without_the_keeper,
-        4,
-        {"peer.swarm.decision.keeperless_group_size": need_no_keeper},
+        rules.most_who_took_the_last_step_take_the_next,
+        2,
+        {"peer.swarm.view.SwarmCourse.quorum": need_nobody},
     ),
     (
         rules.the_batch_is_full,
@@ -86,7 +73,7 @@ CASES: list[tuple[Callable[..., object], int | Scenario, Mapping[str, Any]]] = [
     ),
     (
         rules.one_average_counts,
-        12,
+        80,
         {"tests.support.rehearsed_ledger.count": count_claims},
     ),
     (
@@ -109,40 +96,39 @@ CASES: list[tuple[Callable[..., object], int | Scenario, Mapping[str, Any]]] = [
     ),
     (
         rules.all_come_to_one_state,
-        14,
+        333,
         {"peer.rehearsal.tracker.VirtualTracker.has_drifted": property(lambda _: False)},
     ),
     (
         rules.the_run_recovers,
-        0,
+        2,
         {"peer.rehearsal.peer.longest_hold_s": lambda *_: 40.0},
     ),
     (
         rules.everybody_contributes,
-        12,
+        7,
         {"peer.swarm.decision.DownloadPause.is_over": property(lambda _: False)},
     ),
 ]
 
 
-def broken_in(chaos: int | Scenario) -> list[Broken]:
-    """The rules that are broken in the chaos of a seed, or in a scenario."""
-    scenario, seed = (draw_chaos(chaos), chaos) if isinstance(chaos, int) else (chaos, 0)
-    return run_chaos(scenario, seed).audit.broken
+def broken_in(seed: int) -> list[Broken]:
+    """The rules that are broken in the chaos of a seed."""
+    return run_chaos(draw_chaos(seed), seed).audit.broken
 
 
 broken_today = cache(broken_in)  # before a decision is weakened
 
 
-@pytest.mark.parametrize(("rule", "chaos", "weakened"), CASES, ids=[rule.__name__ for rule, _, _ in CASES])
+@pytest.mark.parametrize(("rule", "seed", "weakened"), CASES, ids=[rule.__name__ for rule, _, _ in CASES])
 def test_a_rule_notices_a_weakened_decision(
-    rule: Callable[..., object], chaos: int | Scenario, weakened: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch
+    rule: Callable[..., object], seed: int, weakened: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only this rule is broken with the weakened decision, and none with today's, in a seed's chaos or a scenario."""
-    assert broken_today(chaos) == []
+    """Only this rule is broken with the weakened decision, and none with today's, in a seed's chaos."""
+    assert broken_today(seed) == []
     for name, decision in weakened.items():
         monkeypatch.setattr(name, decision)
-    assert {broken.rule for broken in broken_in(chaos)} == {rule.__doc__}
+    assert {broken.rule for broken in broken_in(seed)} == {rule.__doc__}
 
 
 def test_every_rule_is_shown_to_notice_something() -> None:
