@@ -1,503 +1,356 @@
 """A model of the swarm's protocol, small enough that each of its states can be visited.
 
-The rules are the product's: `SwarmCourse` makes the views, `decide` the moves, `required_group_size` and
-`keeperless_group_size` say which groups may average. The model adds what they act upon: a keeper and a few trainers, of
-which each sees any record that the others have published, or misses it; rounds that bring their average to all members,
-or only to some; trainers and keepers that die and return. Time is replaced by its purpose: a peer is only taken to be
-gone when it is, by peers that have seen all that was published before. docs/training.md says how quickly records must
-arrive for that.
+`Quorum`, `ruling` and whom a leader deems possible holders are the product's. The model adds what they decide upon: a
+keeper and a few trainers; rounds of which any members of the group come to hold the average, one after another; holders
+that stay with the round's leader or meet others; leaders that see any of those that may be there, and whose rulings
+reach any of those concerned; peers that die, return or join. Time is replaced by its purpose: a peer is only taken to
+be gone when it is, and by peers that have seen all steps taken before; so have peers that return or join.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
 
-from peer.reporting.suspicions import Suspicions
-from peer.swarm.decision import (
-    FULL_GROUP_ATTEMPTS,
-    NEVER,
-    Move,
-    Situation,
-    decide,
-    keeperless_group_size,
-    required_group_size,
-)
-from peer.swarm.fingerprint import MAX_SKETCH_SIZE, Sketch, drifted
-from peer.swarm.records import Course, KnownPeer, PeerRecord
-from peer.swarm.view import MEETING_S, SwarmCourse, SwarmView
+from peer.averaging.meetings import Meetings
+from peer.node.quorum import Quorum, Ruling, ruling
+from peer.swarm.view import SwarmCourse
 
-LONG_AGO_S, BEFORE_S, NOW_S = -1000.0, 0.0, MEETING_S + 1.0  # of one observer's looks
-SILENT_AFTER_S = 2 * NOW_S
-KEEPER = 0  # its index; the trainers follow
-GONE = -1  # instead of the index of the record that an observer sees
-MOST_MISSED = 2  # peers in a look
+KEEPER = "k"  # its ID; the trainers' are "a", "b", ...
 
 
-class State(NamedTuple):
-    """A peer's state: the averages from which its steps were taken, one after another, in one era."""
+class Average(NamedTuple):
+    """The average of a round."""
 
-    era: int
-    averages: tuple[int, ...]
+    group_id: int
+    group: frozenset[str]
+    leader: str = ""  # of a round; the average of a step has none
+
+
+class Peer(NamedTuple):
+    """A device: the averages of its steps, one after another, and its newest round until there is a ruling."""
+
+    name: str
+    averages: tuple[Average, ...]
+    held: Average | None = None
+    runs: bool = False  # whether the round is under way, so that this peer does not hold the average yet
+    has_met: bool = False  # whether this peer has left the round's leader
+    has_given_up: bool = False  # an average that may be the next step's
+    led: int = 0  # the newest round that this peer has led
+    certified: int = 0  # the newest average whose certificate it holds
+    alive: bool = True
+    knows: int = 0  # the newest step that it has seen others take; of a dead peer: that others may know
 
     @property
     def step(self) -> int:
         return len(self.averages)
 
     @property
-    def position(self) -> tuple[int, int]:
-        return self.era, self.step
+    def state(self) -> tuple[int, ...]:
+        return tuple([average.group_id for average in self.averages])
 
     @property
-    def sketch(self) -> Sketch:
-        return tuple(float(average + 2) for average in self.averages) + (1.0,) * (MAX_SKETCH_SIZE - self.step)
+    def may_decide(self) -> bool:
+        """Whether this peer may be a leader, to itself at least."""
+        is_held = self.held is not None and (self.runs or not (self.has_met or self.held.leader == self.name))
+        return self.alive and not (is_held or self.has_given_up)
 
-    def after(self, average: int) -> State:
-        """The state after one more step."""
-        return State(self.era, (*self.averages, average))
+    def may_follow(self, leader: Peer) -> bool:
+        """Whether this peer may be there for a leader: who leaves its round's leader does so for ever; it stays."""
+        if self.held is None:
+            return not self.has_given_up
+        return self.held.leader == leader.name if not self.has_met else not self.runs
 
-    def differs_from(self, other: State) -> bool:
-        """Whether some step was taken from different averages on the way to these two states."""
-        common = zip(self.averages, other.averages, strict=False)
-        return self.era == other.era and any(ours != theirs for ours, theirs in common)
+    def without_round(self) -> Peer:
+        """This peer, which may average again."""
+        return self._replace(held=None, runs=False, has_met=False)
 
+    def with_(self, *averages: Average) -> Peer:
+        """This peer after these steps."""
+        return self.without_round()._replace(averages=averages, has_given_up=False)
 
-class Peer(NamedTuple):
-    """A device with the newest records that it has published, of which the last is its state."""
-
-    records: tuple[State, ...]
-    alive: bool = True
-    known: tuple[int, ...] = ()  # the index of each peer's last record when this one died
-    strays: bool = False  # has taken a step that the keeper had not when it returned, or when its round failed
-
-    @property
-    def state(self) -> State:
-        return self.records[-1]
+    def after(self, average: Average) -> Peer:
+        """This peer, one step further, with the certificate."""
+        after = self.with_(*self.averages, average._replace(leader=""))
+        return after._replace(certified=average.group_id)
 
 
 class World(NamedTuple):
     """A moment of a small swarm; the keeper comes first."""
 
     peers: tuple[Peer, ...]
-    recorded: int = 1  # the keeper's step in its ledger: after its return it finds this step or undoes it
     deaths: int = 0
-    is_astray: bool = False  # a group without the keeper has averaged while the keeper was there
 
     @property
-    def living(self) -> list[int]:
-        return [index for index, peer in enumerate(self.peers) if peer.alive]
+    def keeper(self) -> Peer:
+        return self.peers[0]
 
     @property
-    def has_keeper(self) -> bool:
-        return self.peers[KEEPER].alive
-
-    @property
-    def is_split(self) -> bool:
-        """Whether two peers have taken one step from different averages, and are not to take the keeper's state."""
-        states = {self.peers[index].state for index in self.living if not self.peers[index].strays}
-        return any(one.differs_from(other) for one, other in itertools.combinations(states, 2))
+    def living(self) -> list[Peer]:
+        return [peer for peer in self.peers if peer.alive]
 
     @property
     def is_together(self) -> bool:
-        """Whether all who are there have one state."""
-        return len({self.peers[index].state for index in self.living}) == 1
+        """Whether all who are there have one state, and nobody waits for a ruling."""
+        return len({peer.state for peer in self.living}) == 1 and all(peer.held is None for peer in self.living)
+
+    def with_(self, *changed: Peer, deaths: int = 0) -> World:
+        """The same world with these peers as they are now."""
+        now = {peer.name: peer for peer in changed}
+        return World(tuple([now.get(peer.name, peer) for peer in self.peers]), self.deaths + deaths)
 
 
-def begin(trainers: int) -> World:
-    """A keeper and so many trainers after their first step."""
-    return World((Peer((State(0, (0,)),)),) * (1 + trainers))
+Moved = tuple[str, World]
 
 
-class Shown(NamedTuple):
-    """The part of the records that one observer sees."""
+def begin(trainers: int, newcomers: int = 0, voters: str = "") -> World:
+    """A keeper and so many trainers after their first step, and peers that may join them; `voters`: who took it."""
+    names = [KEEPER, *"abcdefg"[: trainers + newcomers]]
+    there = names[: 1 + trainers]
+    first = Average(0, frozenset(voters or there))
+    return World(tuple(Peer(name, (first,), alive=name in there) for name in names))
 
-    own: State
-    is_keeper: bool
-    newest: State | None  # of the keeper's states that this observer has ever seen
-    keeper: State | None  # in the last look
-    holds: bool  # whether the newest one was seen a short while ago
-    others: tuple[tuple[State, bool], ...]  # of other trainers; whether the last look has them
+
+def is_split(peers: Iterable[Peer]) -> bool:
+    """Whether two of these peers have taken one step from different averages."""
+    states = itertools.combinations({peer.state for peer in peers}, 2)
+    return any(ours != theirs for pair in states for ours, theirs in zip(*pair, strict=False))
+
+
+@cache
+def _quorum(voters: frozenset[str], gone: frozenset[str]) -> Quorum:
+    return Quorum(voters, gone, frozenset({KEEPER}))
 
 
 @dataclass(frozen=True)
-class Seen:
-    """The view of one observer, and what it remembers beside it."""
-
-    view: SwarmView
-    era: int
-    own_step_sketch: Sketch  # of the swarm's state after the observer's step
-    agreed: Sketch
-
-
-@cache
-def look(shown: Shown) -> Seen:
-    """Have the product's class look twice at what is shown."""
-    course = SwarmCourse(
-        own_id="own",
-        is_keeper=shown.is_keeper,
-        silent_after_s=SILENT_AFTER_S,
-        first_step_s=20.0,
-        least_share=1.0,
-        suspicions=Suspicions(lambda _: None, lambda: 0.0),
-    )
-    own = _known("own", shown.own, "keeper" if shown.is_keeper else "trainer", NOW_S)
-    if shown.newest is not None and not shown.is_keeper:
-        at_s = BEFORE_S if shown.holds else LONG_AGO_S
-        course.look([_known("keeper", shown.newest, "keeper", at_s), own], 1, at_s)
-    others = [
-        (_known(f"t{index}", state, "trainer", BEFORE_S), here) for index, (state, here) in enumerate(shown.others)
-    ]
-    keeper = [] if shown.keeper is None else [_known("keeper", shown.keeper, "keeper", BEFORE_S)]
-    if shown.is_keeper or not all(here for _, here in others):
-        course.look([own, *keeper, *(peer for peer, _ in others)], 1, BEFORE_S)
-    view = course.look([own, *keeper, *(peer for peer, here in others if here)], 1, NOW_S)
-    return Seen(view, course.era, course.sketch_at(shown.own.step), course.sketch_at(view.step))
-
-
-@cache
-def _known(name: str, state: State, role: str, time_s: float) -> KnownPeer:
-    record = PeerRecord(
-        step=state.step,
-        samples=int(role == "trainer"),
-        rate=1.0,
-        time=time_s - LONG_AGO_S,
-        training=True,
-        client_mode=False,
-        era=state.era,
-        sketch=state.sketch,
-        course=Course(age_s=0.0, usual_s=0.0, credits={}) if role == "keeper" else None,
-    )
-    return KnownPeer(name, name, name, role, record)
-
-
-class Ability(NamedTuple):
-    """The moves that a peer may make in some view of its own."""
-
-    averages: bool = False
-    required: int = NEVER  # the least size of a group that it leads
-    keeperless: int = NEVER  # the least size of a group without the keeper
-    alone: bool = False
-    follows: bool = False
-    downloads: frozenset[tuple[int, int, Sketch]] = frozenset()  # least step and era, and what is confirmed
-
-    def or_in(self, another: Ability) -> Ability:
-        """The moves of this view and of another one."""
-        return Ability(
-            self.averages or another.averages,
-            min(self.required, another.required),
-            min(self.keeperless, another.keeperless),
-            self.alone or another.alone,
-            self.follows or another.follows,
-            self.downloads | another.downloads,
-        )
-
-
-@dataclass
 class Rules:
-    """The rules that the model searches for a fault; tests put weaker ones in their place."""
+    """The rules that the model searches for a fault; tests put weaker ones in their place.
 
-    decide: Callable[[Situation], tuple[Move, str]] = decide
-    keeperless: Callable[[SwarmView, bool, bool], int] = lambda view, has_keeper, is_taken: keeperless_group_size(
-        view.live, has_keeper, is_taken
-    )
-    may_step_alone: Callable[[SwarmView, bool], bool] = lambda view, late: view.averaging <= 1 >= view.live and not late
-    waits_for_late_keeper: bool = True
-    meets_at_one_step: bool = True
-    _abilities: dict[object, Ability] = field(default_factory=dict)
-    _moves: dict[tuple[Shown, bool], Ability] = field(default_factory=dict)
+    The first two are the product's code. The model takes it for granted that peers obey the others.
+    """
 
-    def ability(self, world: World, index: int, fresh: bool = False) -> Ability:
-        """The moves that this peer may make; `fresh`: knowing all."""
-        key = (index == KEEPER, fresh, _seen_from(world, index))
-        if key not in self._abilities:
-            found = Ability()
-            for shown, late in set(_looks(world, index, fresh)):
-                found = found.or_in(self._in(shown, late))
-            self._abilities[key] = found
-        return self._abilities[key]
+    quorum: Callable[[frozenset[str], frozenset[str]], Quorum] = _quorum
+    possible: Callable[[Any, Any, Any], set[str]] = Meetings._possible_holders
+    confirms: bool = True
+    takes_for_gone: bool = True
+    heeds_later_steps: bool = True
+    averages_no_more: bool = True  # who has given up an average
+    shows_certificates: bool = True  # who has gone on, to those in doubt
+    only_holders_certify: bool = True  # a leader that does not hold an average forgets that it has confirmed it
 
-    def _in(self, shown: Shown, late: bool) -> Ability:
-        if not shown.is_keeper:
-            shown = _numbered_anew(shown)
-        if (shown, late) not in self._moves:
-            self._moves[shown, late] = self._move(shown, late)
-        return self._moves[shown, late]
+    def quorums(self, world: World, peer: Peer) -> set[Quorum]:
+        """The quorums in the eyes of this peer, which knows of some of the dead that they are gone."""
+        voters = peer.averages[-1].group
+        dead = [one for one in world.peers if one.name in voters and not one.alive and self.takes_for_gone]
+        is_behind = any(one.step > peer.step for one in (world.keeper, *world.living)) and self.heeds_later_steps
+        gone = [one.name for one in dead if one.knows <= peer.step or not is_behind]
+        return {self.quorum(voters, frozenset(some)) for some in subsets(gone)}
 
-    def _move(self, shown: Shown, late: bool) -> Ability:
-        seen, own = look(shown), shown.own
-        view = seen.view
-        swarm_step = max(view.step, own.step) if view.trainers == 0 else view.step
-        is_undone = not shown.is_keeper and seen.era > own.era
-        situation = Situation(
-            step=own.step,
-            swarm_step=swarm_step,
-            is_undone=is_undone,
-            has_drifted=not shown.is_keeper and own.step == view.step and drifted(own.sketch, view.keeper_sketch),
-            can_follow=not shown.is_keeper and not drifted(own.sketch, seen.own_step_sketch),
-            is_full=swarm_step == own.step and view.samples >= 1,
-        )
-        move, _ = self.decide(situation)
-        if move is Move.FOLLOW:
-            return Ability(follows=True)
-        if move is Move.DOWNLOAD:
-            least = 0 if is_undone else own.step + (swarm_step > own.step)
-            return Ability(downloads=frozenset({(least, seen.era, seen.agreed if shown.is_keeper else ())}))
-        if move is not Move.AVERAGE:
-            return Ability()
-        late = late and self.waits_for_late_keeper
-        has_keeper = view.keepers > 0 or late
-        return Ability(
-            averages=True,
-            required=required_group_size(view.averaging, FULL_GROUP_ATTEMPTS, has_waited=True),
-            keeperless=self.keeperless(view, has_keeper, view.newest_step > own.step),
-            alone=self.may_step_alone(view, late),
-        )
+    def are_enough(self, world: World, peer: Peer, others: Collection[str]) -> bool:
+        """Whether a quorum is among the others in the eyes of this peer."""
+        return any(quorum.is_in(others) for quorum in self.quorums(world, peer))
 
+    def is_here(self, peer: Peer, step: int) -> bool:
+        """Whether this peer is there, and works towards the step after `step`."""
+        return peer.alive and peer.step == step and (peer.knows <= step or not self.heeds_later_steps)
 
-def _seen_from(world: World, index: int) -> object:
-    """All that a peer's views depend on; the same for peers that have the same before them."""
-    peers = world.peers
-    own, keeper = peers[index].state, peers[KEEPER]
-    others = [peer for other, peer in enumerate(peers) if other not in (KEEPER, index)]
-    if all(peer.alive for peer in peers):
-        others.sort()
-    if index == KEEPER:
-        return own, *((peer.records, peer.known) for peer in others)
-    numbers: dict[int, int] = {}
-    own = _renumber(own, numbers)
-    seen = [(tuple([_renumber(state, numbers) for state in peer.records]), peer.known) for peer in (keeper, *others)]
-    return own, index if any(known for _, known in seen) else 0, *seen
-
-
-def _looks(world: World, index: int, fresh: bool) -> Iterator[tuple[Shown, bool]]:
-    """All that this peer may see, and whether it waits for a late keeper."""
-    peers = world.peers
-    others = [other for other in range(len(peers)) if other != index]
-    for chosen in itertools.product(*(_sights(peers[other], fresh) for other in others)):
-        sight = dict(zip(others, chosen, strict=True))
-        gone = [peers[other] for other, (record, _) in sight.items() if record == GONE]
-        if any(0 <= record < peer.known[other] for peer in gone for other, (record, _) in sight.items()):
-            continue
-        if sum(record >= 0 and not here for record, here in chosen) > MOST_MISSED:
-            continue
-        trainers = [(other, record, here) for other, (record, here) in sight.items() if other != KEEPER and record >= 0]
-        known = tuple(sorted((peers[other].records[record], here) for other, record, here in trainers))
-        own = peers[index].state
-        if index == KEEPER:
-            yield Shown(own, True, None, own, True, known), False
-            continue
-        records, (record, here) = peers[KEEPER].records, sight[KEEPER]
-        if record == GONE:
-            yield Shown(own, False, max(records, key=_order), None, False, known), False
-            continue
-        newest = max(records[: record + 1], key=_order)
-        if here:
-            yield Shown(own, False, newest, records[record], newest == records[record], known), False
-        else:
-            for holds in (True, False):
-                yield Shown(own, False, newest, None, holds, known), True
-
-
-def _order(state: State) -> tuple[int, int]:
-    return state.position
-
-
-def _sights(peer: Peer, fresh: bool) -> list[tuple[int, bool]]:
-    """The records of a peer that others may see, and whether their last look has it."""
-    if fresh:
-        return [(len(peer.records) - 1, True) if peer.alive else (GONE, False)]
-    newest = len(peer.records) - 1
-    sights = [(record, True) for record in range(newest) if peer.records[record] != peer.state]
-    sights += [(newest, True), (newest, False)]
-    return sights if peer.alive else [*sights, (GONE, False)]
+    def is_behind(self, world: World, peer: Peer) -> bool:
+        """Whether the keeper is at a later step, or enough of the voters that are there."""
+        later = {one.name for one in world.living if one.step > peer.step}
+        quorum = _quorum(peer.averages[-1].group, frozenset(one.name for one in world.peers if not one.alive))
+        course = SimpleNamespace(_voters=quorum.voters, _keepers={KEEPER}, _members={}, quorum=lambda *_: quorum)
+        return KEEPER in later or SwarmCourse._suffice(cast("Any", course), later)
 
 
 @dataclass(frozen=True)
 class Bounds:
     """The part of the protocol that a search visits."""
 
-    last_step: int = 3
-    deaths: int = 2
-    records: int = 2  # of each peer that may be seen
-    endings: str = "dying"  # who gets no average from a round that brings it to others: "dying" peers, or "some"
-
-
-Moved = tuple[str, World]
+    steps: int = 1
+    deaths: int = 1
+    rounds: int = 2  # that are not forgotten
+    returns: bool = True
+    unseen: bool = False  # nobody has seen the last step of who dies
 
 
 def successors(world: World, rules: Rules, bounds: Bounds) -> Iterator[Moved]:
     """All that may happen next."""
-    abilities = {index: rules.ability(world, index) for index in world.living}
-    for group in _groups(world, rules, abilities):
-        yield from _endings(world, group, bounds)
-    for index, ability in abilities.items():
-        yield from _catch_up(world, index, ability, bounds)
-    yield from _deaths_and_returns(world, bounds)
+    yield from _rounds(world, rules, bounds)
+    for peer in world.living:
+        if peer.runs:
+            yield f"the round fails for {peer.name}", world.with_(peer.without_round())
+            assert peer.held is not None
+            after = peer._replace(runs=False) if rules.confirms else peer.after(peer.held)
+            yield f"{peer.name} holds the average", world.with_(after)
+        elif peer.held is not None:
+            if not peer.has_met and peer.held.leader != peer.name:
+                yield f"{peer.name} leaves its leader", world.with_(peer._replace(has_met=True))
+            if rules.is_behind(world, peer):
+                after = peer.without_round()._replace(has_given_up=rules.averages_no_more)
+                yield f"{peer.name} gives up its average", world.with_(after)
+        if peer.may_decide:
+            yield from _rulings(world, peer, rules)
+        yield from _shown(world, peer, rules)
+        yield from _caught_up(world, peer, rules)
+    yield from _deaths_and_returns(world, rules, bounds)
 
 
-def _groups(world: World, rules: Rules, abilities: dict[int, Ability]) -> Iterator[tuple[int, ...]]:
-    """Groups that may average: each member accepts them, and one has gathered them."""
-    willing = [index for index, ability in abilities.items() if ability.averages and not _is_resuming(world, index)]
-    for size in range(1, len(willing) + 1):
-        for group in itertools.combinations(willing, size):
-            states = [world.peers[index].state for index in group]
-            if rules.meets_at_one_step and len({state.position for state in states}) > 1:
+def _rounds(world: World, rules: Rules, bounds: Bounds) -> Iterator[Moved]:
+    """Each group that its members accept begins to average, with any of them as its leader."""
+    known = {average.group_id for peer in world.peers for average in (*peer.averages, peer.held) if average}
+    number, held = 1 + max(known), {peer.held.group_id for peer in world.living if peer.held}
+    for step in range(1, bounds.steps + 1 if len(held) < bounds.rounds else 1):
+        free = {
+            peer.name: peer
+            for peer in world.peers
+            if rules.is_here(peer, step) and peer.held is None and not peer.has_given_up
+        }
+        for group in subsets(free)[1:]:
+            if not all(rules.are_enough(world, free[name], group) for name in group):
                 continue
-            if group == (KEEPER,) or (size == 1 and not abilities[group[0]].alone):
+            if len(group) == 1:
+                if group != (KEEPER,):
+                    alone = free[group[0]].after(Average(number, frozenset(group)))
+                    yield f"{group[0]} averages alone", world.with_(alone)
                 continue
-            accepted = KEEPER in group or all(abilities[index].keeperless <= size for index in group)
-            if size == 1 or (accepted and min(abilities[index].required for index in group) <= size):
-                yield group
+            for leader in group:
+                average = Average(number, frozenset(group), leader)
+                members = [free[name]._replace(held=average, runs=True) for name in group]
+                led = next(peer for peer in members if peer.name == leader)._replace(led=number)
+                yield f"{leader} leads {_names(group)}", world.with_(*members, led)
 
 
-def _is_resuming(world: World, index: int) -> bool:
-    return index == KEEPER and world.peers[KEEPER].state.step < world.recorded
-
-
-def _endings(world: World, group: tuple[int, ...], bounds: Bounds) -> Iterator[Moved]:
-    average = 1 + max((n for peer in world.peers for state in peer.records for n in state.averages), default=-1)
-    for size in range(len(group), 0, -1):
-        for winners in itertools.combinations(group, size):
-            losers = [index for index in group if index not in winners]
-            for dying in {True, bounds.endings != "some"} if losers else {True}:
-                after = world._replace(is_astray=world.has_keeper and KEEPER not in group)
-                for index in winners:
-                    before = world.peers[index]
-                    strays = before.strays or (KEEPER in losers and not dying)
-                    after = _publish(after, index, before.state.after(average), bounds, strays)
-                for index in losers if dying else ():
-                    after = _die(after, index)
-                if after.deaths <= bounds.deaths and all(peer.state.step <= bounds.last_step for peer in after.peers):
-                    yield (
-                        f"{_names(group)} average, {_names(winners)} take the step"
-                        + (f", {_names(losers)} {'die' if dying else 'fail'}" if losers else ""),
-                        after,
-                    )
-
-
-def _catch_up(world: World, index: int, ability: Ability, bounds: Bounds) -> Iterator[Moved]:
-    own, keeper = world.peers[index].state, world.peers[KEEPER].state
-    if index == KEEPER:
-        for least, _, confirmed in ability.downloads:
-            donors = {world.peers[donor].state for donor in world.living if donor != KEEPER}
-            for donated in sorted(donors):
-                if donated.step >= least and confirmed and not drifted(donated.sketch, confirmed):
-                    taken = State(own.era, donated.averages)
-                    yield (
-                        f"the keeper takes the state of step {taken.step}",
-                        _counted_from(_publish(world, index, taken, bounds)),
-                    )
+def _rulings(world: World, leader: Peer, rules: Rules) -> Iterator[Moved]:
+    """The leader decides on each average that it sees, and its ruling reaches any of those concerned."""
+    if not rules.is_here(leader, leader.step):
         return
-    if not world.has_keeper:
-        return
-    if ability.follows and keeper.era == own.era and keeper.step > own.step:
-        after = own.after(keeper.averages[own.step])
-        yield (
-            f"{_names([index])} follows to step {after.step}",
-            _publish(world, index, after, bounds, world.peers[index].strays),
+    around = {
+        peer.name: peer
+        for peer in world.living
+        if peer.name != leader.name and rules.is_here(peer, leader.step) and peer.may_follow(leader)
+    }
+    for held in {peer.held for peer in (leader, *around.values()) if peer.held is not None and not peer.runs}:
+        for seen in subsets(around):
+            concerned = [around[name] for name in seen if around[name].held == held]
+            holders = {peer.name for peer in (leader, *concerned) if peer.held == held and not peer.runs}
+            for given in _given(world, leader, held, {around[name] for name in seen}, holders, rules):
+                keeps = given is Ruling.CONFIRMED and not rules.only_holders_certify
+                decided = leader._replace(certified=held.group_id) if keeps else leader
+                says = f"{leader.name} sees {_names(seen)}: {given.value} is what {_names(holders)} hold"
+                for told in subsets(concerned):
+                    lost = [peer._replace(has_met=True) for peer in concerned if peer not in told]
+                    all_told = [*told, leader] if leader.name in holders else told
+                    after = [_told(world, peer, held, given, holders, rules) for peer in all_told]
+                    hear = _names(peer.name for peer in all_told)
+                    yield f"{says}, for {hear}", world.with_(decided, *lost, *after)
+
+
+def _given(world: World, leader: Peer, held: Average, seen: set[Peer], holders: set[str], rules: Rules) -> set[Ruling]:
+    """The rulings that a leader may give on an average."""
+    if leader.certified == held.group_id:
+        return {Ruling.CONFIRMED} if holders else set()
+    here = {
+        peer.name: SimpleNamespace(
+            held=held if peer.name in holders else None,
+            group_id=held.group_id if peer.held == held and not peer.has_met else 0,
         )
-    if any(keeper.step >= least and keeper.era >= era for least, era, _ in ability.downloads) and keeper != own:
-        yield f"{_names([index])} downloads the state of step {keeper.step}", _publish(world, index, keeper, bounds)
+        for peer in seen
+    }
+    is_running = any(peer.runs and peer.held == held for peer in world.living)
+    meetings = SimpleNamespace(
+        _transport=SimpleNamespace(peer_id=leader.name),
+        _held=leader.held,
+        _led=SimpleNamespace(group_id=leader.led, peers=set(held.group), ends_at=math.inf * (is_running or -1)),
+        _clock=lambda: 0.0,
+    )
+    given = set()
+    for quorum in rules.quorums(world, leader) if holders else ():
+        meetings._wanted = SimpleNamespace(quorum=quorum)
+        given.add(ruling(quorum, holders, rules.possible(meetings, held, here)))
+    return given - {Ruling.OPEN}
 
 
-def _deaths_and_returns(world: World, bounds: Bounds) -> Iterator[Moved]:
-    keeper = world.peers[KEEPER]
-    if _is_resuming(world, KEEPER) and keeper.alive:
-        yield "the keeper undoes the steps that it does not find", _undo(world, bounds)
-    for index, peer in enumerate(world.peers):
+def _told(world: World, peer: Peer, held: Average, given: Ruling, holders: set[str], rules: Rules) -> Peer:
+    """A peer after a ruling, which it checks itself."""
+    if given is Ruling.VOID:
+        return peer.without_round()
+    is_certain = rules.are_enough(world, peer, holders) and not peer.runs
+    return peer.after(held) if is_certain else peer._replace(has_met=True)
+
+
+def _shown(world: World, peer: Peer, rules: Rules) -> Iterator[Moved]:
+    """A peer in doubt meets one that has gone on, and that has the certificate of what it holds."""
+    if peer.held is None or peer.runs or not rules.shows_certificates:
+        return
+    for other in world.living:
+        if other.step > peer.step and other.certified == peer.held.group_id:
+            yield f"{other.name} shows {peer.name} the certificate", world.with_(peer.after(peer.held))
+
+
+def _caught_up(world: World, peer: Peer, rules: Rules) -> Iterator[Moved]:
+    """A trainer follows the keeper or takes its state; the keeper takes the state of voters at a later step."""
+    keeper = world.keeper
+    if peer.name == KEEPER:
+        later = [one for one in world.living if one.step > peer.step] if rules.is_behind(world, peer) else []
+        for other in later:
+            yield f"the keeper takes the state of {other.name}", world.with_(peer.with_(*other.averages))
+    elif keeper.alive and (keeper.step > peer.step or (keeper.step == peer.step and keeper.state != peer.state)):
+        follows = peer.state == keeper.state[: peer.step]
+        averages = keeper.averages[: peer.step + 1] if follows else keeper.averages
+        yield f"{peer.name} follows the keeper", world.with_(peer.with_(*averages))
+
+
+def _deaths_and_returns(world: World, rules: Rules, bounds: Bounds) -> Iterator[Moved]:
+    for peer in world.peers:
         if peer.alive and world.deaths < bounds.deaths:
-            yield f"{_names([index])} dies", _die(world, index)
-        elif not peer.alive and index == KEEPER:
-            for step in range(peer.state.step, -1, -1):
-                state = State(peer.state.era, peer.state.averages[:step])
-                yield (
-                    f"the keeper returns with its state of step {step}",
-                    _counted_from(_publish(world, index, state, bounds)),
-                )
-        elif not peer.alive and keeper.alive and not _is_resuming(world, KEEPER):
-            yield f"{_names([index])} returns", _publish(world, index, keeper.state, bounds)
+            seen = [one for one in world.peers if one is not peer or not bounds.unseen]
+            left = [one._replace(has_met=True) for one in world.peers if one.held and one.held.leader == peer.name]
+            dead = peer.with_(*peer.averages)._replace(
+                alive=False, led=0, certified=0, knows=max(one.step for one in seen)
+            )
+            yield f"{peer.name} dies", world.with_(*left, dead, deaths=1)
+        elif not peer.alive and bounds.returns and (world.keeper.alive or peer.name == KEEPER):
+            yield f"{peer.name} returns", returned(world, peer)
 
 
-def _counted_from(world: World) -> World:
-    """The keeper's state counts from now on: who has others, or steps beyond it, strays."""
-    counts = world.peers[KEEPER].state.averages
-    peers = [peer._replace(strays=peer.state.averages != counts[: peer.state.step]) for peer in world.peers]
-    return world._replace(peers=tuple(peers))
+def returned(world: World, peer: Peer) -> World:
+    """The same world, in which a keeper is back with its state, or a trainer with the keeper's."""
+    after = peer._replace(averages=world.keeper.averages, alive=True)
+    return world.with_(after._replace(knows=max(one.step for one in (after, *world.living))))
 
 
-def _publish(world: World, index: int, state: State, bounds: Bounds, strays: bool = False) -> World:
-    """The peer is there with this state, which others have yet to see."""
-    peers = list(world.peers)
-    records = (*peers[index].records, state)
-    peers[index] = Peer(records[-bounds.records :], strays=strays)
-    if len(records) > bounds.records:
-        peers = [peer._replace(known=_less(peer.known, index)) for peer in peers]
-    recorded = max(world.recorded, state.step) if index == KEEPER else world.recorded
-    return world._replace(peers=tuple(peers), recorded=recorded)
+def subsets(items: Iterable[Any]) -> list[tuple[Any, ...]]:
+    """All subsets, from the empty one to the whole."""
+    items = tuple(items)
+    return [some for size in range(len(items) + 1) for some in itertools.combinations(items, size)]
 
 
-def _less(known: tuple[int, ...], index: int) -> tuple[int, ...]:
-    return tuple(max(0, record - (other == index)) for other, record in enumerate(known))
-
-
-def _die(world: World, index: int) -> World:
-    known = tuple(len(peer.records) - 1 for peer in world.peers)
-    peers = list(world.peers)
-    peers[index] = peers[index]._replace(alive=False, known=known)
-    return world._replace(peers=tuple(peers), deaths=world.deaths + 1)
-
-
-def _names(group: tuple[int, ...] | list[int]) -> str:
-    return ", ".join("the keeper" if index == KEEPER else "ABCDEFGH"[index - 1] for index in group)
+def _names(group: Iterable[str]) -> str:
+    return ", ".join(sorted(group)) or "nobody"
 
 
 def canonical(world: World) -> World:
-    """The same world with trainers and averages renamed, so that few of those that differ in names only are visited."""
-    order = sorted(range(1, len(world.peers)), key=lambda index: _shape(world.peers[index]))
-    world = _renumbered(_reordered(world, [KEEPER, *order]))
-    order = sorted(range(1, len(world.peers)), key=lambda index: world.peers[index])
-    return _renumbered(_reordered(world, [KEEPER, *order]))
-
-
-def _shape(peer: Peer) -> object:
-    return peer.alive, [state.position for state in peer.records]
-
-
-def _reordered(world: World, order: list[int]) -> World:
-    if order == sorted(order):
-        return world
-    peers = [
-        peer._replace(known=tuple(peer.known[index] for index in order) if peer.known else ())
-        for peer in (world.peers[index] for index in order)
-    ]
-    return world._replace(peers=tuple(peers))
-
-
-def _renumber(state: State, numbers: dict[int, int]) -> State:
-    return State(state.era, tuple([numbers.setdefault(average, len(numbers)) for average in state.averages]))
-
-
-def _numbered_anew(shown: Shown) -> Shown:
+    """The same world with averages numbered anew, and without knowledge that does not matter."""
     numbers: dict[int, int] = {}
-    return shown._replace(
-        own=_renumber(shown.own, numbers),
-        newest=shown.newest and _renumber(shown.newest, numbers),
-        keeper=shown.keeper and _renumber(shown.keeper, numbers),
-        others=tuple(sorted((_renumber(state, numbers), here) for state, here in shown.others)),
-    )
 
+    def renumbered(average: Average) -> Average:
+        return average._replace(group_id=numbers.setdefault(average.group_id, len(numbers)))
 
-def _renumbered(world: World) -> World:
-    numbers: dict[int, int] = {}
     peers = []
     for peer in world.peers:
-        records = tuple([_renumber(state, numbers) for state in peer.records])
-        peers.append(peer._replace(records=records))
-    return world._replace(peers=tuple(peers))
+        averages = tuple([renumbered(average) for average in peer.averages])
+        knows = 0 if peer.alive and peer.knows <= peer.step else peer.knows
+        peers.append(peer._replace(averages=averages, held=peer.held and renumbered(peer.held), knows=knows))
+    held = {peer.held.group_id for peer in world.living if peer.held}
+    known = {number: numbers[number] for number in held}
+    peers = [peer._replace(led=known.get(peer.led, 0), certified=known.get(peer.certified, 0)) for peer in peers]
+    return World(tuple(peers), world.deaths)
 
 
 @dataclass
@@ -523,44 +376,38 @@ class Search:
                     waiting.append(after)
 
     def story(self, world: World) -> list[str]:
-        """The shortest way to this world; in each sentence the trainers are named anew."""
-        told = [str(world)]
+        """The shortest way to this world."""
+        told = list[str]()
         while (came := self.came_from[world]) is not None:
             name, world = came
-            told = [str(world), name, *told]
+            told = [name, *told]
         return told
 
 
-def settle(world: World, rules: Rules, goes_back: bool = False) -> World:
-    """The world that comes of one once records arrive at once, nobody dies any more, and the keeper is there.
-
-    All are in one step then, or stay as they are for ever; `goes_back`: an operator has the run go back in that case.
-    """
-    bounds = Bounds(last_step=3 + max(peer.state.step for peer in world.peers), deaths=world.deaths, records=1)
-    if not world.has_keeper:
-        world = _counted_from(_publish(world, KEEPER, world.peers[KEEPER].state, bounds))
+def goes_on(world: World, rules: Rules) -> bool:
+    """Whether all who are there, the keeper too, may come to one state once all see all, and take a step together."""
+    if not world.keeper.alive:
+        world = returned(world, world.keeper)
+    world = world.with_(*(peer._replace(knows=0) for peer in world.living))
     while not world.is_together:
-        after = _next_when_all_is_known(world, rules, bounds)
-        if after is None and goes_back:
-            after, goes_back = _undo(world, bounds), False
-        if after is None:
-            return world
-        world = after
-    return world
+        moved = next(_last_moves(world, rules), None)
+        if moved is None:
+            return False
+        _, world = moved
+    everybody = [peer.name for peer in world.living]
+    return all(rules.are_enough(world, peer, everybody) for peer in world.living)
 
 
-def _undo(world: World, bounds: Bounds) -> World:
-    """All return to the keeper's state, which begins another era."""
-    keeper = world.peers[KEEPER].state
-    return _publish(world, KEEPER, State(keeper.era + 1, keeper.averages), bounds)._replace(recorded=keeper.step)
-
-
-def _next_when_all_is_known(world: World, rules: Rules, bounds: Bounds) -> World | None:
-    abilities = {index: rules.ability(world, index, fresh=True) for index in world.living}
-    for index, ability in abilities.items():
-        for _, after in _catch_up(world, index, ability, bounds):
-            return after
-    if _is_resuming(world, KEEPER):
-        return _undo(world, bounds)
-    groups = list(_groups(world, rules, abilities))
-    return next((after for _, after in _endings(world, groups[-1], bounds)), None) if groups else None
+def _last_moves(world: World, rules: Rules) -> Iterator[Moved]:
+    """Moves that bring a swarm together: rounds end, peers catch up, rulings reach all, and holders leave leaders."""
+    for peer in world.living:
+        if peer.runs:
+            yield "", world.with_(peer.without_round())
+        yield from _shown(world, peer, rules)
+        yield from _caught_up(world, peer, rules)
+    for peer in world.living:
+        if peer.may_decide:
+            yield from list(_rulings(world, peer, rules))[-1:]
+    for peer in world.living:
+        if peer.held is not None and not peer.has_met and peer.held.leader != peer.name:
+            yield "", world.with_(peer._replace(has_met=True))
