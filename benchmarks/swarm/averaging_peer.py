@@ -12,6 +12,7 @@ import json
 import logging
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, AsyncIterator  # noqa: UP035 - hivemind reads the annotations of rpc_ methods and knows only typing's
 
@@ -29,7 +30,7 @@ from auth.swarm.authorizer import peers_key, record_subkey
 from benchmarks.swarm.averaging import RUN, Plan
 from peer.averaging.all_reduce import ExactAllReduce
 from peer.averaging.averager import AveragedGroup, SwarmGradientAverager
-from peer.averaging.meetings import Requirements
+from peer.averaging.meetings import Requirements, UnconfirmedAverageError
 from peer.averaging.rounds import forget_frames
 from peer.config.training import Averaging
 from peer.network.placement import Placement
@@ -114,9 +115,7 @@ def main() -> None:
         warn=False,
     )
     first = plan.initial_peers[0].rsplit("/p2p/", 1)[1] if plan.initial_peers else dht.peer_id.to_base58()
-    averager.want(
-        Requirements(code=averager.averaging.code, leaders=(first,), required=plan.peers, expected=plan.peers)
-    )
+    wanted = Requirements(code=averager.averaging.code, leaders=(first,), required=plan.peers, expected=plan.peers)
     print(json.dumps([str(address) for address in dht.get_visible_maddrs()]), flush=True)
     for line in sys.stdin:
         if (asked := json.loads(line)) == "processor":
@@ -125,13 +124,15 @@ def main() -> None:
         if asked == "rounds":
             print(json.dumps(averager.held_rounds()), flush=True)
             continue
+        wanted = replace(wanted, step=wanted.step + 1)  # a step has one average only
+        averager.want(wanted)
         averager.bandwidth = asked
         averager.local_samples_accumulated = plan.samples
         control = averager.schedule_step(timeout=plan.timeout_s, allow_retries=False)
         averager.step(control=control, reset_accumulators=False, wait=False)
         try:
             seconds = control.result(plan.timeout_s).seconds
-        except MatchmakingException as error:
+        except (MatchmakingException, UnconfirmedAverageError) as error:
             forget_frames(error)
             seconds = None
         print(json.dumps(seconds), flush=True)

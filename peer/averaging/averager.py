@@ -512,6 +512,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, GradientAverager
         if control is None or control.done() or control is not self._control:
             return
         self._failed_rounds.value += 1
+        self.meetings.round_failed()
         if not self._missed.current():
             self._deadline.failed()
         self._declare()

@@ -312,6 +312,19 @@ class Meetings:
         if self._round is not None:
             self._round.ends_at = ends_at
 
+    def round_failed(self) -> None:
+        """Rule on the newest group's average for a time, if this peer has led the group, and lacks the average."""
+        if self._led is not None and self._led is self._round:
+            self._start(self._rule_on(self._led))
+
+    async def _rule_on(self, led: _Round) -> None:
+        position = self._sought
+        while self._led is led and self._sought == position and self._clock() < led.ends_at + LOST_S:
+            if all(follower.group_id != led.group_id for follower in self._followers.values()):
+                break
+            self._decide()
+            await asyncio.sleep(LOOK_S)
+
     async def confirm(self, digest: bytes) -> None:
         """Wait until the voters have confirmed the newest group's average, which this peer holds.
 

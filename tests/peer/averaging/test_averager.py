@@ -83,6 +83,7 @@ class FakeMeetings:
     def __init__(self, averager: BalancedRounds) -> None:
         averager.__dict__["meetings"] = self
         self.ends_at: list[float] = []
+        self.lacking = 0  # rounds whose average this peer does not have
         self.held: list[bytes] = []
         self.holds, self.may_confirm, self.is_void = asyncio.Event(), asyncio.Event(), False
         self.wanted: list[Requirements] = []
@@ -104,6 +105,9 @@ class FakeMeetings:
 
     def round_began(self, ends_at: float) -> None:
         self.ends_at.append(ends_at)
+
+    def round_failed(self) -> None:
+        self.lacking += 1
 
     async def confirm(self, digest: bytes) -> None:
         self.held.append(digest)
@@ -641,7 +645,7 @@ def test_only_an_unexplained_failure_asks_for_more_time(after_round: AfterRound)
         averager._deadline.succeeded(30.0)
     after_round.note(missed=[MALLORY])
     averager._round_failed(averager._control)
-    assert (averager._deadline.seconds, averager.failed_rounds) == (90.0, 1)
+    assert (averager._deadline.seconds, averager.failed_rounds, averager.meetings.lacking) == (90.0, 1, 1)
     averager._missed = Absences(free=0, first_rounds=1)
     averager._round_failed(averager._control)
     assert (averager._deadline.seconds, averager.failed_rounds) == (180.0, 2)

@@ -524,3 +524,16 @@ def test_no_two_averages_of_a_step_are_confirmed_and_one_is_after_all_trouble(se
         await Vote(scene, rng).run()
 
     play(scenario, names, seed)
+
+
+def test_a_leader_that_has_lost_its_round_rules_on_it_although_it_seeks_no_other() -> None:
+    """Its trainer may be about to leave."""
+
+    async def scenario(scene: Scene) -> None:
+        scene.want(quorum=QUORUM)
+        await scene.meet(*ALL)
+        scene.hold(BOB, CAROL, DAVE)
+        scene.peers[ALICE].meetings.round_failed()
+        assert await scene.ruled(2 * LOOK_S) == dict.fromkeys((BOB, CAROL, DAVE), True)
+
+    play(scenario)
