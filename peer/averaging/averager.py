@@ -137,8 +137,9 @@ class BalancedRounds:
                 control.stage = AveragingStage.FINISHED
                 await self.meetings.confirm(group.digest)
         except BaseException as error:  # also on cancellation: the next declaration reports the failure
-            self._round_failed(control)
-            if isinstance(error, UnconfirmedAverageError):  # the trainer loads its gradients again
+            is_void = isinstance(error, UnconfirmedAverageError)
+            self._round_failed(control, is_void=is_void)
+            if is_void:  # the trainer loads its gradients again
                 raise
             raise MatchmakingException(f"the round failed: {error!r}") from error
         else:
@@ -507,13 +508,13 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, GradientAverager
             group_lines(group_info.peer_ids, known, said), averages_of_own=self.size_in(self.averaging).averages_of_own
         )
 
-    def _round_failed(self, control: StepControl | None) -> None:
-        """Record a failed round unless this peer cancelled it; the time limit may be too short."""
+    def _round_failed(self, control: StepControl | None, *, is_void: bool = False) -> None:
+        """Record a failed round unless this peer cancelled it; unless it is void, its time limit may be too short."""
         if control is None or control.done() or control is not self._control:
             return
         self._failed_rounds.value += 1
         self.meetings.round_failed()
-        if not self._missed.current():
+        if not (is_void or self._missed.current()):
             self._deadline.failed()
         self._declare()
 

@@ -179,6 +179,8 @@ class _Follower:
     group_id: bytes = b""  # of that group
     held: HeldAverage | None = None  # what this peer holds, with its signature
     signature: bytes = b""
+    is_ruled: bool = False  # whether the ruling has been told
+    report: bytes = b""  # its newest report, until it is delivered
     is_replaced: bool = False  # whether the peer has opened another stream
     has_word: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -287,6 +289,7 @@ class Meetings:
             self._heard = Heard(wanted.position, self._heard.reports)
         for follower in self._followers.values():
             follower.has_word.set()
+        self._deliver_reports()
         self._news.set()
 
     def declare(self, position: tuple[int, int], declared: bytes) -> None:
@@ -299,6 +302,8 @@ class Meetings:
         """Return the next group at the declared position, for hivemind's averager; wait until there is one."""
         async with self._searching:
             self._leader.leave()
+            if self._led is not None:
+                self._led.ends_at = min(self._led.ends_at, self._clock())  # for this peer; it may not have begun
             await asyncio.sleep(self._rests_until - self._clock())
             group = bound(await self._search(step))
             self._round = _Round(group.group_id, {peer.to_base58() for peer in group.peer_ids})
@@ -381,7 +386,7 @@ class Meetings:
             older.has_word.set()
         self._followers[caller] = follower
         self._news.set()
-        hearing = self._start(self._hear(caller, follower, requests))
+        hearing = self._start(self._hear(follower, requests))
         try:
             async with aclosing(self._words_for(follower)) as words:
                 async for word in words:
@@ -422,7 +427,7 @@ class Meetings:
                     yield COUNT + _COUNT.pack(wanted.samples, wanted.remaining_s)
             await _wait(follower.has_word, wait_s)
 
-    async def _hear(self, caller: str, follower: _Follower, messages: AsyncIterator[bytes]) -> None:
+    async def _hear(self, follower: _Follower, messages: AsyncIterator[bytes]) -> None:
         """Process a follower's messages, at limited intervals."""
         with suppress(TransportError):  # the transport then ends the handler, too
             async for message in messages:
@@ -431,14 +436,21 @@ class Meetings:
                     self._news.set()
                 elif message.startswith(HOLDS):
                     self._take_holding(follower, message[len(HOLDS) :])
-                elif message.startswith(CONFIRMED):
+                elif self._held is not None and message.startswith(CONFIRMED + self._held.message(b"")):
                     self._shown = message
                     self._news.set()
                 elif message.startswith(REPORT) and len(message) <= MAX_REPORT_BYTES:
-                    while not self._leads:  # noqa: ASYNC110 - depends on time, too; a report concerns the leader only
-                        await asyncio.sleep(LOOK_S)
-                    self._tell(replace(self._heard, reports={**self._heard.reports, caller: message[len(REPORT) :]}))
+                    follower.report = message[len(REPORT) :]
+                    self._deliver_reports()
                 await asyncio.sleep(REPORT_S / 2)
+
+    def _deliver_reports(self) -> None:
+        """Deliver the followers' newest reports, which concern the leader only."""
+        new = {caller: follower.report for caller, follower in self._followers.items() if follower.report}
+        if new and self._leads:
+            self._tell(replace(self._heard, reports={**self._heard.reports, **new}))
+            for caller in new:
+                self._followers[caller].report = b""
 
     def _take_holding(self, follower: _Follower, message: bytes) -> None:
         try:
@@ -598,6 +610,7 @@ class Meetings:
     async def _leads_on(self) -> bool:
         """As the leader, decide on earlier averages; return whether one is open, so that no group may begin."""
         await self._renew_tokens()
+        self._deliver_reports()
         rulings = self._decide().values()
         if Ruling.CONFIRMED in rulings:  # this peer does not hold the step's average
             self._tell(replace(self._heard, gone_on=True))
@@ -629,15 +642,16 @@ class Meetings:
             rulings[held] = given
             for caller, follower in here.items():
                 is_concerned = caller in signatures or follower.group_id == held.group_id
-                if is_concerned and given is not Ruling.OPEN:
+                if is_concerned and given is not Ruling.OPEN and not follower.is_ruled:
+                    follower.is_ruled = True
                     follower.tell(VOID if given is Ruling.VOID else word)
         return rulings
 
     def _possible_holders(self, held: HeldAverage, here: Mapping[str, _Follower]) -> set[str]:
         """Return the peers that may have confirmed an average elsewhere, or may yet do so here.
 
-        A follower that says nothing may be lost for a time. This peer itself has met no other leader
-        since it began this round.
+        A follower may be lost for a time before that is noticed. This peer itself, and who has
+        followed it without interruption, have met no other leader since it began this round.
         """
         own, quorum = self._transport.peer_id, self._wanted.quorum
         holders = {caller for caller in here if here[caller].held == held}
@@ -646,8 +660,9 @@ class Meetings:
         if self._led is None or self._led.group_id != held.group_id:
             return holders | itself | absent
         over_s = self._clock() - self._led.ends_at
-        silent = {caller for caller in here if here[caller].group_id == held.group_id and over_s < LOST_S}
-        return holders | silent | (absent & self._led.peers) | (itself if over_s < 0 else set())
+        followed = {caller for caller in here if here[caller].group_id == held.group_id}
+        elsewhere = (holders | followed if over_s < LOST_S else holders - followed) | (absent & self._led.peers)
+        return elsewhere | itself if over_s < 0 else elsewhere
 
     def _is_at_step(self, follower: _Follower) -> bool:
         is_here = follower.declaration.position == self._sought and not follower.is_replaced
@@ -659,9 +674,10 @@ class Meetings:
         while self._wanted.position == self._sought:
             self._news.clear()
             leader, first = self._leader, self._first_choice
-            if self._shown and await self._confirmed_in(self._shown, held) == held:
+            if self._shown and await self._confirmed_in(self._shown, held, most_s=0.0) == held:
                 return True
-            is_left = is_new and first != leader.peer
+            is_late = self._clock() > decides_by
+            is_left = (is_new or is_late) and first != leader.peer
             if leader.peer == self._transport.peer_id and not is_left:
                 if (given := self._decide()[held]) is not Ruling.OPEN:
                     return given is Ruling.CONFIRMED
@@ -669,7 +685,7 @@ class Meetings:
                 if (is_confirmed := await self._ruling_by(leader, held)) is not None:
                     return is_confirmed
                 is_left, first = True, self._first_choice
-            elif self._clock() > decides_by:
+            elif is_late:
                 self._records.failed(leader.peer, FRUITLESS_S)
                 is_left, first = True, self._first_choice
             if is_left and first is not None:
@@ -697,10 +713,10 @@ class Meetings:
         await asyncio.sleep(RETRY_S)
         return None
 
-    async def _confirmed_in(self, word: bytes, held: HeldAverage) -> HeldAverage | None:
+    async def _confirmed_in(self, word: bytes, held: HeldAverage, most_s: float = STALLED_S) -> HeldAverage | None:
         """Return the average that a word confirms for the step of `held`; None if it is not the voters' word.
 
-        This peer may notice later than others that voters are gone.
+        This peer may notice up to `most_s` later than others that voters are gone.
         """
         self._shown = b""
         try:
@@ -709,9 +725,9 @@ class Meetings:
         except ValueError as error:
             logger.info("an average is confirmed falsely: %s", error)
             return None
-        until = self._clock() + STALLED_S
+        until = self._clock() + most_s
         while not self._wanted.quorum.is_in(signers):
-            if self._clock() > until or self._wanted.position != self._sought:
+            if self._clock() >= until or self._wanted.position != self._sought:
                 return None
             self._news.clear()
             await _wait(self._news, LOOK_S)
@@ -719,8 +735,9 @@ class Meetings:
         return confirmed
 
     def _key_of(self, peer: str) -> str | None:
-        token = self._token_of(peer)
-        return None if token is None else token.public_key
+        """Return the key of a peer whose signature counts."""
+        quorum, token = self._wanted.quorum, self._token_of(peer)
+        return token.public_key if token is not None and peer in quorum.voters | quorum.keepers else None
 
     async def _group_of(self, leader: _Leader) -> GroupInfo | None:
         """Read the leader's group; return None, after a pause, if the leader has failed or gone on."""

@@ -147,7 +147,7 @@ def read_certificate(message: bytes, held: HeldAverage, key_of: Callable[[str], 
     signers = set[str]()
     for entry in entries:
         match entry:
-            case [str(peer), bytes(signature)] if len(peer) <= MAX_ID_CHARS:
+            case [str(peer), bytes(signature)] if len(peer) <= MAX_ID_CHARS and peer not in signers:
                 key = key_of(peer)
                 if key is not None and not held.is_signed(key, signature):
                     raise ValueError("it has a certificate with a false signature")

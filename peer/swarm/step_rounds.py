@@ -30,6 +30,7 @@ from peer.swarm.tracker import StepTracker
 logger = logging.getLogger(__name__)
 RETRY_S = 0.1
 RULING_POLLS = 10  # checks for the ruling on an average, which may come after others' reports that they have it
+DOUBT_POLLS = 3000  # checks for it in ten minutes
 UNAWAITED_GROUPS = 4  # number of groups that do not wait for a peer after it has missed two
 
 
@@ -282,11 +283,12 @@ class StepRounds:
         left, or if the round failed only for this peer and the others took the step. A running
         round ends by itself. It is given up only if the others have taken the step or this peer
         leaves, and the all-reduce has ended or takes twice the time: until it is void, its average
-        may be the step's.
+        may be the step's. A peer that trains on nothing must not wait for ever, because it would be
+        taken to hang.
         """
         tracker = self._tracker
         deadline = time.monotonic() + self._timeout_s
-        failed_before, unconfirmed = self._gradients.failed_rounds, 0
+        failed_before, unconfirmed, in_doubt = self._gradients.failed_rounds, 0, 0
         while True:
             try:
                 return control.result(GROUP_POLL_S)
@@ -299,8 +301,10 @@ class StepRounds:
                 wanted = is_full and is_current and not self._interrupted.is_set()
                 left_behind = self._gradients.failed_rounds > failed_before and tracker.swarm_step > tracker.step
                 is_over = self._interrupted.is_set() or tracker.swarm_step > tracker.step
+                in_doubt += control.stage is AveragingStage.FINISHED
                 unconfirmed += is_over and control.stage is AveragingStage.FINISHED
                 is_late = late_s > self._timeout_s or unconfirmed > RULING_POLLS
-                if (is_over and is_late) or (looks and (left_behind or late_s > 0 or not wanted)):
+                gives_up = in_doubt > DOUBT_POLLS or (is_over and is_late)
+                if gives_up or (looks and (left_behind or late_s > 0 or not wanted)):
                     raise
                 self._require_group()

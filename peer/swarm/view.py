@@ -250,12 +250,12 @@ class SwarmCourse:
         self._members = {peer_id: member for peer_id, member in members.items() if peer_id in self._unseen_s}
         active = {peer.peer_id for peer in taking_part(peers)}
         news = {peer.peer_id for peer in peers if peer.record.time > self._known_s.get(peer.peer_id, -math.inf)}
-        self._left = (self._left | news) - active
+        self._left |= news - active
 
     def expect(self, voters: Collection[str], keepers: Collection[str]) -> None:
         """Set who took this peer's step (nobody: unknown), and the run's keepers.
 
-        They count as present until they have left since, or have not been seen for a time.
+        They count as present until they have not been seen for a time, and no more once they leave.
         """
         self._voters, self._keepers = frozenset(voters), frozenset(keepers)
         self._known_s = {peer_id: peer.record.time for peer_id, (_, peer) in self._last_seen.items()}

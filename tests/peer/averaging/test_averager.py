@@ -298,8 +298,9 @@ class RoundOfTwo(BalancedRounds):
     def get_tensors(self) -> Iterator[list[torch.Tensor]]:
         yield self.tensors
 
-    def _round_failed(self, _control: object) -> None:
+    def _round_failed(self, _control: object, *, is_void: bool) -> None:
         self.failures += 1
+        assert is_void is self.meetings.is_void
 
     async def _run_allreduce_inplace_(
         self, tensors: object, group_info: GroupInfo, *, peer_fractions: tuple[int, ...], **kwargs: float

@@ -254,7 +254,7 @@ class Joiner:
 def test_a_donors_state_must_be_recent_and_the_swarms(
     role: str, beacon_era: int, changes: dict[str, Any], fault: str | None
 ) -> None:
-    """The beacon says how recent; the keeper, which sets the eras, goes by its own and keeps it."""
+    """The beacon says how recent; the keeper, which sets the eras, goes by its own, and believes nobody's voters."""
     donated = replace(DONATED, **changes)
     joiner = Joiner(role, [donated], beacon_era)
     before = [tensor.clone() for tensor in joiner.training.tensors]
@@ -263,7 +263,8 @@ def test_a_donors_state_must_be_recent_and_the_swarms(
     assert joiner.judged == [(DONATED.donor, era, fault)]
     assert joiner.refused == ([[]] if fault is None else [[], [DONATED.donor]])
     position = (donated.step, era) if fault is None else (OWN_STEP, OWN_ERA)
-    assert joiner.begun == ["dropped", (*position, DONATED.voters if fault is None else ["Qm7"])]
+    voters = () if role == "keeper" else DONATED.voters
+    assert joiner.begun == ["dropped", (*position, voters if fault is None else ["Qm7"])]
     assert (joiner.state.step, joiner.state.era) == position
     assert all(map(torch.equal, joiner.training.tensors, before if fault else donated.tensors.separate()))
 

@@ -158,13 +158,13 @@ def test_a_pause_of_this_peers_own_looks_drops_no_voter() -> None:
 
 @pytest.mark.parametrize("role", ["trainer", "auxiliary", "keeper"])
 def test_a_voter_that_says_goodbye_does_not_count(role: str) -> None:
-    """Nor once its record is gone, until it is back or has taken another step; an observer never does."""
+    """Nor once its record is gone or it is back, until it has taken another step; an observer never does."""
     scene = Scene()
     voter, observer = *peers(record(), role=role), *peers(record(), role="observer")
     names = {voter.peer_id, observer.peer_id}
     scene.course.expect(names, ())
     assert scene.course.quorum(names, ()) == Quorum(frozenset(names))
-    for known, left in (([voter], False), ([said_goodbye(voter)], True), ([], True), ([voter], False)):
+    for known, left in (([voter], False), ([said_goodbye(voter)], True), ([], True), ([voter], True)):
         scene.look([*known, observer])
         staying = set() if left else {voter.peer_id}
         assert scene.course.quorum(names, ()).voters == scene.course.quorum((), names).voters == staying
