@@ -28,7 +28,7 @@ import math
 import secrets
 import struct
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
@@ -61,6 +61,7 @@ logger = logging.getLogger(__name__)
 MOST_GRACE_S = 10.0  # longest wait of a leader for peers that may still come; also for the first groups
 LEAST_GRACE_S = 3.0  # shortest such wait; a DHT record and an answer take up to a second each
 STALLED_S = 30.0  # seconds after which a peer leaves a leader that does not begin, or does not decide
+ALL_HOLD_S = 2.0  # longest wait of a leader that holds its average until all do, once most of its group do
 LOST_S = 60.0  # longest time until the transport notices that a peer is lost
 RULING_S = 3.0  # longest wait for a leader's ruling after its round
 UNREACHABLE_S = 2.0  # seconds for which a leader is passed over after its first failure of each kind
@@ -264,7 +265,7 @@ class Meetings:
         self._is_asked = False  # whether the leader has missed it
         self._given_up = (-1, -1), -math.inf  # position of an average given up that may be the step's, and until when
         self._held: HeldAverage | None = None  # what this peer holds until there is a ruling
-        self._signature = b""
+        self._signature, self._held_at = b"", -math.inf  # with the time since which this peer holds it
         self._rests_until = -math.inf  # end of the pause after a group whose round may have failed at once
         self._deliver, self._delivering = deliver, False
         self._heard = Heard()  # what has not been delivered
@@ -337,7 +338,7 @@ class Meetings:
         """
         assert self._round is not None
         held = HeldAverage(self._name, *self._sought, self._round.group_id, digest)
-        self._held, self._signature = held, held.signature(self._sign)
+        self._held, self._signature, self._held_at = held, held.signature(self._sign), self._clock()
         self._has_message.set()
         for follower in self._followers.values():
             follower.has_word.set()
@@ -618,22 +619,17 @@ class Meetings:
 
     def _decide(self) -> dict[HeldAverage, Ruling]:
         """As the leader, give the ruling on each average that peers at this step hold."""
-        own = self._transport.peer_id
         here = {caller: follower for caller, follower in self._followers.items() if self._is_at_step(follower)}
-        holders: dict[HeldAverage, dict[str, bytes]] = {}
-        if self._held is not None:
-            holders[self._held] = {own: self._signature}
-        for caller, follower in here.items():
-            if follower.held is not None:
-                holders.setdefault(follower.held, {})[caller] = follower.signature
         if len(self._lacking) > MOST_REMEMBERED:
             self._lacking.clear()
         rulings = {}
-        for held, signatures in holders.items():
+        for held, signatures in self._signatures(here).items():
             lacking = self._lacking.setdefault(held, set())
             lacking |= {peer for peer in here if here[peer].held != held and here[peer].group_id != held.group_id}
             possible = self._possible_holders(held, here) - lacking
             given = ruling(self._wanted.quorum, signatures.keys(), possible)
+            if given is Ruling.CONFIRMED and self._awaits_others(held, signatures, here):
+                given = Ruling.OPEN
             word = CONFIRMED + held.message(certificate(signatures))
             if self._confirmed is not None and self._confirmed.position == held.position:
                 given, word = (Ruling.CONFIRMED if held == self._confirmed else Ruling.VOID), self._certified
@@ -646,6 +642,27 @@ class Meetings:
                     follower.is_ruled = True
                     follower.tell(VOID if given is Ruling.VOID else word)
         return rulings
+
+    def _signatures(self, here: Mapping[str, _Follower]) -> dict[HeldAverage, dict[str, bytes]]:
+        """Return the averages that peers hold, with the signature of each holder."""
+        found: dict[HeldAverage, dict[str, bytes]] = {}
+        if self._held is not None:
+            found[self._held] = {self._transport.peer_id: self._signature}
+        for caller, follower in here.items():
+            if follower.held is not None:
+                found.setdefault(follower.held, {})[caller] = follower.signature
+        return found
+
+    def _awaits_others(self, held: HeldAverage, holders: Collection[str], here: Mapping[str, _Follower]) -> bool:
+        """Return whether to wait, in this peer's own round, until most of its group hold the average, and soon all.
+
+        Others may count other voters, such as those of a keeper that has just restarted.
+        """
+        now = self._clock()
+        if self._led is None or self._led.group_id != held.group_id or now >= self._led.ends_at:
+            return False
+        are_silent = any(each.group_id == held.group_id and each.held is None for each in here.values())
+        return 2 * len(holders) < len(self._led.peers) or (are_silent and now < self._held_at + ALL_HOLD_S)
 
     def _possible_holders(self, held: HeldAverage, here: Mapping[str, _Follower]) -> set[str]:
         """Return the peers that may have confirmed an average elsewhere, or may yet do so here.
