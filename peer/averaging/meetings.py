@@ -654,9 +654,9 @@ class Meetings:
         return found
 
     def _awaits_others(self, held: HeldAverage, holders: Collection[str], here: Mapping[str, _Follower]) -> bool:
-        """Return whether to wait, in this peer's own round, until most of its group hold the average, and soon all.
+        """Return whether this peer's own round waits for half of the group, and then a moment for all, to hold it.
 
-        Others may count other voters, such as those of a keeper that has just restarted.
+        A keeper that has just restarted counts other voters than its group does.
         """
         now = self._clock()
         if self._led is None or self._led.group_id != held.group_id or now >= self._led.ends_at:
@@ -748,7 +748,8 @@ class Meetings:
                 return None
             self._news.clear()
             await _wait(self._news, LOOK_S)
-        self._confirmed, self._certified = confirmed, word
+        if confirmed == held:  # a peer shows certificates only of averages with which it takes the step
+            self._confirmed, self._certified = confirmed, word
         return confirmed
 
     def _key_of(self, peer: str) -> str | None:

@@ -30,7 +30,7 @@ MOST_PEERS = 4096  # of a group
 
 
 class Ruling(Enum):
-    """What the voters say about an average."""
+    """A leader's ruling on an average, from the voters that hold it."""
 
     CONFIRMED = "confirmed"  # most of them hold it: it is the step's average
     OPEN = "open"  # those that cannot be asked decide

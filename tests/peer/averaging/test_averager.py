@@ -78,7 +78,7 @@ def no_round(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class FakeMeetings:
-    """What an averager tells its meetings; they confirm an average once they `may_confirm`."""
+    """Meetings that record an averager's calls, and confirm an average once they `may_confirm`."""
 
     def __init__(self, averager: BalancedRounds) -> None:
         averager.__dict__["meetings"] = self
