@@ -15,7 +15,7 @@ from peer.rehearsal.world import Taking, World
 from peer.swarm.credit import GROWTH, CreditBook
 from peer.swarm.fingerprint import Sketch, drifted
 from peer.swarm.records import Course, KnownPeer, PeerRecord
-from peer.swarm.refresh import LOOKS_AHEAD, longest_refresh_s, look_interval_s, report_interval_s
+from peer.swarm.refresh import LOOKS_AHEAD, Refresh, look_interval_s, report_interval_s
 from peer.swarm.tracker import LED_SHARE, NOTHING_SEEN
 from peer.swarm.view import GREETING_PERIOD_S, SwarmCourse, SwarmView, claim_of
 
@@ -87,7 +87,7 @@ class VirtualTracker:
         averaging = world.config.averaging
         self._world, self._env, self._peer, self._eyes = world, world.env, peer, eyes
         self._expiration_s, self._shortest_s = averaging.statistics_expiration_s, averaging.progress_refresh_s
-        self.longest_s = longest_refresh_s(self._shortest_s, self._expiration_s)
+        self.longest_s = Refresh(self._shortest_s, self._expiration_s).longest_s
         self._credits = CreditBook()
         self.view = NOTHING_SEEN
         self.progress = KnownProgress()

@@ -13,7 +13,6 @@ import hivemind
 from hivemind.p2p import PeerID
 
 from auth.swarm.access import SwarmAccess
-from auth.swarm.authorizer import RecordKey
 from peer.averaging.averager import SwarmGradientAverager
 from peer.config.run import RunConfig
 from peer.network.traffic import Traffic
@@ -21,9 +20,11 @@ from peer.reduction.guard import ReductionGuard
 from peer.reduction.shared_caps import WeightCaps
 from peer.reporting.event_log import EventLog
 from peer.reporting.suspicions import Suspicions
-from peer.swarm.refresh import longest_refresh_s
-from peer.swarm.tracker import StepTracker
+from peer.swarm.record_exchange import RecordExchange
+from peer.swarm.refresh import Refresh
+from peer.swarm.tracker import Owner, StepTracker
 from peer.swarm.training_state import TrainingState
+from peer.swarm.view import SwarmCourse
 
 SHUTDOWN_S = 2.0
 
@@ -43,23 +44,21 @@ class Assembly:
 
     def tracker(self, keeper_ids: Sequence[PeerID], caps: WeightCaps, suspicions: Suspicions) -> StepTracker:
         """Create the tracker of the swarm's progress."""
-        averaging = self.config.averaging
+        averaging, peer_id = self.config.averaging, self.dht.peer_id.to_base58()
+        token = self.access.credentials.access_token(self.access.clock())
         return StepTracker(
-            self.dht,
-            access=self.access,
-            key=RecordKey(self.access.credentials.device_key.private_der),
-            role=self.role,
-            keeper_ids=keeper_ids,
-            newcomer_share=self.config.membership.newcomer_share,
-            caps=caps,
-            suspicions=suspicions,
-            prefix=self.config.run.name,
+            Owner(peer_id, token.member, token.device_id, self.role, self.is_client),
+            self.access.run,
+            SwarmCourse.of(self.config, peer_id, self.role, suspicions),
             target_batch_size=averaging.target_batch_size,
-            client_mode=self.is_client,
-            min_refresh_period=averaging.progress_refresh_s,
-            max_refresh_period=longest_refresh_s(averaging.progress_refresh_s, averaging.statistics_expiration_s),
-            metadata_expiration=averaging.statistics_expiration_s,
+            refresh=Refresh(averaging.progress_refresh_s, averaging.statistics_expiration_s),
+            keepers=[keeper.to_base58() for keeper in keeper_ids],
+            caps=caps,
         )
+
+    def record_exchange(self, tracker: StepTracker, keeper_ids: Sequence[PeerID]) -> RecordExchange:
+        """Create the exchange of the records that the tracker evaluates."""
+        return RecordExchange(self.dht, self.access, tracker, keeper_ids, self.config.averaging.statistics_expiration_s)
 
     def gradient_averager(
         self,

@@ -5,6 +5,8 @@ These pure decisions are used by `peer.swarm.tracker`. All times are in seconds.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 LOOKS_AHEAD = 4  # minimum number of reads before a batch is full at the reported rates
 UNKNOWN_S = 1.0  # interval between reads before any rate is known
 REPORTS_PER_S = 16.0  # maximum number of reports by all peers together, because every peer reads all reports
@@ -12,9 +14,22 @@ LOOKS_PER_S = 60.0  # maximum number of reads by all peers together, because eve
 SLOWEST = 20  # ratio of the longest interval to the shortest; a missing keeper must be noticed soon
 
 
-def longest_refresh_s(shortest_s: float, expiration_s: float) -> float:
-    """Return the longest interval, given the shortest one and the lifetime of records."""
-    return min(SLOWEST * shortest_s, expiration_s / SLOWEST)
+@dataclass(frozen=True)
+class Refresh:
+    """The periods of a run's records."""
+
+    shortest_s: float  # shortest interval between reads
+    expiration_s: float  # lifetime of a record
+
+    @property
+    def longest_s(self) -> float:
+        """The longest interval between reads."""
+        return min(SLOWEST * self.shortest_s, self.expiration_s / SLOWEST)
+
+    @property
+    def heartbeat_s(self) -> float:
+        """The interval after which a record is published even if it has not changed."""
+        return self.expiration_s / 4
 
 
 def look_interval_s(live: int, remaining_s: float, shortest_s: float, longest_s: float) -> float:

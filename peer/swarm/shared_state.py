@@ -177,7 +177,7 @@ class SharedState:
     def _changing(self) -> Iterator[None]:
         """Hide changes of the state from readers until the block ends; then begin the next step."""
         self._rounds.begin_step()
-        with self._tracker.pause_updates(), self._state.lock:
+        with self._state.lock:
             yield
             self._enter_phase()
             self._begin_step()
@@ -201,10 +201,9 @@ class SharedState:
             group["lr"] = change.learning_rate_scale * learning_rate
 
     def _begin_step(self) -> None:
-        """Report the state's new step and era to the tracker, whose updates must be paused."""
-        self._tracker.set_sketch(self.step, self._state.sketch())
-        self._tracker.begin_step_after(self.step, self.era, self._state.voters)
-        self._tracker.carry_over(self._gradients.due_samples)
+        """Report the state's new step and era to the tracker."""
+        state = self._state
+        self._tracker.begin_step(self.step, self.era, state.voters, state.sketch(), self._gradients.due_samples)
         self.changed_at = self._clock()
 
     @property

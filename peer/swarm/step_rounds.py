@@ -88,7 +88,7 @@ class StepRounds:
     def is_full(self) -> bool:
         """Whether the batch is full according to the records, or the leader has started the group."""
         may_wait = time.monotonic() >= self._computes_until
-        return self.has_begun or (may_wait and self._tracker.ready_to_update_epoch)
+        return self.has_begun or (may_wait and self._tracker.is_full)
 
     @property
     def has_begun(self) -> bool:
@@ -258,7 +258,7 @@ class StepRounds:
                 required=demands.required,
                 expected=demands.expected,
                 quorum=tracker.quorum,
-                report=tracker.report(),
+                report=tracker.message(),
                 samples=tracker.view.samples if tracker.view.step == tracker.step else 0,
                 remaining_s=tracker.remaining_s,
             )

@@ -120,6 +120,7 @@ class Swarm:
         self._interrupted = threading.Event()  # set when this peer leaves and must stop waiting for others
         self._watch = NodeWatch(self._dht, on_lost, assembly.access.clock)
         self._tracker = assembly.tracker(keeper_ids, guard.caps, suspicions)
+        self._exchange = assembly.record_exchange(self._tracker, keeper_ids)
         self.training = TrainingState(model, assembly.config)
         self._gradients = assembly.gradient_averager(self.training, line.rate, guard)
         self._watch.start(self._gradients, "averager")
@@ -155,8 +156,7 @@ class Swarm:
         self._unfollowed = -1  # step after which the next average is unavailable; -1: none
         self._pause = DownloadPause(time.monotonic)
         self.state.restore(0)
-        self._tracker.publish()
-        self._tracker.start()
+        self._exchange.start()
         for name, served in (
             ("listener", partial(self._serve, self._gradients.heard, self._tracker.hear)),
             ("copier", partial(self._serve, self._gradients.copies_wanted, self._give_copy)),
@@ -291,7 +291,7 @@ class Swarm:
 
     def keeper_at(self, addresses: Sequence[str]) -> None:
         """Set the keeper's addresses, used when this peer does not see the keeper."""
-        self._tracker.keeper_at(addresses)
+        self._exchange.keeper_at(addresses)
 
     def line_is_due(self) -> bool:
         """Return whether a bandwidth measurement is due; True once per interval."""
@@ -320,24 +320,23 @@ class Swarm:
     def add(self, samples: int) -> None:
         """Report a microbatch whose gradient, summed over its samples, was added to `.grad`."""
         self._last_samples = samples
+        self._tracker.rate.computed(samples)
         self._gradients.accumulate_grads_(samples)
-        if self._gradients.holds:  # these samples count towards the next step
-            self._tracker.performance_ema.update(task_size=samples)
-        else:
+        if not self._gradients.holds:  # otherwise, these samples count towards the next step
             self._report()
 
     def samples_at_once(self, microbatch: int) -> int:
         """Return the number of samples to compute before the next call of `advance`."""
-        rate = self._tracker.performance_ema.samples_per_second if self._last_samples else 0.0
+        rate = self._tracker.rate.per_second
         most = min(microbatch, self._tracker.target_batch_size)  # the target may still be increasing
         return samples_at_once(most, rate, self._tracker.course.allowances.usual_s)
 
     def conditions(self) -> Conditions:
         """Return the durations that determine whether this peer's samples arrive in time."""
-        rate, line_rate = self._tracker.performance_ema.samples_per_second, self._line.rate
+        rate, line_rate = self._tracker.rate.per_second, self._line.rate
         return Conditions(
             step_s=self._tracker.course.allowances.usual_s,
-            sample_s=1 / rate if self._last_samples else 0.0,
+            sample_s=1 / rate if rate else 0.0,
             round_s=self._rounds.round_bytes / line_rate if line_rate else 0.0,
             longest_round_s=self._config.averaging.averaging_timeout_s,
         )
@@ -353,6 +352,10 @@ class Swarm:
         `lost_samples` were discarded; if 0, all accumulated samples remain valid. With delayed
         steps, the batch is averaged in the background, and the next call takes the step.
         """
+        with self._tracker.rate.pause():
+            return self._advance(collect)
+
+    def _advance(self, collect: Callable[[], None]) -> StepOutcome | None:
         if self._overlapping is not None:
             return self._conclude(self._overlapping, collect)
         if decide(self._situation())[0] is Move.HOLD:
@@ -373,8 +376,7 @@ class Swarm:
         self._rounds.prepare()
         if move is Move.ACCUMULATE:
             if self._has_enough:
-                with self._tracker.performance_ema.pause():
-                    self._interrupted.wait(HELD_POLL_S)
+                self._interrupted.wait(HELD_POLL_S)
             return None
         collect()
         if move is Move.AVERAGE_BESIDE:
@@ -395,10 +397,9 @@ class Swarm:
         )
         self._rounds.prepare()
         tracker.look_now()
-        with tracker.performance_ema.pause():
-            while decide(self._situation())[0] is Move.HOLD:
-                if self._interrupted.wait(HELD_POLL_S) or held_before_s + time.monotonic() - began >= longest_s:
-                    self._held_after = step
+        while decide(self._situation())[0] is Move.HOLD:
+            if self._interrupted.wait(HELD_POLL_S) or held_before_s + time.monotonic() - began >= longest_s:
+                self._held_after = step
         self._held = step, held_before_s + time.monotonic() - began
 
     def _stand_by(self) -> StepOutcome | None:
@@ -430,7 +431,7 @@ class Swarm:
             is_held=tracker.is_held,
             is_full=self._rounds.is_full,
             remaining_s=tracker.remaining_s,
-            microbatch_s=self._last_samples / rate if (rate := tracker.performance_ema.samples_per_second) > 0 else 0.0,
+            microbatch_s=self._last_samples / rate if (rate := tracker.rate.per_second) > 0 else 0.0,
             may_hold=self._held_after != self.step,
             may_overlap=self._may_overlap,
             others_arrive=self._others_arrive,
@@ -457,7 +458,7 @@ class Swarm:
 
         Such a peer waits, which limits the next batch to the configured size.
         """
-        own, all_rates = float(self._tracker.performance_ema.samples_per_second), self._tracker.view.rate
+        own, all_rates = self._tracker.rate.per_second, self._tracker.view.rate
         share = min(1.0, own / all_rates) if all_rates > 0 else 1.0
         has_share = self._gradients.local_samples_accumulated >= share * self._tracker.target_batch_size
         return bool(has_share) or self._has_enough
@@ -599,19 +600,18 @@ class Swarm:
         return lost
 
     def _report(self) -> None:
-        self._tracker.report_local_progress(self.step, self._gradients.due_samples)
+        self._tracker.report(self._gradients.due_samples)
 
     def progress(self) -> SwarmProgress:
         """Return the progress towards the next global step."""
         tracker = self._tracker
-        progress = tracker.global_progress
         return SwarmProgress(
             step=self.step,
             own_samples=self._gradients.due_samples,
-            swarm_samples=int(progress.samples_accumulated) if progress.epoch == self.step else 0,
+            swarm_samples=tracker.samples,
             target_batch_size=tracker.target_batch_size,
             peers=tracker.view.trainers,
-            samples_per_second=round(float(tracker.performance_ema.samples_per_second), 3),
+            samples_per_second=round(tracker.rate.per_second, 3),
             apart=tracker.view.keepers == 0 and not tracker.keeper_may_be_late,
             stands_by=self._stands_by,
             paused=self.is_held,
@@ -658,7 +658,7 @@ class Swarm:
         self.interrupt()
         self._background.shutdown()
         self._rounds.cancel()
-        self._tracker.shutdown(SHUTDOWN_S)
+        self._exchange.stop(SHUTDOWN_S)
         self._gradients.shutdown()
         self._gradients.heard.close()
         self._gradients.copies_wanted.close()

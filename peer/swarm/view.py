@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from statistics import median_low
 
 from auth.swarm.authorizer import TRAINING_ROLES
+from peer.config.run import RunConfig
 from peer.config.steering import Steering
 from peer.node.quorum import Quorum
 from peer.reduction.attestation import AttestedWeight
@@ -207,6 +208,19 @@ class SwarmCourse:
         self._sights: dict[str, tuple[float, int]] = {}  # peer ID -> time and last plausible step
         self.allowances = Allowances(target=1)
         self.hears_keeper = False  # whether the keeper renews its beacon
+
+    @classmethod
+    def of(cls, config: RunConfig, own_id: str, role: str, suspicions: Suspicions) -> SwarmCourse:
+        """Create the course of one peer's run."""
+        expiration_s = config.averaging.statistics_expiration_s
+        return cls(
+            own_id=own_id,
+            is_keeper=role == "keeper",
+            silent_after_s=expiration_s / 2,  # the keeper publishes at least twice in this time
+            first_step_s=expiration_s,
+            least_share=config.membership.newcomer_share,
+            suspicions=suspicions,
+        )
 
     def look(self, peers: list[KnownPeer], target: int, now: float) -> SwarmView:
         """Process these records, and return the view of the swarm at `now` (local seconds)."""

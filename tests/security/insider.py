@@ -131,7 +131,7 @@ class Insider:
         false = {"step": self._tracker.step + AHEAD, "samples": CLAIMED, "training": True, "time": now}
         record = self._honest_record(now).model_copy(update=false)
         for credentials in self._more_devices:
-            device = FurtherDevice(self._tracker.training_progress_key, credentials)
+            device = FurtherDevice(self._swarm._exchange.key, credentials)
             self._swarm._dht.run_coroutine(partial(device.speak, record=record), return_future=True)
 
 

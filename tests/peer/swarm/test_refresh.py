@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from peer.swarm.refresh import longest_refresh_s
+from peer.swarm.refresh import Refresh
 
 
 @pytest.mark.parametrize(("shortest_s", "expiration_s", "seconds"), [(0.5, 120.0, 6.0), (0.1, 120.0, 2.0)])
 def test_a_keeper_that_has_gone_is_missed_soon_enough(shortest_s: float, expiration_s: float, seconds: float) -> None:
     """The longest interval is a small part of the time for which records count."""
-    assert longest_refresh_s(shortest_s, expiration_s) == seconds
+    assert Refresh(shortest_s, expiration_s).longest_s == seconds

@@ -216,10 +216,7 @@ class Joiner:
             ),
             swarm_step=SWARM_STEP,
             is_undone=role != "keeper" and beacon_era > OWN_ERA,
-            pause_updates=nullcontext,
-            set_sketch=lambda *_: None,
-            begin_step_after=lambda *position: self.begun.append(position),
-            carry_over=lambda _: None,
+            begin_step=lambda step, era, voters, _sketch, _samples: self.begun.append((step, era, voters)),
         )
         rounds: Any = SimpleNamespace(begin_step=lambda: None)
         interrupted = threading.Event()

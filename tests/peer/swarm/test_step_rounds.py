@@ -73,9 +73,9 @@ class Scene:
             target_batch_size=64,
             quorum=QUORUM,
             leaders=("keeper",),
-            report=lambda: b"own record",
+            message=lambda: b"own record",
             remaining_s=3.0,
-            ready_to_update_epoch=True,
+            is_full=True,
             is_held=False,
             course=SimpleNamespace(allowances=SimpleNamespace(usual_s=usual_s), steering=Steering()),
             heed=lambda findings: self.heard.extend(findings),
@@ -191,7 +191,7 @@ def test_a_round_that_has_begun_is_given_up_only_where_its_average_is_of_no_use(
     round_ = Round(None)
     round_.stage = stage
     scene = Scene(round_)
-    scene.tracker.swarm_step, scene.tracker.ready_to_update_epoch = swarm_step, False
+    scene.tracker.swarm_step, scene.tracker.is_full = swarm_step, False
     if leaves:
         scene.interrupted.set()
 
@@ -330,9 +330,9 @@ def test_no_step_is_taken_while_the_operator_wants_none(steering: Steering, held
     scene = Scene()
     scene.tracker.is_held = held
     assert scene.rounds.is_due is not held
-    scene.tracker.ready_to_update_epoch = False
+    scene.tracker.is_full = False
     assert not scene.rounds.is_due
-    scene.tracker.ready_to_update_epoch = True
+    scene.tracker.is_full = True
     scene.bytes_of["float16"] = 36_000  # which this line passes in two hours, and a round lasts one at most
     assert not scene.rounds.is_due
     scene.bytes_of["float16"] = 64
@@ -354,7 +354,7 @@ def test_a_batch_is_full_for_who_would_hold_up_its_group(stage: AveragingStage, 
     """The leader has begun; a peer that believes less of others' claims, or sees nobody else yet, averages, too."""
     ahead = Round(FULL)
     scene = Scene(ahead, averaging=averaging)
-    scene.tracker.ready_to_update_epoch = False
+    scene.tracker.is_full = False
     scene.rounds.prepare()
     ahead.stage = stage
     assert scene.rounds.is_due is full
@@ -367,7 +367,7 @@ def test_who_would_hold_up_its_group_still_does_as_the_operator_wants() -> None:
     ahead = Round(FULL)
     ahead.stage = AveragingStage.AWAITING_TRIGGER
     scene = Scene(ahead)
-    scene.tracker.ready_to_update_epoch = False
+    scene.tracker.is_full = False
     scene.rounds.prepare()
     scene.tracker.is_held = True
     assert not scene.rounds.is_due
@@ -392,11 +392,11 @@ def test_a_round_that_begins_just_when_it_is_looked_at_is_not_given_up() -> None
         stage = before_and_after(AveragingStage.LOOKING_FOR_GROUP, AveragingStage.RUNNING_ALLREDUCE)
 
     class Tracker(SimpleNamespace):
-        ready_to_update_epoch = before_and_after(before=True, after=False)
+        is_full = before_and_after(before=True, after=False)
 
     round_ = Beginning(None)
     scene = Scene(round_)
-    del scene.tracker.ready_to_update_epoch
+    del scene.tracker.is_full
     scene.rounds._tracker = Tracker(**vars(scene.tracker))  # type: ignore[assignment]
     scene.gradients.want = lambda wanted: vars(round_).update(ends=FULL)
     assert scene.rounds._await_group(round_) is FULL  # type: ignore[arg-type]
@@ -475,7 +475,7 @@ def test_others_are_met_before_the_batch_is_full() -> None:
     """In one round, until it is used; not while the operator wants no step. A step taken otherwise gives it up."""
     first, second = Round(FULL), Round(FULL)
     scene = Scene(first, second)
-    scene.tracker.ready_to_update_epoch = False
+    scene.tracker.is_full = False
     scene.tracker.is_held = True
     scene.rounds.prepare()
     assert scene.left == [first, second]

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from hivemind.utils.performance_ema import PerformanceEMA
 
 from auth.errors import SwarmError
 from auth.receipts import open_receipt, read_receipt
@@ -67,12 +66,13 @@ def test_the_node_is_watched_before_anything_waits_for_it(monkeypatch: pytest.Mo
         events=NOWHERE,
         role="keeper",
         tracker=lambda *_: make("tracker"),
+        record_exchange=lambda *_: make("record exchange"),
         gradient_averager=lambda *_: make("averager"),
     )
     line = LineEstimate(None, time.monotonic, random.Random())
     with pytest.raises(SwarmError, match="has died"):
         Swarm(assembly, torch.nn.Linear(1, 1), [], line, Suspicions(lambda _: None, time.time), lambda _: None)
-    assert order == ["watch", "tracker", "averager", "start averager"]
+    assert order == ["watch", "tracker", "record exchange", "averager", "start averager"]
 
 
 def test_who_reduced_nothing_signs_nothing() -> None:
@@ -105,7 +105,7 @@ def behind(*answers: list[Any] | Lack, **changes: Any) -> Any:
             drop_all=lambda: 12, take_back=lambda: None, due_samples=0, forget_remainders=lambda: forgotten.append(5)
         ),
         _rounds=SimpleNamespace(attempts=0),
-        _tracker=SimpleNamespace(is_undone=False, swarm_step=5, report_local_progress=lambda step, samples: None),
+        _tracker=SimpleNamespace(is_undone=False, swarm_step=5, report=lambda samples: None),
         state=SimpleNamespace(step=4, era=0, follow=followed.append, followed=followed),
         _interrupted=SimpleNamespace(wait=lambda seconds: False),
     )
@@ -195,7 +195,7 @@ def test_a_peer_of_a_paused_run_waits() -> None:
     waits = list[float]()
     swarm = swarm_with(
         _tracker=SimpleNamespace(
-            course=SimpleNamespace(steering=Steering(paused=True)), performance_ema=SimpleNamespace(pause=nullcontext)
+            course=SimpleNamespace(steering=Steering(paused=True)), rate=SimpleNamespace(pause=nullcontext)
         ),
         _interrupted=SimpleNamespace(wait=waits.append),
         _rounds=SimpleNamespace(prepare=lambda: None),
@@ -235,9 +235,9 @@ def test_a_peer_on_a_line_too_slow_for_a_round_stands_by_until_the_line_is_faste
             is_undone=False,
             target_batch_size=40,
             stand_by=told.append,
-            report_local_progress=lambda step, samples: calls.append(f"has {samples} samples"),
+            report=lambda samples: calls.append(f"has {samples} samples"),
             course=SimpleNamespace(allowances=SimpleNamespace(usual_s=30.0), steering=Steering()),
-            performance_ema=SimpleNamespace(samples_per_second=1.0),
+            rate=SimpleNamespace(per_second=1.0),
         ),
         _interrupted=SimpleNamespace(wait=lambda seconds: calls.append("waits")),
     )
@@ -261,7 +261,7 @@ def test_a_peer_on_a_line_too_slow_for_a_round_stands_by_until_the_line_is_faste
 def test_a_peer_trains_no_further_ahead_than_its_share(samples: int, own: float, all_rates: float, ahead: bool) -> None:
     """With a quarter of the swarm's speed, a peer has its part of the next batch of 40 when it has 10 samples of it."""
     tracker = SimpleNamespace(
-        performance_ema=SimpleNamespace(samples_per_second=own),
+        rate=SimpleNamespace(per_second=own),
         view=SimpleNamespace(rate=all_rates),
         course=SimpleNamespace(steering=Steering()),
         target_batch_size=40,
@@ -345,7 +345,7 @@ def test_the_others_last_samples_are_waited_for_once_a_step(usual_s: float, in_v
         view=SimpleNamespace(faster_rate=lambda own_id: 1.0, arriving=0),
         own_id="Qm1",
         course=SimpleNamespace(allowances=SimpleNamespace(usual_s=usual_s), sketch_at=lambda step: ()),
-        performance_ema=PerformanceEMA(),
+        rate=SimpleNamespace(per_second=8.0),
         look_now=lambda: None,
         sketch=(),
         swarm_step=4,
@@ -355,7 +355,6 @@ def test_the_others_last_samples_are_waited_for_once_a_step(usual_s: float, in_v
         missing_samples=10_000,
         remaining_s=0.0,
     )
-    tracker.performance_ema.update(8, interval=1.0)
 
     def wait(seconds: float) -> bool:
         looks.append(None)

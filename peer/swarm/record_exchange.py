@@ -1,0 +1,137 @@
+"""The exchange of records: publishes one peer's record in the DHT, and reads those of all peers.
+
+`peer.swarm.tracker` decides when, and evaluates what was read.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent import futures
+from functools import partial
+from typing import Any
+
+from hivemind.dht import DHT
+from hivemind.p2p import PeerID
+
+from auth.swarm.access import SwarmAccess
+from auth.swarm.authorizer import checked_token, peers_key, record_subkey
+from auth.tokens import AccessToken
+from peer.swarm.dht import greet, peer_ids_of
+from peer.swarm.records import read_records
+from peer.swarm.tracker import StepTracker
+from peer.swarm.view import GREETING_PERIOD_S
+
+logger = logging.getLogger(__name__)
+ANSWER_S = 10.0  # longest wait for the storage of a record
+RETRY_S = 1.0
+LOOK_S = 1.0  # interval of checks whether the exchange has been stopped
+
+
+class RecordExchange:
+    """Two threads, one that reads and one that publishes."""
+
+    def __init__(
+        self,
+        dht: DHT,
+        access: SwarmAccess,
+        tracker: StepTracker,
+        keeper_ids: Sequence[PeerID],
+        expiration_s: float,
+    ) -> None:
+        """Set up the exchange; `expiration_s`: lifetime of a record."""
+        self._dht, self._access, self._tracker, self._expiration_s = dht, access, tracker, expiration_s
+        self.key = peers_key(access.run)
+        self._subkey = record_subkey(tracker.own_id)
+        self._keeper_ids, self._keeper_addresses = tuple(keeper_ids), tuple[str, ...]()
+        self._greeted_at = -math.inf
+        self._ended = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._due = [threading.Event(), threading.Event()]
+        tracker.on_due = self._wake
+
+    def start(self) -> None:
+        """Publish this peer's record and read all records once, then go on in the background."""
+        self.publish()
+        self._read()
+        for name, due, due_in_s, act in (
+            ("reader", self._due[0], lambda: self._tracker.look_in_s, self._read),
+            ("publisher", self._due[1], lambda: self._tracker.publish_in_s, self._publish_quietly),
+        ):
+            thread = threading.Thread(target=self._repeat, args=(due, due_in_s, act), name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def stop(self, timeout_s: float) -> None:
+        """Stop, and announce that others need not wait for this peer."""
+        self._ended.set()
+        self._wake()
+        for thread in self._threads:
+            thread.join(timeout_s)
+        self._tracker.leave()
+        self._publish_quietly()
+
+    def publish(self) -> bool:
+        """Store this peer's record now; return whether any node accepted it."""
+        record = self._tracker.publication()
+        return bool(
+            self._dht.store(
+                key=self.key,
+                subkey=self._subkey,
+                value=record.pack(),
+                expiration_time=record.time + self._expiration_s,
+                return_future=True,
+            ).result(ANSWER_S)
+        )
+
+    def keeper_at(self, addresses: Iterable[str]) -> None:
+        """Set the current addresses of the keeper."""
+        self._keeper_addresses = tuple(addresses)
+        self._keeper_ids = peer_ids_of(self._keeper_addresses)
+        self._tracker.keepers_are([peer.to_base58() for peer in self._keeper_ids])
+        self._greeted_at = -math.inf
+
+    def _wake(self) -> None:
+        for due in self._due:
+            due.set()
+
+    def _repeat(self, due: threading.Event, due_in_s: Callable[[], float], act: Callable[[], object]) -> None:
+        while not self._ended.is_set():
+            due.clear()
+            if (left_s := due_in_s()) > 0:
+                due.wait(left_s)
+            else:
+                act()
+
+    def _read(self) -> None:
+        future: Any = self._dht.get(self.key, latest=True, return_future=True)
+        while not self._ended.is_set():
+            try:
+                found = future.result(LOOK_S)
+            except futures.TimeoutError:
+                continue
+            self._tracker.look(read_records(found and found.value, self._check))
+            if not self._tracker.view.keepers:
+                self._greet_lost_keeper()
+            return
+
+    def _publish_quietly(self) -> None:
+        try:
+            self.publish()
+        except Exception as error:  # noqa: BLE001 - fault boundary: any error of hivemind or the DHT's process
+            logger.info("this peer's record was not stored: %r", error)
+            self._tracker.not_published()
+            self._ended.wait(RETRY_S)
+
+    def _greet_lost_keeper(self) -> None:
+        """Ping a keeper that is not visible, because a restarted keeper knows no peers."""
+        if self._keeper_ids and time.monotonic() > self._greeted_at + GREETING_PERIOD_S:
+            self._greeted_at = time.monotonic()
+            greeting = partial(greet, peer_ids=self._keeper_ids, addresses=self._keeper_addresses)
+            self._dht.run_coroutine(greeting, return_future=True)
+
+    def _check(self, jwt: str) -> AccessToken | None:
+        return checked_token(self._access.credentials, jwt, self._access.clock())
