@@ -393,6 +393,7 @@ def impose(coordinator: TestCoordinator, name: str, reason: str) -> None:
     quarantine_device(services.database, name, device.device_id, reason, "os:grace", services.clock())
 
 
+@pytest.mark.thorough
 async def test_a_session_ends_with_the_reason_and_opens_again_when_lifted(tmp_path: Path) -> None:
     """The device learns why, by an error of its own; everybody gets the list; after the lifting it is welcome."""
     async with (

@@ -207,6 +207,7 @@ def test_a_wrong_token_is_told_without_repeating_it(opened_run: OpenRun, clock: 
     assert "hf_wrong" not in error
 
 
+@pytest.mark.thorough
 def test_killed_and_started_again_it_publishes_what_is_missing(opened_run: OpenRun, hub: Hub) -> None:
     """The process dies while it sends a file, then while the hub makes its commit, which is not made twice."""
     publish_to(opened_run.directory.path, {"to": f"hf://{REPOSITORY}", "secret_file": secret_file(opened_run, TOKEN)})

@@ -100,6 +100,7 @@ def test_the_card_tells_what_there_is_to_know(released: Path) -> None:
     verify(released / "model")
 
 
+@pytest.mark.thorough
 def test_the_released_model_gives_the_loss_that_its_card_states(released: Path) -> None:
     """The card's own code, where only transformers is, prints just that number, and fillings; the demo works there."""
     card = (released / "model" / "README.md").read_text(encoding="utf-8")

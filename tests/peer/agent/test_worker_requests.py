@@ -24,6 +24,7 @@ from tests.support.stays import staying
 from tests.support.waiting import eventually
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("forked")
 async def test_a_worker_in_doubt_is_told_what_the_line_has_within_the_limits(
     coordinator: TestCoordinator, tmp_path: Path

@@ -30,6 +30,7 @@ def doctor(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.thorough
 def test_without_a_link_the_machine_is_examined(tmp_path: Path) -> None:
     """A line for each of its stages, and what it would compute; the directory is not made."""
     result = doctor("--state-dir", str(tmp_path / "new"))
@@ -41,6 +42,7 @@ def test_without_a_link_the_machine_is_examined(tmp_path: Path) -> None:
     assert result.stderr == ""
 
 
+@pytest.mark.thorough
 def test_a_coordinator_that_is_not_there(tmp_path: Path) -> None:
     """Every stage has its finding, as JSON here, and the exit code says that one has failed."""
     (port,) = free_ports("127.0.0.1", 1)

@@ -113,6 +113,7 @@ async def test_a_name_that_cannot_be_one_is_passed_over(coordinator: TestCoordin
     await client.close()
 
 
+@pytest.mark.thorough
 async def test_an_address_that_was_left_is_not_knocked_at_for_ever(coordinator: TestCoordinator) -> None:
     """Somebody else may have it by now."""
     knocks = 0

@@ -104,6 +104,7 @@ async def test_a_run_without_quic_is_no_failure() -> None:
     assert found["swarm-quic"].verdict is SKIPPED
 
 
+@pytest.mark.thorough
 async def test_a_keeper_that_is_gone_fails() -> None:
     """Over TCP that is a failure with the port to open, over QUIC a warning; nothing is said of a relay."""
     with keeper_on(f"{HERE}/tcp/0", f"{HERE}/udp/0/quic-v1") as addresses:

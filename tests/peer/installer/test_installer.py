@@ -46,6 +46,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return programs
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("with_uv", [False, True], ids=["pip", "uv"])
 def test_an_environment_is_made_and_brought_up_to_date(
     machine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_uv: bool
