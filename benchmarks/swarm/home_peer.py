@@ -48,7 +48,8 @@ from peer.reporting.messages import (
     StepReport,
 )
 from peer.runtime.processes import exit_now, kill_forks_at_end
-from peer.swarm.swarm import StepOutcome, Swarm
+from peer.swarm.moves import StepOutcome
+from peer.swarm.swarm import Swarm
 from peer.training.bootstrap import StateTaking
 from peer.training.trainer import train
 

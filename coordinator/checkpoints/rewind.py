@@ -1,7 +1,7 @@
 """Rewind of a run to an earlier checkpoint, which undoes all later steps and checkpoints.
 
 `rewind` undoes the steps and begins a new era in the database, even while the run is stopped.
-The keeper then restores the checkpoint and makes all peers load it (`peer.swarm.view`).
+The keeper then restores the checkpoint and makes all peers load it (`peer.progress.view`).
 """
 
 from __future__ import annotations

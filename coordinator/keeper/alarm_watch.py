@@ -28,7 +28,7 @@ from coordinator.statistics.return_point import read_return_point
 from coordinator.store.checkpoint_models import UnigramBaseline, UpdateNorm
 from coordinator.store.engine import Database
 from peer.config.phases import phase_at
-from peer.swarm.fingerprint import SKETCH_SIZE, Sketch
+from peer.progress.fingerprint import SKETCH_SIZE, Sketch
 
 logger = logging.getLogger(__name__)
 RECENT_STEPS = 500  # number of recent steps searched for the lowest loss

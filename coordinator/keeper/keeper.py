@@ -16,7 +16,8 @@ from coordinator.keeper.lock import KeeperLock
 from coordinator.keeper.receipts import KeeperReceipts
 from coordinator.keeper.recovery import Recovery
 from coordinator.store.engine import BUSY_TIMEOUT_S, log_trouble
-from peer.swarm.swarm import StepOutcome, Swarm
+from peer.swarm.moves import StepOutcome
+from peer.swarm.swarm import Swarm
 
 logger = logging.getLogger(__name__)
 POLL_S = 0.03  # a full batch waits at most this long for the keeper

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from coordinator.ledger.ledger import Ledger
 from coordinator.store.engine import log_trouble
-from peer.swarm.swarm import StepOutcome
+from peer.swarm.moves import StepOutcome
 
 
 class KeeperReceipts:

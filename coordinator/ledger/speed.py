@@ -2,7 +2,7 @@
 
 The keeper writes the speed into the status of the swarm. Pages, API, metrics, `coordinator status`,
 the doctor and volunteers' panels read it there. The rates that peers use to divide their work
-(`peer.swarm.view`) are capped claims of individual peers; they do not measure the run.
+(`peer.progress.view`) are capped claims of individual peers; they do not measure the run.
 """
 
 from __future__ import annotations

@@ -118,10 +118,11 @@ class BalancedRounds:
         del kwargs["min_vector_size"]  # used by hivemind's own balancing
         tokens = [self.directory.token_of(peer) for peer in group_info.peer_ids]
         peers = [peer.to_base58() for peer in group_info.peer_ids]
-        if not self.wanted.quorum.is_in(peers):
-            raise MatchmakingException(f"beside these {len(peers)} others may take this step")
         control = self._control
         self._lines = lines = self._read_lines(group_info, tokens)
+        if not self.wanted.quorum.is_in(peers):
+            self.meetings.group_ended(came_about=False)
+            raise MatchmakingException(f"beside these {len(peers)} others may take this step")
         try:
             shares = reduction_shares(self.total_size, lines.rates, lines.reduces, lines.trusted, lines.averages_of_own)
             promised_s = round_time(self.round_bytes, shares, lines.rates, lines.averages_of_own)
@@ -411,6 +412,13 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, GradientAverager
                 target.copy_(gradient).mul_(scale)
             self._averaged.value = False
             self._code.load(averaged, self.due_samples)
+
+    @torch.no_grad()
+    def load_average(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Load an average that others have made into the averaged tensors."""
+        with self.get_tensors() as averaged:
+            for ours, theirs in zip(averaged, tensors, strict=True):
+                ours.copy_(theirs)
 
     def run(self) -> None:
         """Run the forked process."""

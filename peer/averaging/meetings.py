@@ -1,6 +1,6 @@
 """Meetings: how the peers at one step become a group that averages.
 
-Each peer opens a stream to the leader (`peer.swarm.decision.candidates`) when it works towards a
+Each peer opens a stream to the leader (`peer.progress.decision.candidates`) when it works towards a
 step. It sends its signed declaration, then a report of its samples after each microbatch, and
 finally that its batch is full. The leader tells its followers how many samples it counts. It begins
 once its own batch is full, or the batches of most members, and the peers that its trainer expects

@@ -45,6 +45,9 @@ class Change(BaseModel):
         return usual.with_code((compression, usual.powersgd_rank if keeps_rank else self.powersgd_rank or 0))
 
 
+NO_CHANGE = Change(from_step=0)
+
+
 class Steering(BaseModel):
     """The operator's changes for current and future steps."""
 
@@ -56,8 +59,8 @@ class Steering(BaseModel):
 
     def at(self, step: int) -> Change:
         """Return the change in force after `step` steps."""
-        past = [change for change in self.changes if change.from_step <= step]
-        return past[-1] if past else Change(from_step=0)
+        past = (change for change in reversed(self.changes) if change.from_step <= step)
+        return next(past, NO_CHANGE)
 
     def has_ended(self, step: int) -> bool:
         """Return whether the run ends with this step or ended before it."""

@@ -129,7 +129,9 @@ class Averaging(Section):
         return self.wire_format, self.powersgd_rank
 
     def with_code(self, code: tuple[Compression, int]) -> Averaging:
-        """Return these settings with another compression and rank."""
+        """Return these settings with a compression and rank."""
+        if code == (self.compression, self.powersgd_rank):
+            return self
         return self.model_copy(update=dict(zip(("compression", "powersgd_rank"), code, strict=True)))
 
     @property

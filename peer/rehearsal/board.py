@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import simpy
 
+from peer.progress.records import KnownPeer, PeerRecord
 from peer.rehearsal.troubles import Process, Troubles
-from peer.swarm.records import KnownPeer, PeerRecord
 
 # Bytes in each direction per read, and per other peer read, including reports and keep-alives.
 # Measured in real swarms of 2 to 8 peers that only compute (`benchmarks/swarm/rehearsal.py` at
@@ -56,6 +56,7 @@ class Board:
         self._records: dict[str, deque[_Stored]] = {}  # each peer's visible record, then newer ones
         self._reports: dict[str, _Stored] = {}  # each peer's newest report to the keeper
         self._counts: dict[tuple[int, int], Count] = {}  # (era, step) -> sums over the newest reports
+        self._seen_at, self._seen = -math.inf, list[KnownPeer]()  # the records visible to all at a time
         self.reported = env.event()  # succeeds when the reports may fill the batch
 
     def report(self, peer: KnownPeer, target: int) -> None:
@@ -90,7 +91,10 @@ class Board:
 
     def seen(self, by: str = "") -> list[KnownPeer]:
         """Return the records visible to the device `by`; if `by` is empty, ignore partitions."""
-        return [peer for peer_id in list(self._records) if (peer := self.seen_of(peer_id, by)) is not None]
+        if self._env.now != self._seen_at or self._troubles.has_sides:
+            self._seen_at = self._env.now
+            self._seen = [peer for peer_id in list(self._records) if (peer := self.seen_of(peer_id, by)) is not None]
+        return self._seen
 
     def heard(self, by: str) -> list[KnownPeer]:
         """Return the records visible to the keeper `by`, with those reported to it."""

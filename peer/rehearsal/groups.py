@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from statistics import median_low
 
 import simpy
@@ -30,11 +31,11 @@ from peer.averaging.shares import (
     round_time,
 )
 from peer.node.quorum import Quorum, Ruling, ruling
+from peer.progress.decision import Demands, candidates
+from peer.progress.view import SwarmCourse
 from peer.reduction.attestation import AttestedWeight
 from peer.reduction.sizes import RoundBytes
 from peer.rehearsal.troubles import Process, Troubles
-from peer.swarm.decision import Demands, candidates
-from peer.swarm.view import SwarmCourse
 from peer.transport.lines import Direction, Lines
 
 # Measured in real swarms on one machine with `benchmarks/swarm/rehearsal.py` at commit f9c99822:
@@ -110,6 +111,7 @@ class Seeker:
     weight: float | None = None  # number of the peer's samples; None before it begins to average
     position: Position = (0, 0)
     is_gone: bool = False
+    is_in_doubt: bool = False  # it holds an average on which there is no ruling yet
     began_at: float = 0.0  # start time of this peer's averaging
     others: list[Seeker] = field(default_factory=list)  # all peers that search for the same group
 
@@ -132,7 +134,7 @@ class _Round:
     winners: list[Seeker] = field(default_factory=list)  # peers that have received all averages
     number: int = 0  # unique number of the average
 
-    @property
+    @cached_property
     def reducers(self) -> frozenset[str]:
         """The peers with a share of the reduction."""
         return frozenset(name for name, share in self.share_of.items() if share > 0)
@@ -309,9 +311,10 @@ class Groups:
         attested, round_.number = self._attested(group, round_), self.next_number()
         senders = {each.name for each in round_.present if each.weight}
         ended_at = self._env.now
+        lost = self._lost(round_)
         for each in group:
             if not (each.is_gone or each in round_.winners):
-                each.done.succeed(FailedRound(self._lost_to(each, round_), round_.reducers))
+                each.done.succeed(FailedRound(self._lost_to(each, round_, lost), round_.reducers))
         traffic_of = {each.name: traffic for each, traffic in zip(group, traffics, strict=True)}
 
         def deliver(each: Seeker, is_confirmed: bool) -> None:
@@ -341,6 +344,8 @@ class Groups:
     def _settle(self, group: Sequence[Seeker], round_: _Round, deliver: Callable[[Seeker, bool], None]) -> Process:
         """Let leaders decide on a round's average, as `peer.averaging.meetings` does, until no holder is in doubt."""
         in_doubt, leader = list(round_.winners), round_.leader
+        for each in in_doubt:
+            each.is_in_doubt = True
         if not (leader.is_gone or self._troubles.is_cut_off(leader.name)):
             heard = [each for each in in_doubt if self._hears(leader, each)]
             absent = frozenset(each.name for each in group if not self._hears(leader, each))
@@ -408,29 +413,30 @@ class Groups:
 
     def _blocked(self, round_: _Round) -> list[Seeker]:
         """Return the participants that are gone, withhold averages or lack a reducer's averages."""
+        lost = self._lost(round_)
         return [
             each
             for each in round_.present
             if each.is_gone
             or self._troubles.is_cut_off(each.name)
             or self._withholds(each.name, round_)
-            or self._lost_to(each, round_)
+            or self._lost_to(each, round_, lost)
         ]
 
     def _withholds(self, name: str, round_: _Round) -> bool:
         return name in round_.reducers and self._troubles.lies(name, "withholds")
 
-    def _lost_to(self, seeker: Seeker, round_: _Round) -> frozenset[str]:
-        """Return the reducers from which a peer receives no averages."""
+    def _lost(self, round_: _Round) -> frozenset[str]:
+        """Return the reducers from which nobody receives averages."""
         here = {each.name for each in round_.present if not each.is_gone}
-        return frozenset(
-            name
-            for name in round_.reducers - {seeker.name}
-            if name not in here
-            or self._troubles.is_cut_off(name)
-            or self._troubles.are_apart(seeker.name, name)
-            or self._withholds(name, round_)
-        )
+        silent = (name for name in here if self._troubles.is_cut_off(name) or self._withholds(name, round_))
+        return round_.reducers - here.difference(silent)
+
+    def _lost_to(self, seeker: Seeker, round_: _Round, lost: frozenset[str]) -> frozenset[str]:
+        """Return the reducers from which a peer receives no averages."""
+        if self._troubles.has_sides:
+            lost |= {name for name in round_.reducers if self._troubles.are_apart(seeker.name, name)}
+        return lost - {seeker.name}
 
     def _attested(self, group: Sequence[Seeker], round_: _Round) -> dict[str, AttestedWeight]:
         """Compute each sender's attested weights from the caps of all reducers."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import pairwise
@@ -11,13 +13,15 @@ from statistics import median
 import simpy
 
 from peer.config.run import RunConfig
+from peer.progress.view import SwarmCourse
+from peer.rehearsal.exchange import SharedCourse
 from peer.rehearsal.peer import RehearsedPeer, Work
 from peer.rehearsal.scenario import KEEPER, Rehearsed, Scenario, Visit
-from peer.rehearsal.tracker import Eyes
 from peer.rehearsal.troubles import Process
+from peer.rehearsal.waits import process_of
 from peer.rehearsal.world import Happening, RehearsedStep, TakenStep, UndoneSteps, World
 
-OWN_EYES = 12  # maximum number of devices that evaluate the records separately
+OWN_COURSES = 12  # maximum number of devices that evaluate the records separately
 
 
 @dataclass(frozen=True)
@@ -73,13 +77,13 @@ def rehearse(
     scenario: Scenario,
     seed: int,
     *,
-    shares_eyes: bool | None = None,
+    shares_course: bool | None = None,
     watch: Callable[[TakenStep | UndoneSteps], None] = lambda _: None,
 ) -> RehearsedRun:
     """Run a scenario in virtual time, with `seed` for all random draws.
 
-    `shares_eyes`: whether trainers share one evaluation of the records, which is faster; None: only
-    with more than `OWN_EYES` devices. `watch` is called for each step taken or undone.
+    `shares_course`: whether trainers share one evaluation of the records, which is faster; None: only
+    with more than `OWN_COURSES` devices. `watch` is called for each step taken or undone.
     """
     env = simpy.Environment()
     world = World(env, config, scenario, seed, watch)
@@ -88,14 +92,16 @@ def rehearse(
     for device in (keeper, *scenario.devices):
         world.lines.connect(device.name, device.line.at())
     env.process(_keep(world, keeper, works[KEEPER]))
-    is_large = len(scenario.devices) > OWN_EYES if shares_eyes is None else shares_eyes
-    common = Eyes(world, "", is_keeper=False) if is_large and not world.troubles.has_sides else None
+    is_large = len(scenario.devices) > OWN_COURSES if shares_course is None else shares_course
+    is_shared = is_large and not world.troubles.has_sides
+    common = SharedCourse.of_all(config, world.suspicions_of("all")) if is_shared else None
     for device in scenario.devices:
         for visit in device.visits:
             env.process(_visit(world, device, visit, works[device.name], common))
     lines = {device.name: device for device in (keeper, *scenario.devices)}
     world.troubles.happen()
-    env.run(until=scenario.duration_s)
+    with _silence():
+        env.run(until=scenario.duration_s)
     world.end()
     outcomes = {
         # copied: Python later closes the generators of present peers, which then lose samples
@@ -114,10 +120,21 @@ def rehearse(
     )
 
 
-def _visit(world: World, device: Rehearsed, visit: Visit, work: Work, common: Eyes | None) -> Process:
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Write no logs of the rehearsed peers."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+def _visit(world: World, device: Rehearsed, visit: Visit, work: Work, common: SwarmCourse | None) -> Process:
     yield world.env.timeout(visit.begin_s)
-    eyes = common or Eyes(world, device.name, is_keeper=False)
-    peer = RehearsedPeer(world, device, "trainer" if device.samples_per_second else "auxiliary", work, eyes)
+    course = common or _course(world, device.name, "trainer")
+    peer = RehearsedPeer(world, device, "trainer" if device.samples_per_second else "auxiliary", work, course)
     process = _start(world, peer)
     if visit.end_s is not None:
         yield world.env.timeout(visit.end_s - world.env.now)
@@ -129,20 +146,23 @@ def _visit(world: World, device: Rehearsed, visit: Visit, work: Work, common: Ey
 
 def _keep(world: World, keeper: Rehearsed, work: Work) -> Process:
     """Run the keeper, except while its process is killed."""
-    peer = RehearsedPeer(world, keeper, "keeper", work, Eyes(world, KEEPER, is_keeper=True))
+    peer = RehearsedPeer(world, keeper, "keeper", work, _course(world, KEEPER, "keeper"))
     process = _start(world, peer)
     for mishap in sorted(world.scenario.mishaps, key=lambda each: each.begin_s):
         if mishap.kind == "keeper" and mishap.begin_s >= world.env.now:
             yield world.env.timeout(mishap.begin_s - world.env.now)
             process.interrupt("the keeper was killed")
             yield world.env.timeout(mishap.end_s - world.env.now)
-            era = peer.era
-            peer = RehearsedPeer(world, keeper, "keeper", work, Eyes(world, KEEPER, is_keeper=True))
+            era = peer.state.era
+            peer = RehearsedPeer(world, keeper, "keeper", work, _course(world, KEEPER, "keeper"))
             peer.resume(era)
             process = _start(world, peer)
 
 
+def _course(world: World, name: str, role: str) -> SwarmCourse:
+    return SwarmCourse.of(world.config, name, role, world.suspicions_of(name))
+
+
 def _start(world: World, peer: RehearsedPeer) -> simpy.Process:
     world.arrived(peer)
-    world.env.process(world.troubles.held(peer.name, peer.tracker.heartbeat()))
-    return world.env.process(world.troubles.held(peer.name, peer.run()))
+    return world.env.process(world.troubles.held(peer.name, process_of(peer.run())))

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import simpy
 
@@ -24,6 +24,7 @@ from peer.transport.lines import Lines
 
 if TYPE_CHECKING:
     from peer.rehearsal.peer import RehearsedPeer
+    from peer.rehearsal.states import RehearsedState
 
 
 class Happening(NamedTuple):
@@ -72,33 +73,6 @@ class UndoneSteps:
 
     after_step: int
     era: int  # the era that begins with the rewind
-
-
-class Taking(Protocol):
-    """The attributes of a participating peer that its components read."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def member(self) -> str: ...
-    @property
-    def role(self) -> str: ...
-    @property
-    def is_client(self) -> bool: ...
-    @property
-    def is_training(self) -> bool: ...
-    @property
-    def step(self) -> int: ...
-    @property
-    def era(self) -> int: ...
-    @property
-    def state(self) -> int: ...
-    @property
-    def voters(self) -> frozenset[str]: ...
-    @property
-    def due_samples(self) -> int: ...
-    @property
-    def rate(self) -> float: ...
 
 
 class World:
@@ -150,13 +124,13 @@ class World:
 
     def gone(self, peer: RehearsedPeer) -> None:
         """Remove a peer on its departure."""
-        if self.is_here(peer):
+        if self._here.get(peer.name) is peer:
             del self._here[peer.name]
             self.tell(peer.name, "gone")
 
-    def is_here(self, peer: Taking) -> bool:
-        """Return whether this visit of a device is still active."""
-        return self._here.get(peer.name) is peer
+    def peer_at(self, name: str) -> RehearsedPeer | None:
+        """Return a device's peer, while it is present."""
+        return self._here.get(name)
 
     def declared_rate(self, device: Rehearsed) -> float | None:
         """Return a device's first declared bandwidth in bytes per second; None if unlimited."""
@@ -170,12 +144,16 @@ class World:
         keeper, newest = self.keeper, self.checkpoint
         if keeper is None or newest is None or not self.scenario.has_checkpoints:
             return None
-        return newest if newest[0] == keeper.era and 0 <= keeper.step - newest[1] <= HELD_AVERAGES else None
+        state = keeper.state
+        return newest if newest[0] == state.era and 0 <= state.step - newest[1] <= HELD_AVERAGES else None
 
-    def turned_away(self, donor: RehearsedPeer) -> None:
+    def turned_away(self, donor: str) -> None:
         """Process a rejected download; if the keeper was the donor, it writes a checkpoint."""
-        if donor is self.keeper:
-            self.checkpoint = donor.era, donor.step, donor.state
+        if donor == KEEPER and (keeper := self.keeper) is not None:
+            self._write_checkpoint(keeper.state)
+
+    def _write_checkpoint(self, state: RehearsedState) -> None:
+        self.checkpoint = state.era, state.step, state.number
 
     def can_reach(self, one: str, another: str) -> bool:
         """Return whether two devices can currently exchange data."""
@@ -183,15 +161,12 @@ class World:
             self.troubles.are_apart(one, another) or self.troubles.is_cut_off(one) or self.troubles.is_cut_off(another)
         )
 
-    def donors_for(self, taker: RehearsedPeer) -> list[RehearsedPeer]:
+    def donors_for(self, taker: str, role: str) -> list[RehearsedPeer]:
         """Return the possible donors: the keeper or, for the keeper, trainers in random order."""
-        donors = [
-            each
-            for each in self._here.values()
-            if each.role == ("trainer" if taker.role == "keeper" else "keeper") and each.has_state
-        ]
+        giving = "trainer" if role == "keeper" else "keeper"
+        donors = [each for each in self._here.values() if each.role == giving and each.has_state]
         self.rng.shuffle(donors)
-        return [each for each in donors if self.can_reach(each.name, taker.name)]
+        return [each for each in donors if self.can_reach(each.name, taker)]
 
     def state_after(self, state: int, average: int) -> int:
         """Return the number of the state after a step with this average, the same for all peers."""
@@ -211,11 +186,12 @@ class World:
 
     def step_taken(self, peer: RehearsedPeer, group: MetGroup, samples: int) -> None:
         """Record a step taken by a peer."""
-        step, who = peer.step, tuple(sorted(group.peers))
+        state, who = peer.state, tuple(sorted(group.peers))
+        step = state.step
         self.recorded = max(self.recorded, step)
-        self._watch(TakenStep(peer.name, peer.role, peer.era, step, peer.state, samples, group, self.env.now))
+        self._watch(TakenStep(peer.name, peer.role, state.era, step, state.number, samples, group, self.env.now))
         if peer is self.keeper and step % self.config.checkpoints.every_steps == 0:
-            self.checkpoint = peer.era, step, peer.state
+            self._write_checkpoint(state)
         if step not in self.steps:
             self.steps[step] = RehearsedStep(
                 step=step,

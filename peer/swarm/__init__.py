@@ -1,4 +1,4 @@
-"""One peer's part in the swarm: DHT records, the global step, the shared state and averaging.
+"""One peer's part in the swarm: its DHT node, its moves towards a global step, and the shared state.
 
-`view` and `credit` are pure. The worker and the keeper use `swarm` and `fingerprint`.
+The worker and the keeper use `swarm`, which makes the parts; `moves` work towards the steps.
 """

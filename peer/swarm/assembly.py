@@ -16,15 +16,15 @@ from auth.swarm.access import SwarmAccess
 from peer.averaging.averager import SwarmGradientAverager
 from peer.config.run import RunConfig
 from peer.network.traffic import Traffic
+from peer.progress.refresh import Refresh
+from peer.progress.tracker import Owner, StepTracker
+from peer.progress.view import SwarmCourse
 from peer.reduction.guard import ReductionGuard
 from peer.reduction.shared_caps import WeightCaps
 from peer.reporting.event_log import EventLog
 from peer.reporting.suspicions import Suspicions
 from peer.swarm.record_exchange import RecordExchange
-from peer.swarm.refresh import Refresh
-from peer.swarm.tracker import Owner, StepTracker
 from peer.swarm.training_state import TrainingState
-from peer.swarm.view import SwarmCourse
 
 SHUTDOWN_S = 2.0
 

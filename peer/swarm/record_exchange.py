@@ -1,6 +1,6 @@
 """The exchange of records: publishes one peer's record in the DHT, and reads those of all peers.
 
-`peer.swarm.tracker` decides when, and evaluates what was read.
+`peer.progress.tracker` decides when, and evaluates what was read.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from hivemind.p2p import PeerID
 from auth.swarm.access import SwarmAccess
 from auth.swarm.authorizer import checked_token, peers_key, record_subkey
 from auth.tokens import AccessToken
+from peer.progress.records import read_records
+from peer.progress.tracker import StepTracker
+from peer.progress.view import GREETING_PERIOD_S
 from peer.swarm.dht import greet, peer_ids_of
-from peer.swarm.records import read_records
-from peer.swarm.tracker import StepTracker
-from peer.swarm.view import GREETING_PERIOD_S
 
 logger = logging.getLogger(__name__)
 ANSWER_S = 10.0  # longest wait for the storage of a record
-RETRY_S = 1.0
+RETRY_S, MOST_PAUSE_S = 1.0, 15.0  # shortest and longest pause after a failure
 LOOK_S = 1.0  # interval of checks whether the exchange has been stopped
 
 
@@ -55,11 +55,11 @@ class RecordExchange:
 
     def start(self) -> None:
         """Publish this peer's record and read all records once, then go on in the background."""
-        self.publish()
-        self._read()
+        _succeeds(self.publish)
+        _succeeds(self._read)
         for name, due, due_in_s, act in (
             ("reader", self._due[0], lambda: self._tracker.look_in_s, self._read),
-            ("publisher", self._due[1], lambda: self._tracker.publish_in_s, self._publish_quietly),
+            ("publisher", self._due[1], lambda: self._tracker.publish_in_s, self.publish),
         ):
             thread = threading.Thread(target=self._repeat, args=(due, due_in_s, act), name=name, daemon=True)
             self._threads.append(thread)
@@ -72,20 +72,24 @@ class RecordExchange:
         for thread in self._threads:
             thread.join(timeout_s)
         self._tracker.leave()
-        self._publish_quietly()
+        _succeeds(self.publish)
 
-    def publish(self) -> bool:
-        """Store this peer's record now; return whether any node accepted it."""
+    def publish(self) -> None:
+        """Store this peer's record now. Raises an error of hivemind, or `OSError` if no node accepts it."""
         record = self._tracker.publication()
-        return bool(
-            self._dht.store(
+        try:
+            is_stored = self._dht.store(
                 key=self.key,
                 subkey=self._subkey,
                 value=record.pack(),
                 expiration_time=record.time + self._expiration_s,
                 return_future=True,
             ).result(ANSWER_S)
-        )
+            if not is_stored:
+                raise OSError("no node accepts this peer's record")
+        except BaseException:
+            self._tracker.not_published()
+            raise
 
     def keeper_at(self, addresses: Iterable[str]) -> None:
         """Set the current addresses of the keeper."""
@@ -99,32 +103,38 @@ class RecordExchange:
             due.set()
 
     def _repeat(self, due: threading.Event, due_in_s: Callable[[], float], act: Callable[[], object]) -> None:
+        pause_s = RETRY_S
         while not self._ended.is_set():
             due.clear()
             if (left_s := due_in_s()) > 0:
                 due.wait(left_s)
+            elif _succeeds(act):
+                pause_s = RETRY_S
             else:
-                act()
+                self._ended.wait(pause_s)
+                pause_s = min(2 * pause_s, MOST_PAUSE_S)
 
     def _read(self) -> None:
+        self._tracker.look_begins()
+        try:
+            self._look()
+        except BaseException:
+            self._tracker.look_now()
+            raise
+
+    def _look(self) -> None:
         future: Any = self._dht.get(self.key, latest=True, return_future=True)
         while not self._ended.is_set():
             try:
                 found = future.result(LOOK_S)
             except futures.TimeoutError:
+                if future.done():  # it is the read's own error
+                    raise
                 continue
             self._tracker.look(read_records(found and found.value, self._check))
             if not self._tracker.view.keepers:
                 self._greet_lost_keeper()
             return
-
-    def _publish_quietly(self) -> None:
-        try:
-            self.publish()
-        except Exception as error:  # noqa: BLE001 - fault boundary: any error of hivemind or the DHT's process
-            logger.info("this peer's record was not stored: %r", error)
-            self._tracker.not_published()
-            self._ended.wait(RETRY_S)
 
     def _greet_lost_keeper(self) -> None:
         """Ping a keeper that is not visible, because a restarted keeper knows no peers."""
@@ -135,3 +145,13 @@ class RecordExchange:
 
     def _check(self, jwt: str) -> AccessToken | None:
         return checked_token(self._access.credentials, jwt, self._access.clock())
+
+
+def _succeeds(act: Callable[[], object]) -> bool:
+    """Read or publish; return whether that succeeded."""
+    try:
+        act()
+    except Exception as error:  # noqa: BLE001 - fault boundary: any error of hivemind or the DHT's process
+        logger.info("records are not exchanged: %r", error)
+        return False
+    return True

@@ -7,11 +7,10 @@ change together. `peer.swarm.transfers` downloads other peers' states.
 from __future__ import annotations
 
 import logging
-import threading
-import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -19,12 +18,15 @@ from peer.averaging.averager import SwarmGradientAverager
 from peer.averaging.remainders import RemainderFile
 from peer.config.run import RunConfig
 from peer.node.states import DonatedState
-from peer.swarm.fingerprint import Sketch, drifted
+from peer.progress.fingerprint import Sketch, drifted
+from peer.progress.tracker import StepTracker
+from peer.progress.view import MEETING_S
+from peer.runtime.waits import Waits
 from peer.swarm.step_rounds import StepRounds
-from peer.swarm.tracker import StepTracker
-from peer.swarm.training_state import TrainingState
-from peer.swarm.transfers import MissedAverage, Transfers, encode_average
-from peer.swarm.view import MEETING_S
+from peer.swarm.transfers import MissedAverage, Transfers
+
+if TYPE_CHECKING:
+    from peer.swarm.training_state import TrainingState
 
 logger = logging.getLogger(__name__)
 CONFIRMATION_WAIT_S = 3.0
@@ -45,17 +47,14 @@ class SharedState:
         tracker: StepTracker,
         rounds: StepRounds,
         config: RunConfig,
+        waits: Waits,
         *,
         is_keeper: bool,
-        interrupted: threading.Event,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Set up the state; `interrupted` is set when this peer must stop waiting for others."""
-        self._clock = clock
         self._state, self._transfers, self._gradients = state, transfers, gradients
         self._tracker, self._rounds = tracker, rounds
-        self._config, self._is_keeper, self._interrupted = config, is_keeper, interrupted
-        self.changed_at = clock()
+        self._config, self._is_keeper, self._waits = config, is_keeper, waits
+        self.changed_at = waits.now()
         self._unconfirmed = NEVER  # first and last time at which the keeper received an unconfirmed state
         self.is_disputed = False  # members disagree and no state is most common
 
@@ -68,6 +67,11 @@ class SharedState:
     def era(self) -> int:
         """The number of times that the run had returned to a checkpoint when this state was taken."""
         return self._state.era
+
+    @property
+    def shapes(self) -> Sequence[torch.Size]:
+        """The shapes of the averaged gradients."""
+        return self._state.shapes
 
     @property
     def sketch(self) -> Sketch:
@@ -98,18 +102,16 @@ class SharedState:
         self._gradients.hold()
         with self._changing():
             self._follow_steering()
-            with torch.no_grad(), self._gradients.get_tensors() as averaged:
-                for ours, theirs in zip(averaged, average.tensors, strict=True):
-                    ours.copy_(theirs)
+            self._gradients.load_average(average.tensors)
             self._step_on_averages(average.voters)
             self._gradients.reset_accumulated_grads_()
 
-    def download(self) -> bool:
+    async def download(self) -> bool:
         """Download the state from a donor; return False if no donor had a recent enough state."""
         self._rounds.begin_step()
         if self._is_keeper:
-            self._meet_all()
-        donated = self._find_donated()
+            await self._meet_all()
+        donated = await self._find_donated()
         with self._changing():
             if donated is not None:
                 self._state.adopt(donated)
@@ -118,26 +120,28 @@ class SharedState:
             self._gradients.forget_remainders()
         return donated is not None
 
-    def _find_donated(self) -> DonatedState | None:
+    async def _find_donated(self) -> DonatedState | None:
         """Return the first donated state that is recent enough and is not doubted."""
         refused: list[str] = []
-        while (found := self._transfers.state(self._state.all_shapes, refused)) is not None:
-            fault = self._fault_of(found)
+        while (found := await self._transfers.state(self._state.all_shapes, refused)) is not None:
+            fault = await self._fault_of(found)
+            named = found.voters
             if self._is_keeper:  # it sets the eras, and a trainer may name others as the voters than there were
                 found = replace(found, era=self.era, voters=())
             self._transfers.state_judged(found, fault)
             if fault is None:
+                self._tracker.named_voters = frozenset(named)
                 return found
             refused.append(found.donor)
         return None
 
-    def _fault_of(self, donated: DonatedState) -> str | None:
+    async def _fault_of(self, donated: DonatedState) -> str | None:
         """Return the reason to reject a donor's state, or None to accept it."""
         if donated.step < (least := self._least_useful_step):
             return f"is none of step {least} or later"
         if donated.era < (least := self.era if self._is_keeper else self._tracker.course.era):
             return f"is none of era {least} or later"
-        return self._doubt(donated.donor, donated.step, self._state.sketch_of_other(donated.tensors.separate()))
+        return await self._doubt(donated.donor, donated.step, self._state.sketch_of_other(donated))
 
     def restore(self, step: int, era: int | None = None) -> None:
         """Set the number of completed global steps of a state loaded from a checkpoint.
@@ -161,17 +165,14 @@ class SharedState:
 
     def _step_on_averages(self, voters: Collection[str]) -> None:
         """Apply the averaged gradients; the keeper also stores them for peers that fall behind."""
-        with torch.no_grad(), self._gradients.get_tensors() as averages:
-            for parameter, average in zip(self._state.parameters, averages, strict=True):
-                assert parameter.grad is not None  # allocated by the averager
-                parameter.grad.copy_(average)
-        self._gradients.notify_used_averaged_gradients()
+        gradients = self._gradients
+        with gradients.get_tensors() as averages:
+            self._state.load_gradients(averages)
         self._state.advance(voters)
         if self._is_keeper:
-            gradients = self._gradients
+            code = gradients.averaging.wire_format
             with gradients.get_tensors() as averages:
-                average = encode_average(averages, gradients.factors, gradients.averaging.wire_format, voters)
-            self._transfers.keep(self.era, self.step, average)
+                self._transfers.keep(self.era, self.step, averages, gradients.factors, code, voters)
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
@@ -189,7 +190,7 @@ class SharedState:
         taken, downloaded or restored. The reset is therefore idempotent.
         """
         if self._config.starts_optimizer(self.step):
-            self._state.optimizer.reset_statistics()
+            self._state.forget_moments()
         self._follow_steering()
 
     def _follow_steering(self) -> None:
@@ -197,14 +198,13 @@ class SharedState:
         change = self._tracker.course.steering.at(self.step)
         usual = self._config.at_step(self.step).averaging.target_batch_size
         self._tracker.target_batch_size = change.target_batch_size or usual
-        for group, learning_rate in zip(self._state.optimizer.param_groups, self._state.scheduled_rates, strict=True):
-            group["lr"] = change.learning_rate_scale * learning_rate
+        self._state.scale_rates(change.learning_rate_scale)
 
     def _begin_step(self) -> None:
         """Report the state's new step and era to the tracker."""
         state = self._state
         self._tracker.begin_step(self.step, self.era, state.voters, state.sketch(), self._gradients.due_samples)
-        self.changed_at = self._clock()
+        self.changed_at = self._waits.now()
 
     @property
     def _least_useful_step(self) -> int:
@@ -212,7 +212,7 @@ class SharedState:
             return 0
         return self.step + (self._tracker.swarm_step > self.step)
 
-    def _doubt(self, donor: str, step: int, sketch: Sketch) -> str | None:
+    async def _doubt(self, donor: str, step: int, sketch: Sketch) -> str | None:
         """Return the reason to reject a donor's state after `step`, or None to accept it.
 
         Peers compare the state's sketch with the beacon's. The keeper requires that a majority of
@@ -220,13 +220,13 @@ class SharedState:
         most common state, which the other members then adopt.
         """
         course = self._tracker.course
-        known = self._await_sketch(step) if self._is_keeper else course.sketch_at(step)
+        known = await self._await_sketch(step) if self._is_keeper else course.sketch_at(step)
         if drifted(sketch, known):
             course.judge_donor(donor, step, sketch)
             return "is not the swarm's"
         if known or not self._is_keeper:
             return None
-        (first, last), now = self._unconfirmed, self._clock()
+        (first, last), now = self._unconfirmed, self._waits.now()
         first = first if now - last < FORGOTTEN_S else now
         self._unconfirmed = first, now
         may_be_taken = step <= self._tracker.swarm_step and course.is_most_reported(step, sketch)
@@ -236,17 +236,17 @@ class SharedState:
         logger.warning("members hold different states after step %d: taking the one that most of them report", step)
         return None
 
-    def _meet_all(self) -> None:
+    async def _meet_all(self) -> None:
         """Wait a few seconds, so that all peers that search for the keeper find it."""
-        deadline = time.monotonic() + MEETING_S + CONFIRMATION_WAIT_S
-        while not self._tracker.course.has_met_all(time.monotonic()) and time.monotonic() < deadline:
-            if self._interrupted.wait(LOOK_S):
+        deadline = self._waits.now() + MEETING_S + CONFIRMATION_WAIT_S
+        while not self._tracker.course.has_met_all(self._waits.now()) and self._waits.now() < deadline:
+            if await self._waits.pause(LOOK_S):
                 return
 
-    def _await_sketch(self, step: int) -> Sketch:
+    async def _await_sketch(self, step: int) -> Sketch:
         """Wait briefly for the majority's sketch of the state after `step`; empty if none."""
-        deadline = time.monotonic() + CONFIRMATION_WAIT_S
-        while not (known := self._tracker.course.sketch_at(step)) and time.monotonic() < deadline:
-            if self._interrupted.wait(LOOK_S):
+        deadline = self._waits.now() + CONFIRMATION_WAIT_S
+        while not (known := self._tracker.course.sketch_at(step)) and self._waits.now() < deadline:
+            if await self._waits.pause(LOOK_S):
                 break
         return known

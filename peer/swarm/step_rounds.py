@@ -8,29 +8,29 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
-import time
-from concurrent import futures
 
 from hivemind.averaging.control import AveragingStage, StepControl
 
 from peer.averaging.absences import Absences
-from peer.averaging.averager import GROUP_POLL_S, AveragedGroup, SwarmGradientAverager
+from peer.averaging.averager import AveragedGroup, SwarmGradientAverager
 from peer.averaging.bandwidth import LineEstimate
 from peer.averaging.meetings import Requirements
 from peer.averaging.rounds import forget_frames
 from peer.averaging.shares import NOBODY, missing_auxiliaries
+from peer.config.steering import NO_CHANGE
 from peer.config.training import Averaging
 from peer.network.traffic import passes_in_time
+from peer.progress.decision import demands_on_group, may_average_alone, patience_s
+from peer.progress.tracker import StepTracker
 from peer.reporting.event_log import NOWHERE, EventLog, RoundBegun, RoundEnded, RoundOutcome
 from peer.reporting.metrics import RoundCounts
-from peer.swarm.decision import demands_on_group, may_average_alone, patience_s
-from peer.swarm.tracker import StepTracker
+from peer.runtime.waits import Waits
 
 logger = logging.getLogger(__name__)
 RETRY_S = 0.1
-RULING_POLLS = 10  # checks for the ruling on an average, which may come after others' reports that they have it
-DOUBT_POLLS = 3000  # checks for it in ten minutes
+RULING_S = 2.0  # wait for the ruling on an average, which may come after others' reports that they have it
+DOUBT_S = 600.0  # longest wait for it
+LOOK_S = 1.0  # longest wait for a group until the requirements are sent again
 UNAWAITED_GROUPS = 4  # number of groups that do not wait for a peer after it has missed two
 
 
@@ -43,18 +43,19 @@ class StepRounds:
         tracker: StepTracker,
         line: LineEstimate,
         averaging: Averaging,
+        waits: Waits,
         *,
         trains: bool,
-        interrupted: threading.Event,
         events: EventLog = NOWHERE,
     ) -> None:
-        """Set up rounds; `interrupted` ends all waits."""
+        """Set up rounds; `trains`: whether this peer sends gradients of its own."""
         self._trains = trains
         self._gradients, self._tracker, self._line = gradients, tracker, line
-        self._timeout_s, self._interrupted = averaging.averaging_timeout_s, interrupted
+        self._timeout_s, self._waits = averaging.averaging_timeout_s, waits
         self._usual = averaging  # the run file's settings
+        self._in_force = NO_CHANGE, NO_CHANGE.averaging(averaging)
         self._events = events
-        self.counts = RoundCounts(time.monotonic)
+        self.counts = RoundCounts(waits.now)
         self.attempts = 0  # failed rounds of the current step
         self._met_nobody = False  # whether the newest round found no group
         self._computes_until = -math.inf  # after a wait in vain, this peer computes for as long as it waited
@@ -87,7 +88,7 @@ class StepRounds:
     @property
     def is_full(self) -> bool:
         """Whether the batch is full according to the records, or the leader has started the group."""
-        may_wait = time.monotonic() >= self._computes_until
+        may_wait = self._waits.now() >= self._computes_until
         return self.has_begun or (may_wait and self._tracker.is_full)
 
     @property
@@ -98,7 +99,7 @@ class StepRounds:
     @property
     def is_due(self) -> bool:
         """Whether the global batch is full and this peer is not leaving, paused or on standby."""
-        may_average = not (self._interrupted.is_set() or self._tracker.is_held or self.line_is_too_slow)
+        may_average = not (self._waits.is_interrupted or self._tracker.is_held or self.line_is_too_slow)
         return self.is_full and may_average
 
     @property
@@ -117,7 +118,10 @@ class StepRounds:
         return round(self._gradients.size_in(self.averaging).own)
 
     def _averaging_after(self, step: int) -> Averaging:
-        return self._tracker.course.steering.at(step).averaging(self._usual)
+        known, change = self._in_force, self._tracker.course.steering.at(step)
+        if change is not known[0]:
+            self._in_force = known = change, change.averaging(self._usual)
+        return known[1]
 
     def take_up_code(self) -> None:
         """Switch to the gradient encoding of this step; cancels a group that uses another encoding."""
@@ -133,29 +137,29 @@ class StepRounds:
         """Declare this peer's current bandwidth to the next groups."""
         self._gradients.bandwidth = self._line.rate
 
-    def average_when_due(self) -> AveragedGroup | None:
+    async def average_when_due(self) -> AveragedGroup | None:
         """Average, with retries on failure; return None if this peer should compute or leave.
 
         A failed round is retried at once, because the batch needs no more samples. If no group was
         found, this peer computes for as long as it has waited: others may count fewer samples.
         """
-        self._due_since = time.monotonic()
+        self._due_since = self._waits.now()
         try:
             while self.is_due:
-                group = self.average()
+                group = await self.average()
                 self.counts.end(succeeded=group is not None)
                 if group is not None:
                     return group
                 self.attempts += 1
-                time.sleep(RETRY_S)
+                await self._waits.pause(RETRY_S)
                 if self._met_nobody or self._tracker.view.averaging <= 1:  # absent peers may still reach this step
-                    self._computes_until = 2 * time.monotonic() - self._due_since
+                    self._computes_until = 2 * self._waits.now() - self._due_since
                     break
             return None
         finally:
             self._due_since = math.inf
 
-    def average(self) -> AveragedGroup | None:
+    async def average(self) -> AveragedGroup | None:
         """Average with all peers at this step; if that fails, change nothing and return None."""
         tracker, gradients = self._tracker, self._gradients
         self._met_nobody = False
@@ -166,17 +170,17 @@ class StepRounds:
         if control is not None and (control.triggered or control.done()):
             control = None
         self.counts.begin()
-        began, failed_before = time.monotonic(), gradients.failed_rounds
+        began, failed_before = self._waits.now(), gradients.failed_rounds
         here = tracker.view.here
         self._require_group()
         self._tell_begin()
         try:
             control = control or gradients.schedule_step()
             gradients.step(weight=gradients.due_samples, control=control, reset_accumulators=False, wait=False)
-            group = self._await_group(control)
+            group = await self._await_group(control)
         except Exception as error:  # noqa: BLE001 - fault boundary: the caller retries, or downloads the keeper's state
             logger.warning("averaging for step %d failed: %r", tracker.step + 1, error)
-            self._tell_end("failed", time.monotonic() - began, cause=repr(error))
+            self._tell_end("failed", self._waits.now() - began, cause=repr(error))
             self._met_nobody = gradients.failed_rounds == failed_before
             self._give_up(control)
             forget_frames(error)  # breaks a cycle: the error's frames hold `control`, which holds the error
@@ -194,7 +198,7 @@ class StepRounds:
             self.declare_line()
         short = group.samples < tracker.target_batch_size
         tracker.round_ended(group.weights, group.counted, group.attested, short=short)
-        self._tell_end("too few samples" if short else "averaged", time.monotonic() - began, group)
+        self._tell_end("too few samples" if short else "averaged", self._waits.now() - began, group)
         if short:  # a peer was lost or claimed too much; the others complete the batch
             logger.warning("only %d samples were averaged for step %d", group.samples, tracker.step + 1)
             return None
@@ -246,7 +250,7 @@ class StepRounds:
             own_id=tracker.own_id,
             left_out=self._absences.current(),
             attempts=self.attempts,
-            has_waited=time.monotonic() - self._due_since > self._patience_s,
+            has_waited=self._waits.now() - self._due_since > self._patience_s,
         )
         gradients.want(
             Requirements(
@@ -276,7 +280,7 @@ class StepRounds:
         if not control.done():
             control.cancel()
 
-    def _await_group(self, control: StepControl) -> AveragedGroup:
+    async def _await_group(self, control: StepControl) -> AveragedGroup:
         """Wait for the round's result. Raises `TimeoutError` once waiting is pointless.
 
         Waiting is pointless after the deadline, if the batch is no longer full because a peer has
@@ -286,25 +290,24 @@ class StepRounds:
         may be the step's. A peer that trains on nothing must not wait for ever, because it would be
         taken to hang.
         """
-        tracker = self._tracker
-        deadline = time.monotonic() + self._timeout_s
-        failed_before, unconfirmed, in_doubt = self._gradients.failed_rounds, 0, 0
+        tracker, gradients = self._tracker, self._gradients
+        deadline = self._waits.now() + self._timeout_s
+        failed_before, in_doubt_at, is_over_at = gradients.failed_rounds, math.inf, math.inf
         while True:
-            try:
-                return control.result(GROUP_POLL_S)
-            except futures.TimeoutError:
-                is_full = self.is_full  # read before the stage: others may take the step as soon as the round runs
-                looks = control.stage in (AveragingStage.IDLE, AveragingStage.LOOKING_FOR_GROUP)
-                tracker.is_reducing(not looks)
-                late_s = time.monotonic() - deadline
-                is_current = self._averaging_after(tracker.step).code == self._gradients.averaging.code
-                wanted = is_full and is_current and not self._interrupted.is_set()
-                left_behind = self._gradients.failed_rounds > failed_before and tracker.swarm_step > tracker.step
-                is_over = self._interrupted.is_set() or tracker.swarm_step > tracker.step
-                in_doubt += control.stage is AveragingStage.FINISHED
-                unconfirmed += is_over and control.stage is AveragingStage.FINISHED
-                is_late = late_s > self._timeout_s or unconfirmed > RULING_POLLS
-                gives_up = in_doubt > DOUBT_POLLS or (is_over and is_late)
-                if gives_up or (looks and (left_behind or late_s > 0 or not wanted)):
-                    raise
-                self._require_group()
+            await self._waits.news(LOOK_S, control)
+            if control.done():
+                return control.result()
+            now, is_full = self._waits.now(), self.is_full  # read before the stage: as a round runs, others may step
+            looks = control.stage in (AveragingStage.IDLE, AveragingStage.LOOKING_FOR_GROUP)
+            tracker.is_reducing(not looks)
+            is_current = self._averaging_after(tracker.step).code == gradients.averaging.code
+            wanted = is_full and is_current and not self._waits.is_interrupted
+            left_behind = gradients.failed_rounds > failed_before and tracker.swarm_step > tracker.step
+            is_over = self._waits.is_interrupted or tracker.swarm_step > tracker.step
+            in_doubt_at = min(in_doubt_at, now) if control.stage is AveragingStage.FINISHED else math.inf
+            is_over_at = min(is_over_at, now) if is_over and in_doubt_at < math.inf else math.inf
+            is_late = now > deadline + self._timeout_s or now > is_over_at + RULING_S
+            gives_up = now > in_doubt_at + DOUBT_S or (is_over and is_late)
+            if gives_up or (looks and (left_behind or now > deadline or not wanted)):
+                raise TimeoutError("this peer waits no longer for the round")
+            self._require_group()

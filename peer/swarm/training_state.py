@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -15,7 +15,7 @@ from peer.config.run import RunConfig
 from peer.models.optimizer_setup import build_optimizer, build_scheduler, parameter_groups
 from peer.models.optimizers import SharedOptimizer
 from peer.node.states import DonatedState, JoinedTensors, StateCopy
-from peer.swarm.fingerprint import Sketch, sketch_of
+from peer.progress.fingerprint import Sketch, sketch_of
 
 
 class TrainingState:
@@ -66,9 +66,9 @@ class TrainingState:
         """Return the sketch of this state."""
         return sketch_of(self.parameters, moments_of(self.optimizer))
 
-    def sketch_of_other(self, tensors: Sequence[torch.Tensor]) -> Sketch:
-        """Return the sketch of another peer's tensors, which have this state's shapes."""
-        count = len(self.parameters)
+    def sketch_of_other(self, donated: DonatedState) -> Sketch:
+        """Return the sketch of another peer's state, which has the same shapes."""
+        count, tensors = len(self.parameters), donated.tensors.separate()
         return sketch_of(tensors[:count], by_parameter(self.optimizer, tensors[count:]))
 
     def adopt(self, donated: DonatedState) -> None:
@@ -79,10 +79,26 @@ class TrainingState:
             self.era = donated.era
             self.set_step(donated.step, donated.voters)
 
+    @torch.no_grad()
+    def load_gradients(self, averages: Iterable[torch.Tensor]) -> None:
+        """Load averaged gradients into `.grad`."""
+        for parameter, average in zip(self.parameters, averages, strict=True):
+            assert parameter.grad is not None  # allocated by the averager
+            parameter.grad.copy_(average)
+
     def advance(self, voters: Collection[str]) -> None:
         """Take an optimizer step with the gradients in `.grad`, which these peers have averaged."""
         self.optimizer.step()
         self.set_step(self.step + 1, voters)
+
+    def forget_moments(self) -> None:
+        """Reset the optimizer's statistics."""
+        self.optimizer.reset_statistics()
+
+    def scale_rates(self, scale: float) -> None:
+        """Use the scheduled learning rates, times a factor, for the next step."""
+        for group, learning_rate in zip(self.optimizer.param_groups, self.scheduled_rates, strict=True):
+            group["lr"] = scale * learning_rate
 
     def set_step(self, step: int, voters: Collection[str] = ()) -> None:
         """Set the number of completed global steps; the learning-rate schedule follows, even backwards."""

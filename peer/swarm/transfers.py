@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
-import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent import futures
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -28,6 +25,7 @@ from peer.node.states import AverageKept, AverageWanted, DonatedState, HistoryBe
 from peer.reduction.compression import average_code_of, decode, is_finite
 from peer.reduction.sizes import shrinks
 from peer.reporting.event_log import TAKEN, Downloaded, EventLog
+from peer.runtime.waits import Waits
 
 logger = logging.getLogger(__name__)
 LOOK_S = 0.5  # interval between checks of a download's progress
@@ -45,24 +43,17 @@ class MissedAverage:
 class Transfers:
     """One peer's downloads of states and missed averages, and what it keeps for others."""
 
-    def __init__(
-        self,
-        averager: SwarmGradientAverager,
-        interrupted: threading.Event,
-        events: EventLog,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Set up transfers; `interrupted` is set when this peer must stop waiting for others."""
-        self._averager, self._interrupted, self._events, self._clock = averager, interrupted, events, clock
+    def __init__(self, averager: SwarmGradientAverager, waits: Waits, events: EventLog) -> None:
+        self._averager, self._waits, self._events = averager, waits, events
         self.is_downloading = False  # whether a download is in progress, which may take hours
 
-    def state(self, shapes: Sequence[torch.Size], refused: Sequence[str]) -> DonatedState | None:
+    async def state(self, shapes: Sequence[torch.Size], refused: Sequence[str]) -> DonatedState | None:
         """Download a state of these shapes from a donor that is not in `refused`; None if there is none.
 
         A download continues while its donor sends at the minimum rate. Returns None when
         interrupted. Raises `SwarmError` if the averager's process hangs.
         """
-        found: DonatedState | None = self._ask(StateWanted(shapes, tuple(refused)))
+        found: DonatedState | None = await self._ask(StateWanted(shapes, tuple(refused)))
         if found is None:
             self._tell("state", "", 0, "no donor gave one")
         return found
@@ -75,12 +66,12 @@ class Transfers:
         else:
             logger.warning("the state of %s (step %d) %s: not taken", donated.donor, donated.step, fault)
 
-    def average(self, era: int, step: int, shapes: Sequence[torch.Size]) -> MissedAverage | Lack:
+    async def average(self, era: int, step: int, shapes: Sequence[torch.Size]) -> MissedAverage | Lack:
         """Download the average that leads from `step` to the next one, or return the reason why there is none.
 
         Returns at once when interrupted. Raises `SwarmError` if the averager's process hangs.
         """
-        found = self._ask(AverageWanted(era, step, shapes))
+        found = await self._ask(AverageWanted(era, step, shapes))
         if found is None:
             return Lack.SILENT
         if isinstance(found, Lack):
@@ -94,29 +85,37 @@ class Transfers:
         self._tell("average", "", step + 1, None)
         return MissedAverage(average, voters)
 
-    def keep(self, era: int, step: int, average: Average) -> None:
-        """Store the average that led to `step`, for peers that have not taken it yet."""
-        self._averager.order(AverageKept(era, step, average))
+    def keep(
+        self,
+        era: int,
+        step: int,
+        averages: Iterable[torch.Tensor],
+        factors: Mapping[int, Factors],
+        compression: Compression,
+        voters: Collection[str],
+    ) -> None:
+        """Store the average that led to `step`, for peers that have not taken it yet; see `encode_average`."""
+        self._averager.order(AverageKept(era, step, encode_average(averages, factors, compression, voters)))
 
     def _tell(self, what: Literal["state", "average"], donor: str, step: int, fault: str | None) -> None:
         self._events.add(Downloaded(what=what, donor=donor, step=step, outcome=fault or TAKEN))
 
-    def _ask(self, order: StateOrder) -> Any:
+    async def _ask(self, order: StateOrder) -> Any:
         """Wait for the outcome of a download; return None when interrupted.
 
         Raises `SwarmError` if the averager's process hangs. After an interrupt, it ends soon.
         """
-        future, moves, moved_at = self._averager.order(order), -1, self._clock()
+        future, moves, moved_at = self._averager.order(order), -1, self._waits.now()
         self.is_downloading = True
         try:
-            while not self._interrupted.is_set():
-                try:
-                    return future.result(timeout=LOOK_S)
-                except futures.TimeoutError:
-                    if self._averager.moves != moves:
-                        moves, moved_at = self._averager.moves, self._clock()
-                    elif self._clock() - moved_at > HUNG_S:
-                        raise SwarmError("The process that downloads the run's state hangs.") from None
+            while not self._waits.is_interrupted:
+                await self._waits.news(LOOK_S, future)
+                if future.done():
+                    return future.result()
+                if self._averager.moves != moves:
+                    moves, moved_at = self._averager.moves, self._waits.now()
+                elif self._waits.now() - moved_at > HUNG_S:
+                    raise SwarmError("The process that downloads the run's state hangs.")
             return None
         finally:
             self.is_downloading = False

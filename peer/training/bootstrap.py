@@ -20,9 +20,9 @@ import torch
 
 from auth.errors import StorageError
 from peer.models.checkpoint_state import restore_model, restore_optimizer
+from peer.progress.fingerprint import drifted, sketch_of
 from peer.protocol import HELD_AVERAGES
 from peer.reporting.messages import CheckpointFetched, CheckpointWanted, KeeperSought, Notice
-from peer.swarm.fingerprint import drifted, sketch_of
 from peer.swarm.swarm import Swarm
 from peer.swarm.training_state import moments_of, optimizer_tensors
 
@@ -62,7 +62,7 @@ class StateTaking:
         while not self._stop.is_set():
             if attempts % ASK_EVERY == 0 and self._from_checkpoint():
                 return True
-            if self._swarm.state.download():
+            if self._swarm.download():
                 self._tell(Notice("info", TAKEN.format(step=self._swarm.state.step, origin="the swarm")))
                 return True
             if self._stop.is_set():

@@ -10,7 +10,8 @@ from peer.backends import MicrobatchResult
 from peer.reporting.messages import CLAIM_BOUNDS, LostCause, Progress, StepReport
 
 if TYPE_CHECKING:
-    from peer.swarm.swarm import StepOutcome, SwarmProgress
+    from peer.swarm.moves import StepOutcome
+    from peer.swarm.swarm import SwarmProgress
 
 
 @dataclass

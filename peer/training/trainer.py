@@ -11,7 +11,8 @@ from peer.training.tally import Tally
 
 if TYPE_CHECKING:
     from peer.data.batching.batches import Batch
-    from peer.swarm.swarm import StepOutcome, SwarmProgress
+    from peer.swarm.moves import StepOutcome
+    from peer.swarm.swarm import SwarmProgress
 
 PROGRESS_INTERVAL_S = 1.0
 

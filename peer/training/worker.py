@@ -77,7 +77,8 @@ from peer.runtime.processes import (
 )
 from peer.runtime.repeats import RepeatFilter
 from peer.runtime.version import software_version
-from peer.swarm.swarm import StepOutcome, Swarm, SwarmProgress
+from peer.swarm.moves import StepOutcome
+from peer.swarm.swarm import Swarm, SwarmProgress
 from peer.training.bootstrap import BEACON_WAIT_S, StateTaking
 from peer.training.tally import Tally
 from peer.training.trainer import train

@@ -49,10 +49,10 @@ from peer.averaging.meetings import (
     Meetings,
     Requirements,
 )
+from peer.progress.records import NewestRecords, PeerRecord, read_records
+from peer.progress.view import SwarmCourse
 from peer.reduction.compression import BLOCKWISE, decode, encode
 from peer.reporting.suspicions import Suspicions
-from peer.swarm.records import NewestRecords, PeerRecord, read_records
-from peer.swarm.view import SwarmCourse
 from peer.transport.lines import Line
 from peer.transport.memory import MemoryNetwork
 from peer.transport.virtual_time import run_virtual

@@ -158,7 +158,7 @@ def test_packages_only_import_what_lies_below_them() -> None:
 LAYERS = {
     "peer": "config, protocol, installer < runtime, network < transport < reporting, verification, data.tokenization"
     " < reduction, data.selection, control, limits < node < averaging, data.sources < data.batching, data.corpus, data"
-    " < models < backends, swarm < training, doctor < rehearsal < agent < cli",
+    " < models, progress < backends, swarm < training, doctor < rehearsal < agent < cli",
     "coordinator": "store, throttling < run < ledger < members < checkpoints, context < statistics, evaluation.tasks,"
     " backup, playground, tracking, control < keeper, evaluation, announcements < publishing < web.http < web.state"
     " < web.api, web.admin < web.pages < web < service < cli",

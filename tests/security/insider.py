@@ -31,10 +31,10 @@ from auth.swarm.authorizer import (
 )
 from peer.averaging.meetings import BEGIN, Meetings
 from peer.node.states import StateCopy
-from peer.swarm.credit import Allowances
-from peer.swarm.records import Course, KnownPeer, PeerRecord
+from peer.progress.credit import Allowances
+from peer.progress.records import Course, KnownPeer, PeerRecord
+from peer.progress.tracker import StepTracker
 from peer.swarm.swarm import Swarm
-from peer.swarm.tracker import StepTracker
 from peer.swarm.training_state import TrainingState
 from tests.security.bad_parts import INFLATED
 from tests.support.peer_processes import Orders
@@ -102,12 +102,12 @@ class Insider:
         self._swarm, self._orders = swarm, orders
         self._more_devices = [Credentials(directory) for directory in more_devices]
         self._tracker: StepTracker = swarm._tracker
-        self._honest_record = self._tracker._record
-        self._tracker._record = self._record  # type: ignore[method-assign]
+        self._honest_record = self._tracker.record
+        self._tracker.record = self._record  # type: ignore[method-assign]
 
-    def _record(self, now: float) -> PeerRecord:
+    def _record(self) -> PeerRecord:
         """What it says of itself."""
-        record = self._honest_record(now)
+        record = self._honest_record()
         if self._orders.told == "step bomb":
             return record.model_copy(update={"step": BOMB})
         if self._orders.told == "inflation":
@@ -129,7 +129,7 @@ class Insider:
             return
         now = get_dht_time()
         false = {"step": self._tracker.step + AHEAD, "samples": CLAIMED, "training": True, "time": now}
-        record = self._honest_record(now).model_copy(update=false)
+        record = self._honest_record().model_copy(update=false)
         for credentials in self._more_devices:
             device = FurtherDevice(self._swarm._exchange.key, credentials)
             self._swarm._dht.run_coroutine(partial(device.speak, record=record), return_future=True)

@@ -25,9 +25,9 @@ from peer.models.build import build_model
 from peer.models.held_out import evaluate
 from peer.network.placement import Placement
 from peer.node import states
+from peer.progress.fingerprint import sketch_of
 from peer.reporting import suspicions
 from peer.swarm import shared_state
-from peer.swarm.fingerprint import sketch_of
 from peer.swarm.swarm import Swarm
 from tests.security.bad_parts import send_bad_parts
 from tests.security.false_reducer import return_false_averages, show_false_inputs
@@ -106,7 +106,7 @@ def run_member(plan: MemberPlan, orders: Orders) -> None:
         place=Placement(host_maddrs=(f"/ip4/127.0.0.1/tcp/{plan.port}",), bandwidth=plan.bandwidth),
         on_suspicion=lambda suspicion: orders.say("suspicion", **asdict(suspicion)),
     )
-    while plan.role != "keeper" and not swarm.state.download():
+    while plan.role != "keeper" and not swarm.download():
         orders.stop.wait(STATE_RETRY_S)
     insider = Insider(swarm, orders, [Path(directory) for directory in plan.more_devices])
     backend, part = TorchBackend(config, model), 0

@@ -16,8 +16,8 @@ from auth.keys import AuthorityKey
 from auth.receipts import open_receipt, read_receipt
 from auth.tokens import Role
 from peer.config.run import RunConfig
+from peer.progress.fingerprint import drifted
 from peer.reporting.suspicions import KINDS
-from peer.swarm.fingerprint import drifted
 from tests.security.member_peer import MICROBATCHES, SEEDS, MemberPlan, loss_of, microbatch, run_member
 from tests.support.peer_processes import PeerProcess, Said
 from tests.support.ports import free_ports

@@ -17,7 +17,7 @@ from coordinator.keeper.receipts import KeeperReceipts
 from coordinator.keeper.recovery import Recovery
 from coordinator.ledger.keeper_status import read_swarm_status
 from coordinator.store.engine import Database
-from peer.swarm.swarm import StepOutcome
+from peer.swarm.moves import StepOutcome
 
 FULL = OperationalError("INSERT", {}, sqlite3.OperationalError("database or disk is full"))
 MOVED = "/ip4/192.0.2.8/tcp/31337/p2p/QmKeeper"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from peer.progress.records import KnownPeer, PeerRecord
+from peer.progress.view import SwarmCourse, SwarmView
 from peer.reduction.attestation import AttestedWeight
 from peer.reporting.suspicions import Suspicion, Suspicions
-from peer.swarm.records import KnownPeer, PeerRecord
-from peer.swarm.view import SwarmCourse, SwarmView
 
 TARGET = 32
 SOUND = (1.0,) * 32

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, cast
 
 from peer.averaging.meetings import Meetings
 from peer.node.quorum import Quorum, Ruling, ruling
-from peer.swarm.view import SwarmCourse
+from peer.progress.view import SwarmCourse
 
 KEEPER = "k"  # its ID; the trainers' are "a", "b", ...
 

@@ -111,7 +111,7 @@ def take_part(plan: Plan, orders: Orders) -> None:
     )
     if plan.changes:
         swarm.steer(Steering(changes=tuple(Change(**change) for change in plan.changes)))
-    downloaded = plan.role != "keeper" and swarm.state.download()
+    downloaded = plan.role != "keeper" and swarm.download()
     backend = with_local_steps(config, start_backend(1), own, model, swarm)
     target = swarm.progress().target_batch_size
     orders.say(

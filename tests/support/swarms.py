@@ -17,7 +17,7 @@ from peer.config.run import RunConfig
 from peer.data.batching.batches import Batch
 from peer.models.build import build_model
 from peer.models.optimizer_setup import build_optimizer, parameter_groups, rate_in_phase
-from peer.swarm.fingerprint import DRIFT_TOLERANCE
+from peer.progress.fingerprint import DRIFT_TOLERANCE
 from tests.support.peer_processes import PeerProcess, Said
 from tests.support.ports import free_ports
 from tests.support.swarm_peer import SPECIAL, VOCABULARY, Plan, fixed_batch, take_part

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from peer.swarm.credit import HEADROOM
+from peer.progress.credit import HEADROOM
 from tests.support.swarms import (
     LOSING,
     MICROBATCH,

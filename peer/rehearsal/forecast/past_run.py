@@ -28,9 +28,9 @@ from peer.network.http import fetch
 from peer.network.traffic import BOTH_WAYS, BYTES_PER_S_OF_MBIT, ON_THE_LINE
 from peer.reduction.sizes import RoundBytes
 from peer.rehearsal.forecast.report import ModelValues, SeedQuantiles
-from peer.rehearsal.peer import STATE_BYTES
 from peer.rehearsal.population import HOUR_S
 from peer.rehearsal.scenario import MOST_PEERS, HomeLine, MeasuredRun, Rehearsed, Scenario, Visit
+from peer.rehearsal.states import STATE_BYTES
 
 MOST_ROWS = 5_000_000  # maximum number of rows per table
 MOST_BYTES = 2**30

@@ -15,7 +15,7 @@ from coordinator.members.audit import audit_log
 from coordinator.statistics.alarms import AlarmRow, raised_alarms
 from coordinator.web.app import create_app
 from coordinator.web.state.web_state import WebState
-from peer.swarm.fingerprint import sketch_of
+from peer.progress.fingerprint import sketch_of
 from tests.support.clocks import Clock
 from tests.support.crowds import touch
 from tests.support.served_page import FakeRun

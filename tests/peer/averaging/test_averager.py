@@ -330,12 +330,13 @@ async def test_a_round_says_what_passed_on_the_line_and_what_the_lines_promised(
     [(["own", "other"], True), (["own", "other", "third"], True), (["own", "third"], False), (["third"], False)],
 )
 async def test_a_group_that_is_no_quorum_does_not_average(voters: list[str], averages: bool) -> None:
-    """Beside it others may take the same step; nothing was begun then, and nothing has failed."""
+    """Beside it others may take the same step; nothing was begun then, and who leads such groups is passed over."""
     averager = RoundOfTwo()
     averager.wanted = Requirements(quorum=Quorum(frozenset(PeerID(voter.encode()).to_base58() for voter in voters)))
     with nullcontext() if averages else pytest.raises(MatchmakingException, match="others may take this step"):
         await averager._aggregate_with_group(averager.group, min_vector_size=0)
     assert (bool(averager.shares), averager.failures) == (averages, 0)
+    assert averager.meetings.came_about == [False] * (not averages)
 
 
 @pytest.mark.parametrize("is_void", [False, True])

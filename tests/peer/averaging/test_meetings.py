@@ -46,7 +46,7 @@ from peer.averaging.meetings import (
 )
 from peer.averaging.rounds import LEAST_KNOWN
 from peer.node.quorum import Quorum
-from peer.swarm.decision import candidates, required_group_size
+from peer.progress.decision import candidates, required_group_size
 from peer.transport.lines import Line
 from peer.transport.memory import DIAL_S, SILENCE_S
 from tests.support.meeting_scene import (

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from coordinator.ledger.judgement import Delivery, Facts, Judgement, KeptReceipt, ReportOutcome, SampleClaim, judge
+from peer.averaging.averager import AveragedGroup
 from peer.node.quorum import Quorum, Ruling
-from peer.rehearsal.peer import RehearsedPeer
-from peer.rehearsal.rounds import VirtualRounds
-from peer.rehearsal.troubles import Process
-from peer.swarm.view import SwarmCourse
+from peer.progress.view import SwarmCourse
+from peer.rehearsal.averager import RehearsedAverager
 from tests.support import rehearsed_chaos as rules
 from tests.support.rehearsed_chaos import Broken, draw_chaos, run_chaos
 
@@ -29,9 +28,9 @@ def need_nobody(course: SwarmCourse, voters: Collection[str], keepers: Collectio
     return Quorum()
 
 
-def take_any_round(rounds: VirtualRounds) -> Process:
+def fill_any_batch(**facts: Any) -> AveragedGroup:
     """Take a step from whatever a round has brought."""
-    return (yield from rounds._await_group(rounds._env.now))
+    return AveragedGroup(**facts | {"samples": max(rules.TARGET, facts["samples"])})
 
 
 def count_claims(claims: list[SampleClaim], receipts: list[KeptReceipt]) -> dict[int, int]:
@@ -39,9 +38,9 @@ def count_claims(claims: list[SampleClaim], receipts: list[KeptReceipt]) -> dict
     return {claim.report_id: claim.samples for claim in claims}
 
 
-def keep_lost_samples(peer: RehearsedPeer) -> int:
+def keep_lost_samples(averager: RehearsedAverager) -> int:
     """Tell samples as lost, and bring them to the next step all the same."""
-    return peer.samples + (peer.held or 0)
+    return averager.all_samples
 
 
 def refuse_early_reports(delivery: Delivery, facts: Facts) -> Judgement:
@@ -58,28 +57,28 @@ def keepers_step(known_step: int, known_for_s: float) -> int:
 CASES: list[tuple[Callable[..., object], int, Mapping[str, Any]]] = [
     (
         rules.one_average_for_one_step,
-        225,
+        72,
         {"peer.rehearsal.groups.ruling": confirm_anything},
     ),
     (
         rules.most_who_took_the_last_step_take_the_next,
         2,
-        {"peer.swarm.view.SwarmCourse.quorum": need_nobody},
+        {"peer.progress.view.SwarmCourse.quorum": need_nobody},
     ),
     (
         rules.the_batch_is_full,
         18,
-        {"peer.rehearsal.rounds.VirtualRounds._average": take_any_round},
+        {"peer.rehearsal.averager.AveragedGroup": fill_any_batch},
     ),
     (
         rules.one_average_counts,
-        80,
+        16,
         {"tests.support.rehearsed_ledger.count": count_claims},
     ),
     (
         rules.nothing_counts_twice,
         0,
-        {"peer.rehearsal.peer.RehearsedPeer._drop": keep_lost_samples},
+        {"peer.rehearsal.averager.RehearsedAverager.drop_all": keep_lost_samples},
     ),
     (
         rules.steps_have_no_gaps,
@@ -91,23 +90,23 @@ CASES: list[tuple[Callable[..., object], int, Mapping[str, Any]]] = [
     ),
     (
         rules.honest_peers_are_not_named,
-        0,
-        {"peer.swarm.credit.FalseClaims.are_false": lambda *_: True},
+        1,
+        {"peer.progress.credit.FalseClaims.are_false": lambda *_: True},
     ),
     (
         rules.all_come_to_one_state,
-        333,
-        {"peer.rehearsal.tracker.VirtualTracker.has_drifted": property(lambda _: False)},
+        223,
+        {"peer.progress.tracker.StepTracker.has_drifted": property(lambda _: False)},
     ),
     (
         rules.the_run_recovers,
         2,
-        {"peer.rehearsal.peer.longest_hold_s": lambda *_: 40.0},
+        {"peer.swarm.moves.longest_hold_s": lambda *_: 40.0},
     ),
     (
         rules.everybody_contributes,
-        7,
-        {"peer.swarm.decision.DownloadPause.is_over": property(lambda _: False)},
+        9,
+        {"peer.progress.decision.DownloadPause.is_over": property(lambda _: False)},
     ),
 ]
 

@@ -11,8 +11,8 @@ from peer.config.run import RunConfig
 from peer.network.traffic import ON_THE_LINE
 from peer.rehearsal.board import LOOK_BYTES, PEER_BYTES
 from peer.rehearsal.groups import ROUND_BYTES
-from peer.rehearsal.peer import STATE_BYTES
 from peer.rehearsal.scenario import HomeLine, Mishap, Rehearsed, Scenario, Visit
+from peer.rehearsal.states import STATE_BYTES
 from peer.rehearsal.swarm import rehearse
 from tests.support.tiny_albert import tiny_config
 
@@ -132,7 +132,7 @@ def test_an_auxiliary_peer_takes_load_from_slow_lines() -> None:
 def test_eyes_in_common_see_what_each_peer_sees() -> None:
     """A large swarm is judged once a moment for all; its steps are those of peers with eyes of their own."""
     scenario = swarm_of(*(volunteer(f"v{number}", 0.2 + 0.1 * number) for number in range(10)))
-    own, common = (rehearse(run_with(), scenario, 0, shares_eyes=shared) for shared in (False, True))
+    own, common = (rehearse(run_with(), scenario, 0, shares_course=shared) for shared in (False, True))
     assert own.step_s is not None
     assert common.step_s == pytest.approx(own.step_s, rel=0.03)
     assert common.utilisation == pytest.approx(own.utilisation, rel=0.03)

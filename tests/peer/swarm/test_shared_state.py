@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable
+from collections.abc import Collection, Iterable
 from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
@@ -16,32 +14,30 @@ import torch
 from peer.config.run import RunConfig
 from peer.config.steering import Steering
 from peer.node.states import DonatedState, JoinedTensors
-from peer.swarm.shared_state import DISAGREEMENT_S, FORGOTTEN_S, SharedState
+from peer.progress.view import MEETING_S
+from peer.runtime.waits import run_blocking
+from peer.swarm.shared_state import CONFIRMATION_WAIT_S, DISAGREEMENT_S, FORGOTTEN_S, SharedState
 from peer.swarm.training_state import TrainingState
 from peer.swarm.transfers import MissedAverage
-from peer.swarm.view import MEETING_S
+from tests.support.clocks import Clock
 from tests.support.peer_records import SOUND, Scene, peers, record
+from tests.support.turned_waits import TurnedWaits
 
 OTHER, THIRD = (2.0,) * 32, (3.0,) * 32  # sketches of other states than `SOUND`
 
 
-def state_of(
-    course: Any, interrupted: threading.Event, role: str = "trainer", clock: Callable[[], float] = time.monotonic
-) -> SharedState:
+def state_of(course: Any, waits: TurnedWaits, role: str = "trainer") -> SharedState:
     """The state of a peer in a swarm at step 50."""
     tracker: Any = SimpleNamespace(course=course, swarm_step=50)
     parts: Any = SimpleNamespace()
-    return SharedState(
-        parts,
-        parts,
-        parts,
-        tracker,
-        parts,
-        RunConfig(),
-        is_keeper=role == "keeper",
-        interrupted=interrupted,
-        clock=clock,
-    )
+    return SharedState(parts, parts, parts, tracker, parts, RunConfig(), waits, is_keeper=role == "keeper")
+
+
+def nobody_waited_for() -> TurnedWaits:
+    """The waits of a peer that is about to leave."""
+    waits = TurnedWaits(Clock(100.0))
+    waits.interrupt()
+    return waits
 
 
 def test_the_members_word_for_a_state_is_waited_for() -> None:
@@ -49,15 +45,37 @@ def test_the_members_word_for_a_state_is_waited_for() -> None:
     scene = Scene(is_keeper=True)
     records = peers(*[record(step=50).model_copy(update={"sketch": SOUND})] * 2)
     scene.look(records, 0.0)
+    waits = TurnedWaits(after_wait=lambda: scene.look(records, MEETING_S))
+    assert run_blocking(state_of(scene.course, waits, "keeper")._await_sketch(50)) == SOUND
+    assert len(waits.waits) == 1
 
-    class Interval(threading.Event):
-        """The records come while one waits."""
 
-        def wait(self, timeout: float | None = None) -> bool:
-            scene.look(records, MEETING_S)
-            return False
+def test_the_members_word_is_waited_for_in_vain_only_briefly() -> None:
+    """Other donors may have a state that they confirm; a keeper that is told to leave waits for nothing."""
+    scene = Scene(is_keeper=True)
+    waits = TurnedWaits(Clock(0.0))
+    state = state_of(scene.course, waits, "keeper")
+    assert run_blocking(state._await_sketch(50)) == ()
+    assert waits.now() == pytest.approx(CONFIRMATION_WAIT_S, abs=0.2)
+    waits.interrupt()
+    assert run_blocking(state._await_sketch(50)) == ()
+    assert waits.waits[-1] == 0.0
 
-    assert state_of(scene.course, Interval(), "keeper")._await_sketch(50) == SOUND
+
+@pytest.mark.parametrize(
+    ("met_after_s", "leaves", "waited_s"),
+    [(2.0, False, 2.0), (1e9, False, MEETING_S + CONFIRMATION_WAIT_S), (1e9, True, 0.0)],
+)
+def test_a_keeper_meets_those_who_look_for_it_before_it_takes_a_state(
+    met_after_s: float, leaves: bool, waited_s: float
+) -> None:
+    """For a while: members that have a state find a restarted keeper only by and by."""
+    waits = TurnedWaits(Clock(0.0))
+    if leaves:
+        waits.interrupt()
+    course = SimpleNamespace(has_met_all=lambda now: now >= met_after_s)
+    run_blocking(state_of(course, waits, "keeper")._meet_all())
+    assert waits.now() == pytest.approx(waited_s, abs=0.2)
 
 
 @pytest.mark.parametrize(
@@ -80,9 +98,8 @@ def test_a_donors_state_is_taken_as_far_as_others_confirm_it(
         sketch_at=lambda at: known if at == step else (), judge_donor=lambda *facts: judged.append(facts)
     )
     course.is_most_reported = lambda *_: True
-    interrupted = threading.Event()
-    interrupted.set()  # nobody is waited for
-    assert state_of(course, interrupted, role)._doubt("Qm1", step, sketch) == doubt
+    state = state_of(course, nobody_waited_for(), role)
+    assert run_blocking(state._doubt("Qm1", step, sketch)) == doubt
     assert judged == ([("Qm1", step, sketch)] if doubt == "is not the swarm's" else [])
 
 
@@ -99,17 +116,16 @@ def test_a_keeper_that_is_behind_comes_back_however_the_members_differ(
     reports: list[tuple[float, ...]], taken_after_s: float | None, disputed_after_s: float | None
 ) -> None:
     """It takes what most members hold, else after a while the most common state, or else its own counts."""
-    scene, now, interrupted = Scene(is_keeper=True), [100.0], threading.Event()
-    interrupted.set()
+    scene, waits = Scene(is_keeper=True), nobody_waited_for()
     records = peers(*(record(step=50).model_copy(update={"sketch": sketch}) for sketch in reports))
     for seen_at in (0.0, MEETING_S):
         scene.look(records, seen_at)
-    state = state_of(scene.course, interrupted, "keeper", clock=lambda: now[0])
+    state = state_of(scene.course, waits, "keeper")
     doubts: dict[float, str | None] = {}
     disputed: dict[float, bool] = {}
     for waited_s in (0.0, DISAGREEMENT_S / 2, DISAGREEMENT_S, 2 * DISAGREEMENT_S):
-        now[0] = 100.0 + waited_s
-        doubts[waited_s] = state._doubt("Qm1", 50, SOUND)
+        waits.clock.now = 100.0 + waited_s
+        doubts[waited_s] = run_blocking(state._doubt("Qm1", 50, SOUND))
         disputed[waited_s] = state.is_disputed
     assert next((waited for waited, doubt in doubts.items() if doubt is None), None) == taken_after_s
     assert next((waited for waited, is_so in disputed.items() if is_so), None) == disputed_after_s
@@ -117,18 +133,17 @@ def test_a_keeper_that_is_behind_comes_back_however_the_members_differ(
 
 def test_an_earlier_dispute_means_nothing_later() -> None:
     """The members of that time may be gone; nor is a state taken that is further than the swarm."""
-    scene, now, interrupted = Scene(is_keeper=True), [0.0], threading.Event()
-    interrupted.set()
+    scene, waits = Scene(is_keeper=True), nobody_waited_for()
     reports = [record(step=50).model_copy(update={"sketch": sketch}) for sketch in (SOUND, SOUND, OTHER, THIRD)]
     for seen_at in (0.0, MEETING_S):
         scene.look(peers(*reports), seen_at)
-    state = state_of(scene.course, interrupted, "keeper", clock=lambda: now[0])
-    assert state._doubt("Qm1", 50, SOUND) is not None
-    now[0] = FORGOTTEN_S
-    assert state._doubt("Qm1", 50, SOUND) is not None
-    now[0] += DISAGREEMENT_S
-    assert state._doubt("Qm1", 51, SOUND) is not None
-    assert state._doubt("Qm1", 50, SOUND) is None
+    state = state_of(scene.course, waits, "keeper")
+    assert run_blocking(state._doubt("Qm1", 50, SOUND)) is not None
+    waits.clock.now += FORGOTTEN_S
+    assert run_blocking(state._doubt("Qm1", 50, SOUND)) is not None
+    waits.clock.now += DISAGREEMENT_S
+    assert run_blocking(state._doubt("Qm1", 51, SOUND)) is not None
+    assert run_blocking(state._doubt("Qm1", 50, SOUND)) is None
 
 
 @pytest.mark.parametrize(("attempts", "kept"), [(0, [("keep", 2, 50)]), (1, [])])
@@ -143,9 +158,7 @@ def test_remainders_that_were_in_a_round_are_not_kept(attempts: int, kept: list[
     )
     rounds: Any = SimpleNamespace(attempts=attempts, take_up_code=lambda: calls.append("code"))
     tracker: Any = SimpleNamespace(swarm_step=53)
-    state = SharedState(
-        training, transfers, gradients, tracker, rounds, RunConfig(), is_keeper=False, interrupted=threading.Event()
-    )
+    state = SharedState(training, transfers, gradients, tracker, rounds, RunConfig(), TurnedWaits(), is_keeper=False)
     file: Any = None
     state.keep_remainders(file)
     assert calls == kept
@@ -161,7 +174,8 @@ def training_at(step: int, era: int) -> TrainingState:
     """The state of a small model at this step, with parameters and moments of its own."""
     state = TrainingState(torch.nn.Linear(48, 4), RunConfig())
     for parameter in state.parameters:
-        parameter.grad = torch.randn_like(parameter)
+        parameter.grad = torch.zeros_like(parameter)  # as the averager does
+    state.load_gradients(map(torch.randn, state.shapes))
     state.advance(())
     state.set_step(step, ["Qm7"])
     state.era = era
@@ -182,26 +196,38 @@ class Joiner:
         self.judged: list[tuple[str, int, str | None]] = []  # donors with the eras and faults of their states
         self.begun: list[object] = []
 
-        def state(shapes: list[torch.Size], refused: list[str]) -> DonatedState | None:
+        async def state(shapes: list[torch.Size], refused: list[str]) -> DonatedState | None:
             assert shapes == DONATED.tensors.shapes
             self.refused.append(list(refused))
             return next((each for each in donated if each.donor not in refused), None)
 
         self.averages = [torch.ones_like(parameter) for parameter in self.training.parameters]
         self.kept: list[tuple[int, int, tuple[str, ...]]] = []  # averages with the voters of each
+
+        def keep(
+            era: int, step: int, averages: list[torch.Tensor], factors: object, code: object, voters: Collection[str]
+        ) -> None:
+            assert all(map(torch.equal, averages, self.averages))
+            assert (factors, code) == ({}, RunConfig().averaging.wire_format)
+            self.kept.append((era, step, tuple(voters)))
+
+        def load_average(tensors: Iterable[torch.Tensor]) -> None:
+            for ours, theirs in zip(self.averages, tensors, strict=True):
+                ours.copy_(theirs)
+
         transfers: Any = SimpleNamespace(
             state=state,
             state_judged=lambda found, fault: self.judged.append((found.donor, found.era, fault)),
-            keep=lambda era, step, average: self.kept.append((era, step, average.voters)),
+            keep=keep,
         )
         gradients: Any = SimpleNamespace(
             drop_all=lambda: self.begun.append("dropped"),
             forget_remainders=lambda: None,
             due_samples=0,
             get_tensors=lambda: nullcontext(self.averages),
+            load_average=load_average,
             making_room=nullcontext,
             hold=lambda: None,
-            notify_used_averaged_gradients=lambda: None,
             reset_accumulated_grads_=lambda: None,
             factors={},
             averaging=RunConfig().averaging,
@@ -219,8 +245,6 @@ class Joiner:
             begin_step=lambda step, era, voters, _sketch, _samples: self.begun.append((step, era, voters)),
         )
         rounds: Any = SimpleNamespace(begin_step=lambda: None)
-        interrupted = threading.Event()
-        interrupted.set()  # nobody is waited for
         self.state = SharedState(
             self.training,
             transfers,
@@ -228,8 +252,8 @@ class Joiner:
             tracker,
             rounds,
             RunConfig(),
+            nobody_waited_for(),
             is_keeper=role == "keeper",
-            interrupted=interrupted,
         )
 
 
@@ -255,7 +279,7 @@ def test_a_donors_state_must_be_recent_and_the_swarms(
     donated = replace(DONATED, **changes)
     joiner = Joiner(role, [donated], beacon_era)
     before = [tensor.clone() for tensor in joiner.training.tensors]
-    assert joiner.state.download() is (fault is None)
+    assert run_blocking(joiner.state.download()) is (fault is None)
     era = OWN_ERA if role == "keeper" else donated.era
     assert joiner.judged == [(DONATED.donor, era, fault)]
     assert joiner.refused == ([[]] if fault is None else [[], [DONATED.donor]])
@@ -286,7 +310,7 @@ def test_after_a_refused_state_the_next_donor_is_asked() -> None:
     older = replace(DONATED, donor="Qm2", step=OWN_STEP)
     other = replace(DONATED, donor="Qm3", tensors=FALSE)
     joiner = Joiner("trainer", [older, other, DONATED])
-    assert joiner.state.download()
+    assert run_blocking(joiner.state.download())
     assert joiner.refused == [[], ["Qm2"], ["Qm2", "Qm3"]]
     assert [fault is None for _, _, fault in joiner.judged] == [False, False, True]
     assert joiner.training.sketch() == DONOR.sketch()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from concurrent import futures
-from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -19,38 +16,40 @@ from peer.config.run import RunConfig
 from peer.config.steering import Change, Steering
 from peer.config.training import Averaging
 from peer.node.quorum import Quorum
-from peer.swarm import step_rounds
-from peer.swarm.decision import FULL_GROUP_ATTEMPTS
-from peer.swarm.step_rounds import RULING_POLLS, StepRounds
-from peer.swarm.tracker import StepTracker
+from peer.progress.decision import FULL_GROUP_ATTEMPTS
+from peer.progress.tracker import StepTracker
+from peer.runtime.waits import FUTURE_POLL_S, run_blocking
+from peer.swarm.step_rounds import DOUBT_S, RULING_S, StepRounds
 from tests.support.clocks import Clock
+from tests.support.turned_waits import TurnedWaits
 
 FULL = AveragedGroup(size=2, samples=64, averaged_bytes=8, weights={"Qm1": 32.0}, traffic="traffic")  # type: ignore[arg-type]
 SHORT = AveragedGroup(size=2, samples=63, averaged_bytes=8, weights={"Qm1": 31.0})
 
 
+TIMEOUT_S = 3600.0
 LINES = GroupLines((3e6, *[1e6] * 30), (True, *[False] * 30), (True, *[False] * 30), ())
 HERE = frozenset({"own", "keeper", "alice", "mallory"})
 ALONE, QUORUM, OTHERS = (Quorum(frozenset(voters)) for voters in (["own"], ["own", "keeper", "alice"], ["alice"]))
 
 
 class Round:
-    """A round of averaging that ends as it is told: with a group, an error, or never (None)."""
+    """A round of averaging that ends as it is told once it is begun: with a group, an error, or never (None)."""
 
     stage = AveragingStage.LOOKING_FOR_GROUP
 
     def __init__(self, ends: AveragedGroup | Exception | None, begins: bool = True) -> None:
         self.ends, self.began_allreduce = ends, begins
-        self.triggered, self.cancelled, self.looks = False, False, 0
+        self.triggered, self.cancelled = False, False
 
-    def result(self, _timeout: float) -> AveragedGroup:
-        self.looks += 1
-        if isinstance(self.ends, AveragedGroup):
-            return self.ends
-        raise self.ends or futures.TimeoutError
+    def result(self) -> AveragedGroup:
+        assert self.ends is not None
+        if isinstance(self.ends, Exception):
+            raise self.ends
+        return self.ends
 
     def done(self) -> bool:
-        return False
+        return self.triggered and self.ends is not None
 
     def cancel(self) -> None:
         self.cancelled = True
@@ -82,7 +81,7 @@ class Scene:
             is_reducing=lambda reduces: None,
             round_ended=lambda weights, _counted, _attested, short: self.heard.append((weights, short)),
         )
-        averaging = RunConfig.from_mapping({"averaging": {"averaging_timeout_s": 3600.0}}).averaging
+        averaging = RunConfig.from_mapping({"averaging": {"averaging_timeout_s": TIMEOUT_S}}).averaging
         self.bytes_of = {"float16": 64, "8bit-blockwise": 32}
         self.gradients: Any = SimpleNamespace(
             findings=SimpleNamespace(take=list),
@@ -93,16 +92,37 @@ class Scene:
             size_in=lambda averaging: SimpleNamespace(own=self.bytes_of[averaging.compression]),
             change=self.change,
             schedule_step=lambda: self.left.pop(0),
-            step=lambda weight, control, **options: self.heard.append(weight),
+            step=self.begin,
             load_accumulators_into_averager_=lambda: self.heard.append("loaded"),
         )
         line: Any = SimpleNamespace(
             rate=5.0, passed=self.heard.append, failed=lambda: self.heard.append("the line may be slow")
         )
-        self.interrupted = threading.Event()
-        self.rounds = StepRounds(
-            self.gradients, self.tracker, line, averaging, trains=True, interrupted=self.interrupted
-        )
+        self.waits = TurnedWaits(Clock(0.0))
+        self.rounds = StepRounds(self.gradients, self.tracker, line, averaging, self.waits, trains=True)
+
+    @property
+    def looks(self) -> int:
+        """How often the peer has waited, for a round unless that has failed."""
+        return len(self.waits.waits)
+
+    def begin(self, weight: int, control: Round, **_options: object) -> None:
+        """Begin a round, as the averager does."""
+        self.heard.append(weight)
+        control.triggered = True
+
+    def average(self) -> AveragedGroup | None:
+        """Take one round."""
+        return run_blocking(self.rounds.average())
+
+    def average_when_due(self) -> AveragedGroup | None:
+        """Take rounds until one succeeds, or none is due."""
+        return run_blocking(self.rounds.average_when_due())
+
+    def await_group(self, round_: Any) -> AveragedGroup:
+        """Wait for a round that has begun."""
+        round_.triggered = True
+        return run_blocking(self.rounds._await_group(round_))
 
     def change(self, averaging: Averaging) -> bool:
         """Take up another code, as the averager does."""
@@ -135,18 +155,6 @@ class Scene:
         return wanted.step, wanted.required, wanted.expected
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """The time, which passes only when told to, and in pauses."""
-    clock = Clock()
-
-    def sleep(seconds: float) -> None:
-        clock.now += seconds
-
-    monkeypatch.setattr(step_rounds, "time", SimpleNamespace(monotonic=clock, sleep=sleep))
-    return clock
-
-
 @pytest.mark.parametrize(("fails_at", "others_step_at"), [(3, 9), (9, 3)])
 def test_a_round_that_only_failed_here_is_not_waited_for(fails_at: int, others_step_at: int) -> None:
     """Neither a failed round alone, which is tried again, nor others that are quicker are a reason to give up."""
@@ -155,15 +163,15 @@ def test_a_round_that_only_failed_here_is_not_waited_for(fails_at: int, others_s
 
     def look(reduces: bool) -> None:
         assert not reduces
-        if endless.looks == fails_at:
+        if scene.looks == fails_at:
             scene.gradients.failed_rounds += 1
-        if endless.looks == others_step_at:
+        if scene.looks == others_step_at:
             scene.tracker.swarm_step = 5
 
     scene.tracker.is_reducing = look
-    with pytest.raises(futures.TimeoutError):
-        scene.rounds._await_group(endless)  # type: ignore[arg-type]
-    assert endless.looks == 9
+    with pytest.raises(TimeoutError):
+        scene.await_group(endless)
+    assert scene.looks == 9
 
 
 AWAITING, RUNNING = AveragingStage.AWAITING_TRIGGER, AveragingStage.RUNNING_ALLREDUCE
@@ -171,40 +179,61 @@ FINISHED = AveragingStage.FINISHED
 
 
 @pytest.mark.parametrize(
-    ("stage", "swarm_step", "leaves", "looks"),
+    ("stage", "swarm_step", "leaves", "given_up_after_s"),
     [
         (AWAITING, 4, False, None),
         (RUNNING, 4, False, None),
-        (FINISHED, 4, False, None),
-        (AWAITING, 5, False, 25),
-        (RUNNING, 5, False, 25),
-        (FINISHED, 5, False, RULING_POLLS + 1),
-        (AWAITING, 4, True, 25),
-        (RUNNING, 4, True, 25),
-        (FINISHED, 4, True, RULING_POLLS + 1),
+        (FINISHED, 4, False, DOUBT_S),
+        (AWAITING, 5, False, 2 * TIMEOUT_S),
+        (RUNNING, 5, False, 2 * TIMEOUT_S),
+        (FINISHED, 5, False, RULING_S),
+        (AWAITING, 4, True, 2 * TIMEOUT_S),
+        (RUNNING, 4, True, 2 * TIMEOUT_S),
+        (FINISHED, 4, True, RULING_S),
     ],
 )
+@pytest.mark.parametrize("ends_early", [False, True])
 def test_a_round_that_has_begun_is_given_up_only_where_its_average_is_of_no_use(
-    stage: AveragingStage, swarm_step: int, leaves: bool, looks: int | None, clock: Clock
+    stage: AveragingStage, swarm_step: int, leaves: bool, given_up_after_s: float | None, ends_early: bool
 ) -> None:
     """After twice the time, or once the ruling is late; others receive from this peer, though its own part failed."""
-    round_ = Round(None)
+    round_, lasts_s = Round(None), given_up_after_s or 3 * TIMEOUT_S
     round_.stage = stage
     scene = Scene(round_)
     scene.tracker.swarm_step, scene.tracker.is_full = swarm_step, False
-    if leaves:
-        scene.interrupted.set()
+    scene.waits.is_interrupted = leaves
+    ends_at = scene.waits.now() + (0.9 if ends_early or given_up_after_s is None else 1.5) * lasts_s
 
     def look(reduces: bool) -> None:
         assert reduces
-        clock.now += 300.0  # of the 3600 that a round may take
         scene.gradients.failed_rounds += 1
-        round_.ends = FULL if round_.looks == 30 else None
+        scene.waits.clock.now += lasts_s / 100
+        round_.ends = FULL if scene.waits.now() >= ends_at else None
 
     scene.tracker.is_reducing = look
-    with nullcontext() if looks is None else pytest.raises(futures.TimeoutError):
-        assert scene.rounds._await_group(round_) is FULL
-    assert round_.looks == (looks or 31)
+    began_at = scene.waits.now()
+    if ends_early or given_up_after_s is None:
+        assert scene.await_group(round_) is FULL
+    else:
+        with pytest.raises(TimeoutError):
+            scene.await_group(round_)
+        look_s = FUTURE_POLL_S + lasts_s / 100
+        assert lasts_s < scene.waits.now() - began_at < lasts_s + 3 * look_s
+
+
+def test_a_ruling_is_waited_for_from_the_others_report_on() -> None:
+    """The all-reduce may have ended long before others report the step; from then on the ruling is due."""
+    round_ = Round(None)
+    round_.stage = FINISHED
+    scene = Scene(round_)
+
+    def look(_reduces: bool) -> None:
+        scene.tracker.swarm_step = 5 if scene.waits.now() > 10 * RULING_S else 4
+
+    scene.tracker.is_reducing = look
+    with pytest.raises(TimeoutError):
+        scene.await_group(round_)
+    assert scene.waits.now() > 11 * RULING_S
 
 
 def test_who_stayed_away_from_two_groups_is_not_waited_for() -> None:
@@ -213,7 +242,7 @@ def test_who_stayed_away_from_two_groups_is_not_waited_for() -> None:
     scene = Scene(*[Round(group)] * 7)
     waited_for = []
     for _ in range(7):
-        scene.rounds.average()
+        scene.average()
         waited_for.append(scene.required()[1:])
     assert waited_for == [(4, 5), *[(3, 4)] * 4, (4, 5), (3, 4)]
 
@@ -224,10 +253,10 @@ def test_a_step_is_taken_alone_only_by_who_is_a_quorum(quorum: Quorum) -> None:
     scene = Scene(averaging=1)
     scene.tracker.quorum = quorum
     alone = AveragedGroup(size=1, samples=64, averaged_bytes=0, peers=frozenset({"own"}))
-    assert scene.rounds.average() == (alone if quorum is ALONE else None)
+    assert scene.average() == (alone if quorum is ALONE else None)
     assert scene.heard == (["loaded"] if quorum is ALONE else [])
     scene.gradients.due_samples = 63
-    assert scene.rounds.average() is None
+    assert scene.average() is None
 
 
 def test_the_lines_of_a_round_tell_how_many_auxiliary_peers_are_missing() -> None:
@@ -235,20 +264,19 @@ def test_the_lines_of_a_round_tell_how_many_auxiliary_peers_are_missing() -> Non
     traffic: Any = SimpleNamespace(promised_s=342.0)
     group = AveragedGroup(size=31, samples=64, averaged_bytes=8, traffic=traffic, lines=LINES)
     unknown, known = Scene(Round(group)), Scene(Round(group), Round(SHORT), usual_s=300.0)
-    unknown.rounds.average()
+    unknown.average()
     assert unknown.rounds.missing_auxiliaries is None
     for _ in range(2):
-        known.rounds.average()
+        known.average()
         assert known.rounds.missing_auxiliaries == 2
 
 
-@pytest.mark.usefixtures("clock")
 def test_a_failed_averaging_is_tried_again_and_a_group_ends_it() -> None:
     """The group is what the step is taken with; nothing more is averaged, though the batch still looks full."""
     cut = Round(RuntimeError("the line is cut"))
-    cut.result = lambda _timeout: scene.fail(cut)  # type: ignore[method-assign]
+    cut.result = lambda: scene.fail(cut)  # type: ignore[method-assign]
     scene = Scene(Round(SHORT), cut, Round(FULL), Round(SHORT))
-    assert scene.rounds.average_when_due() is FULL
+    assert scene.average_when_due() is FULL
     tally = scene.rounds.counts.tally
     assert (scene.rounds.attempts, tally.failed, tally.succeeded, len(scene.left)) == (2, 2, 1, 1)
     scene.rounds.begin_step()
@@ -256,20 +284,20 @@ def test_a_failed_averaging_is_tried_again_and_a_group_ends_it() -> None:
 
 
 @pytest.mark.parametrize("averaging", [1, 4])
-def test_a_peer_that_meets_nobody_trains_on_for_as_long_as_it_has_waited(clock: Clock, averaging: int) -> None:
+def test_a_peer_that_meets_nobody_trains_on_for_as_long_as_it_has_waited(averaging: int) -> None:
     """The others may wait for samples, or come to this step; not once its group begins, nor after another step."""
     scene = Scene(*[Round(RuntimeError("beside these 5 others may take this step")) for _ in range(3)])
-    scene.view.averaging = averaging
+    scene.view.averaging, clock = averaging, scene.waits.clock
     scene.gradients.change = lambda _: vars(clock).update(now=clock.now + 100.0)
     began = clock.now
-    assert scene.rounds.average_when_due() is None
+    assert scene.average_when_due() is None
     assert (scene.rounds.attempts, scene.rounds.is_full) == (1, False)
     waited_s = clock.now - began
     clock.now += waited_s - 0.5
     assert not scene.rounds.is_due
     clock.now += 1.0
     assert scene.rounds.is_due
-    assert scene.rounds.average_when_due() is None
+    assert scene.average_when_due() is None
     assert not scene.rounds.is_due
     scene.rounds.prepare()
     scene.rounds._scheduled.stage = AWAITING  # type: ignore[union-attr]
@@ -279,9 +307,10 @@ def test_a_peer_that_meets_nobody_trains_on_for_as_long_as_it_has_waited(clock: 
 
 
 @pytest.mark.parametrize(("usual_s", "seconds"), [(0.0, 1800.0), (60.0, 1800.0), (10_000.0, 2500.0)])
-def test_everybody_is_waited_for_within_bounds(usual_s: float, seconds: float, clock: Clock) -> None:
+def test_everybody_is_waited_for_within_bounds(usual_s: float, seconds: float) -> None:
     """One whose microbatch takes minutes must not stop the rest; where steps are long, a part of one is short."""
     scene = Scene(usual_s=usual_s)
+    clock = scene.waits.clock
     scene.rounds._due_since = clock.now
     clock.now += seconds
     assert scene.required()[1] == 4
@@ -336,7 +365,7 @@ def test_no_step_is_taken_while_the_operator_wants_none(steering: Steering, held
     scene.bytes_of["float16"] = 36_000  # which this line passes in two hours, and a round lasts one at most
     assert not scene.rounds.is_due
     scene.bytes_of["float16"] = 64
-    scene.interrupted.set()
+    scene.waits.interrupt()
     assert not scene.rounds.is_due
 
 
@@ -358,7 +387,7 @@ def test_a_batch_is_full_for_who_would_hold_up_its_group(stage: AveragingStage, 
     scene.rounds.prepare()
     ahead.stage = stage
     assert scene.rounds.is_due is full
-    assert scene.rounds.average_when_due() == (FULL if full else None)
+    assert scene.average_when_due() == (FULL if full else None)
     assert scene.heard[:1] == ([64] if full else [])
 
 
@@ -399,7 +428,7 @@ def test_a_round_that_begins_just_when_it_is_looked_at_is_not_given_up() -> None
     del scene.tracker.is_full
     scene.rounds._tracker = Tracker(**vars(scene.tracker))  # type: ignore[assignment]
     scene.gradients.want = lambda wanted: vars(round_).update(ends=FULL)
-    assert scene.rounds._await_group(round_) is FULL  # type: ignore[arg-type]
+    assert scene.await_group(round_) is FULL
 
 
 EIGHT_BITS = Change(from_step=4, compression="8bit-blockwise")
@@ -422,7 +451,7 @@ def test_a_round_has_the_code_in_force_after_its_step(step: int, changes: list[C
     scene.rounds.take_up_code()
     scene.steer(*changes)
     scene.tracker.step = step
-    scene.rounds.average()
+    scene.average()
     assert scene.gradients.averaging.compression == compression
 
 
@@ -432,11 +461,11 @@ def test_a_group_sought_in_another_code_is_given_up() -> None:
     scene = Scene(waiting)
     scene.rounds._scheduled = ahead  # type: ignore[assignment]
     scene.steer(EIGHT_BITS)
-    scene.tracker.is_reducing = lambda _reduces: scene.steer() if waiting.looks == 2 else None
-    assert scene.rounds.average() is None
+    scene.tracker.is_reducing = lambda _reduces: scene.steer() if scene.looks == 2 else None
+    assert scene.average() is None
     assert ahead.cancelled
     assert waiting.cancelled
-    assert waiting.looks == 2
+    assert scene.looks == 2
 
 
 def test_a_line_is_judged_by_the_code_of_the_swarms_step() -> None:
@@ -456,24 +485,36 @@ def test_a_line_is_judged_by_the_code_of_the_swarms_step() -> None:
 def test_a_step_is_taken_with_a_group_that_fills_the_batch(group: AveragedGroup, heard: list[object]) -> None:
     """If a peer was lost, or had not what it claimed, the tracker is told; what passed is remembered for the next."""
     scene = Scene(Round(group))
-    assert scene.rounds.average() is (FULL if group is FULL else None)
+    assert scene.average() is (FULL if group is FULL else None)
     assert scene.heard == heard
     assert group is SHORT or scene.gradients.bandwidth == 5.0
 
 
 @pytest.mark.parametrize("begins", [True, False])
-def test_a_round_that_fails_is_given_up(begins: bool) -> None:
-    """A slow line may be the reason, if there was a group."""
-    failing = Round(RuntimeError("the line is cut"), begins)
+@pytest.mark.parametrize("error", [RuntimeError("the line is cut"), None])
+def test_a_round_that_fails_is_given_up(begins: bool, error: Exception | None) -> None:
+    """Also one that nothing ends but this peer's patience; a slow line may be the reason, if there was a group."""
+    failing = Round(error, begins)
     scene = Scene(failing)
-    assert scene.rounds.average() is None
-    assert failing.cancelled
+    scene.waits.after_wait = lambda: vars(scene.tracker).update(is_full=False)  # another peer has left
+    assert scene.average() is None
+    assert failing.cancelled or failing.done()
+    assert failing.done() is (error is not None)
     assert ("the line may be slow" in scene.heard) is begins
+
+
+def test_a_round_that_cannot_be_begun_is_cancelled() -> None:
+    """Or the others would wait for this peer."""
+    failing = Round(FULL)
+    scene = Scene(failing)
+    scene.gradients.step = lambda **_: scene.fail(Round(RuntimeError("the averager has died")))
+    assert scene.average() is None
+    assert failing.cancelled
 
 
 def test_others_are_met_before_the_batch_is_full() -> None:
     """In one round, until it is used; not while the operator wants no step. A step taken otherwise gives it up."""
-    first, second = Round(FULL), Round(FULL)
+    first, second = Round(FULL), Round(None)
     scene = Scene(first, second)
     scene.tracker.is_full = False
     scene.tracker.is_held = True
@@ -483,7 +524,7 @@ def test_others_are_met_before_the_batch_is_full() -> None:
     for _ in range(2):
         scene.rounds.prepare()
         assert scene.left == [second]
-    assert scene.rounds.average() is FULL
+    assert scene.average() is FULL
     scene.rounds.prepare()
     assert scene.left == []
     second.triggered = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,12 +14,18 @@ from peer.config.run import RunConfig
 from peer.models.optimizer_setup import rate_in_phase
 from peer.models.optimizers import AdamW, Lamb, Muon, ParameterGroup, SharedOptimizer, StableAdamW
 from peer.node.states import STATE_CODE, DonatedState, JoinedTensors
+from peer.progress.fingerprint import DRIFT_TOLERANCE, drifted, sketch_of
 from peer.reduction.compression import ROOTS, decode
-from peer.swarm.fingerprint import DRIFT_TOLERANCE, drifted, sketch_of
 from peer.swarm.training_state import TrainingState, moment_roles, moments_of, optimizer_tensors
 
 CONFIG = RunConfig()
 VOTERS = frozenset({"Qm1", "Qm2"})
+
+
+def step_on(state: TrainingState, averages: Iterable[torch.Tensor], voters: Collection[str]) -> None:
+    """Take a step on these averages."""
+    state.load_gradients(averages)
+    state.advance(voters)
 
 
 def state_after(steps: int, era: int = 0) -> TrainingState:
@@ -27,11 +33,16 @@ def state_after(steps: int, era: int = 0) -> TrainingState:
     generator = torch.Generator().manual_seed(steps)
     state = TrainingState(torch.nn.Linear(48, 4), CONFIG)
     state.era = era
+    for parameter in state.parameters:
+        parameter.grad = torch.zeros_like(parameter)  # as the averager does
     for _ in range(steps):
-        for parameter in state.parameters:
-            parameter.grad = torch.randn(parameter.shape, generator=generator)
-        state.advance(VOTERS)
+        step_on(state, [torch.randn(shape, generator=generator) for shape in state.shapes], VOTERS)
     return state
+
+
+def ones_for(state: TrainingState) -> list[torch.Tensor]:
+    """An average that fits the state."""
+    return [torch.ones(shape) for shape in state.shapes]
 
 
 def donated_by(state: TrainingState) -> DonatedState:
@@ -47,10 +58,10 @@ def test_a_copy_is_of_one_moment() -> None:
     @contextmanager
     def while_others_step() -> Iterator[None]:
         """Let the trainer step just before the lock is taken, and just after it is released."""
-        state.advance(["Qm3"])
+        step_on(state, ones_for(state), ["Qm3"])
         before.extend(tensor.clone() for tensor in state.tensors)
         yield
-        state.advance(VOTERS)
+        step_on(state, ones_for(state), VOTERS)
 
     state.lock = while_others_step()
     copy: Any = state.copy()
@@ -71,7 +82,7 @@ def test_a_state_is_adopted_with_step_era_voters_and_learning_rate() -> None:
     state.voters = ["Qm3"]
     donated = donated_by(other)
     assert state.all_shapes == donated.tensors.shapes
-    assert state.sketch_of_other(donated.tensors.separate()) == other.sketch() != state.sketch()
+    assert state.sketch_of_other(donated) == other.sketch() != state.sketch()
     parameters = state.parameters
     state.adopt(donated)
     assert (state.step, state.era, state.scheduled_rates) == (5, 3, other.scheduled_rates)
@@ -79,10 +90,41 @@ def test_a_state_is_adopted_with_step_era_voters_and_learning_rate() -> None:
     assert all(map(torch.equal, state.tensors, other.tensors))
     assert all(map(torch.Tensor.is_set_to, state.parameters, parameters))
     for each in (state, other):
-        for parameter in each.parameters:
-            parameter.grad = torch.ones_like(parameter)
-        each.advance(())
+        step_on(each, ones_for(each), ())
     assert state.sketch() == other.sketch()
+
+
+def test_a_step_is_taken_on_the_average_alone() -> None:
+    """Whatever gradients of its own this peer had; the average must fit the model, and who averaged is noted."""
+    state, other = state_after(3), state_after(1)
+    other.adopt(donated_by(state))
+    for parameter in state.parameters:
+        parameter.grad = torch.full_like(parameter, 5.0)
+    for each in (state, other):
+        step_on(each, ones_for(each), ["Qm3"])
+    assert (state.step, state.voters) == (4, ["Qm3"])
+    assert all(map(torch.equal, state.tensors, other.tensors))
+    with pytest.raises(ValueError, match="shorter"):
+        step_on(state, ones_for(state)[:1], VOTERS)
+
+
+def test_rates_are_scaled_from_the_schedules() -> None:
+    """Not from those in force before, which had a scale of their own."""
+    state = state_after(3)
+    for scale in (0.5, 0.5, 2.0, 1.0):
+        state.scale_rates(scale)
+        rates = [group["lr"] for group in state.optimizer.param_groups]
+        assert rates == pytest.approx([scale * rate for rate in state.scheduled_rates])
+
+
+def test_forgotten_moments_are_those_of_a_new_state() -> None:
+    """The parameters and the step stay."""
+    state = state_after(3)
+    parameters = [parameter.detach().clone() for parameter in state.parameters]
+    state.forget_moments()
+    assert all(map(torch.equal, optimizer_tensors(state.optimizer), optimizer_tensors(state_after(0).optimizer)))
+    assert all(map(torch.equal, state.parameters, parameters))
+    assert state.step == 3
 
 
 def test_the_learning_rate_follows_the_step_even_backwards() -> None:

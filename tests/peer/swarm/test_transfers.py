@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
-from collections.abc import Callable
 from concurrent import futures
 from typing import Any
 
@@ -32,27 +30,15 @@ from peer.node.states import (
 from peer.reduction.compression import HALF_BYTES, average_code_of, compression_of, decode
 from peer.reduction.sizes import BLOCK, SCALE_BYTES
 from peer.reporting.event_log import TAKEN, Downloaded
+from peer.runtime.waits import run_blocking
 from peer.swarm.transfers import HUNG_S, MissedAverage, Transfers, encode_average, whole_average
-from tests.support.clocks import Clock
+from tests.support.turned_waits import TurnedWaits
 
 SHAPES = [torch.Size((40, 32)), torch.Size((256,)), torch.Size((64, 8, 8))]
 TENSORS = [torch.ones(shape) for shape in SHAPES]
 VOTERS = ("Qm1", "Qm2")
 STATE = DonatedState("keeper", 7, 1, VOTERS, JoinedTensors.join(list(TENSORS)))
 MOST_LOOKS = 500
-
-
-class Download(futures.Future[Any]):
-    """The outcome of an order; whoever looks for it in vain has waited for a while, in the test's time."""
-
-    def __init__(self, look: Callable[[], None]) -> None:
-        super().__init__()
-        self._look = look
-
-    def result(self, timeout: float | None = None) -> Any:
-        """The outcome, if it is there after this look."""
-        self._look()
-        return super().result(timeout=0)
 
 
 class Scene:
@@ -62,33 +48,33 @@ class Scene:
     """
 
     def __init__(self, found: Any = None, after: int = 1, moves: bool = False, leaves_after: int = 0) -> None:
-        self.clock, self.interrupted, self.orders = Clock(), threading.Event(), list[StateOrder]()
+        self.waits, self.orders = TurnedWaits(after_wait=self._look), list[StateOrder]()
         self._found, self._after, self._is_moving, self._leaves_after = found, after, moves, leaves_after
         self.looks = self.moves = 0
         self.told: list[Downloaded] = []
         self.was_downloading = True
         averager: Any = self
         events: Any = self
-        self.transfers = Transfers(averager, self.interrupted, events, self.clock)
+        self.transfers = Transfers(averager, self.waits, events)
 
     def add(self, event: Downloaded) -> None:
         """Note an event."""
         self.told.append(event)
 
-    def order(self, order: StateOrder) -> Download:
+    def order(self, order: StateOrder) -> futures.Future[Any]:
         """Take an order."""
         self.orders.append(order)
-        self._download = Download(self._look)
+        self._download = futures.Future[Any]()
         return self._download
 
     def _look(self) -> None:
         self.looks += 1
         assert self.looks <= MOST_LOOKS, "nothing ends the wait"
-        self.clock.now += HUNG_S / 8
+        self.waits.clock.now += HUNG_S / 8
         self.moves += self._is_moving
         self.was_downloading &= self.transfers.is_downloading
         if self.looks == self._leaves_after:
-            self.interrupted.set()
+            self.waits.interrupt()
         if self.looks == self._after:
             self._download.set_result(self._found)
 
@@ -96,7 +82,7 @@ class Scene:
 def test_a_download_that_makes_progress_is_waited_for() -> None:
     """However long it takes; and meanwhile others can see that this peer waits for a state."""
     scene = Scene(STATE, after=MOST_LOOKS, moves=True)
-    assert scene.transfers.state(SHAPES, ["liar"]) is STATE
+    assert run_blocking(scene.transfers.state(SHAPES, ["liar"])) is STATE
     assert scene.orders == [StateWanted(SHAPES, ("liar",))]
     assert (scene.looks, scene.was_downloading, scene.transfers.is_downloading) == (MOST_LOOKS, True, False)
 
@@ -104,20 +90,20 @@ def test_a_download_that_makes_progress_is_waited_for() -> None:
 def test_a_process_that_hangs_is_not_waited_for() -> None:
     """An averager whose process neither asks a donor nor receives anything is an error, with a sentence."""
     scene = Scene(after=0)
-    began_at = scene.clock.now
+    began_at = scene.waits.now()
     with pytest.raises(SwarmError, match="hangs"):
-        scene.transfers.state(SHAPES, [])
-    assert HUNG_S < scene.clock.now - began_at < 2 * HUNG_S
+        run_blocking(scene.transfers.state(SHAPES, []))
+    assert HUNG_S < scene.waits.now() - began_at < 2 * HUNG_S
     assert not scene.transfers.is_downloading
 
 
 def test_a_peer_that_is_told_to_leave_waits_for_nothing() -> None:
     """Its process still downloads, and has the state long after; no donor has said anything of an average."""
     scene = Scene(STATE, after=MOST_LOOKS, moves=True, leaves_after=5)
-    assert scene.transfers.state(SHAPES, []) is None
+    assert run_blocking(scene.transfers.state(SHAPES, [])) is None
     assert scene.looks == 5
     scene = Scene((STATE.tensors, VOTERS), after=MOST_LOOKS, moves=True, leaves_after=5)
-    assert scene.transfers.average(0, 7, SHAPES) is Lack.SILENT
+    assert run_blocking(scene.transfers.average(0, 7, SHAPES)) is Lack.SILENT
     assert scene.looks == 5
     assert not scene.transfers.is_downloading
 
@@ -136,7 +122,7 @@ def test_a_peer_that_is_told_to_leave_waits_for_nothing() -> None:
 def test_an_average_that_fits_this_peers_model_is_taken(found: Any, taken: Any, outcome: str | None) -> None:
     """Else the state is asked for, which is checked as a whole; the event log has what came of it."""
     scene = Scene((JoinedTensors.join(list(found)), VOTERS) if isinstance(found, list) else found)
-    average = scene.transfers.average(1, 7, SHAPES)
+    average = run_blocking(scene.transfers.average(1, 7, SHAPES))
     if isinstance(average, MissedAverage):
         assert all(map(torch.equal, average.tensors, taken))
         assert average.voters == VOTERS
@@ -155,18 +141,20 @@ def test_what_became_of_a_state_is_told(fault: str | None) -> None:
     scene.transfers.state_judged(STATE, fault)
     assert scene.told == [Downloaded(what="state", donor="keeper", step=7, outcome=fault or TAKEN)]
     assert scene.orders == ([HistoryBegun(1, 7)] if fault is None else [])
-    assert scene.transfers.state(SHAPES, []) is None
+    assert run_blocking(scene.transfers.state(SHAPES, [])) is None
     assert scene.told[1:] == [Downloaded(what="state", donor="", step=0, outcome="no donor gave one")]
 
 
 def test_an_average_is_kept_for_others() -> None:
     """In shared memory, as it goes to another process; nobody waits for that."""
-    scene, average = Scene(), encode_average(TENSORS, {}, "float16", dict.fromkeys(VOTERS))
-    assert average.voters == VOTERS
-    scene.transfers.keep(1, 8, average)
-    assert scene.orders == [AverageKept(1, 8, average)]
+    scene, voters = Scene(), dict.fromkeys(VOTERS)
+    scene.transfers.keep(1, 8, TENSORS, {}, "float16", voters)
+    [order] = scene.orders
+    assert isinstance(order, AverageKept)
+    assert (order.era, order.step, order.average.voters) == (1, 8, VOTERS)
+    assert all(map(torch.equal, received(order.average), TENSORS))
     assert scene.looks == 0
-    assert average.encoded.is_shared()
+    assert order.average.encoded.is_shared()
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,8 @@ class Scene:
         self.began = self.clock.now
         gives = self.gives_step is not None
         self.training = SimpleNamespace(optimizer=SimpleNamespace(state_dict=dict))
-        self.state = SimpleNamespace(download=lambda: gives, step=self.gives_step)
+        self.state = SimpleNamespace(step=self.gives_step)
+        self.download = lambda: gives
 
     @property
     def sees_keeper(self) -> bool:
@@ -98,5 +99,5 @@ def test_a_keeper_that_was_seen_is_missed_for_a_minute_first() -> None:
 def test_who_is_told_to_stop_while_it_takes_the_state_is_told_nothing_more() -> None:
     """A download that ends because of that is none to wait for."""
     scene = Scene(lasts_s=SEEK_AFTER_S)
-    scene.state.download = lambda: scene.wait(2 * SEEK_AFTER_S) and False
+    scene.download = lambda: scene.wait(2 * SEEK_AFTER_S) and False
     assert scene.run() == []

@@ -8,7 +8,8 @@ import pytest
 
 from peer.backends import MicrobatchResult
 from peer.reporting.messages import Progress, StepReport
-from peer.swarm.swarm import StepOutcome, SwarmProgress
+from peer.swarm.moves import StepOutcome
+from peer.swarm.swarm import SwarmProgress
 from peer.training.tally import Tally, weighted_mean
 
 OUTCOME = StepOutcome(3, 8, True, 2, None, 0.5)

@@ -11,7 +11,8 @@ import pytest
 from peer.backends import MicrobatchResult
 from peer.data.batching.batches import Batch
 from peer.reporting.messages import Lost, Progress, StepReport
-from peer.swarm.swarm import StepOutcome, SwarmProgress
+from peer.swarm.moves import StepOutcome
+from peer.swarm.swarm import SwarmProgress
 from peer.training.trainer import train
 from tests.support.clocks import Clock
 from tests.support.tiny_albert import random_batch

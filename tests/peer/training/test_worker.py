@@ -25,7 +25,8 @@ from peer.limits.usage import CACHE_FOLDER
 from peer.models.build import build_model
 from peer.reporting.messages import Failed, KeeperAt, Progress, Ready, StepReport, Stop, Stopped, WorkerPlan
 from peer.runtime.processes import LOG_FILE
-from peer.swarm.swarm import StepOutcome, Swarm, SwarmProgress
+from peer.swarm.moves import StepOutcome
+from peer.swarm.swarm import Swarm, SwarmProgress
 from peer.training import worker
 from peer.training.bootstrap import StateTaking
 from peer.training.worker import ASSIST_POLL_S, REMAINDERS_FILE, Worker, assist, run_worker

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from peer.swarm.view import agreed_sketch, agreed_step
+from peer.progress.view import agreed_sketch, agreed_step
 
 SOUND, FALSE = (1.0, 2.0), (9.0, 2.0)
 

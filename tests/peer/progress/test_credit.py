@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from peer.reduction.attestation import AttestedWeight
-from peer.swarm.credit import (
+from peer.progress.credit import (
     FALSE_ROUNDS,
     LOST_IN_ALL,
     LOST_ROUNDS,
@@ -19,7 +18,8 @@ from peer.swarm.credit import (
     is_inflated,
     newcomer_share,
 )
-from peer.swarm.records import KnownPeer, PeerRecord
+from peer.progress.records import KnownPeer, PeerRecord
+from peer.reduction.attestation import AttestedWeight
 
 RECORD = PeerRecord(step=3, samples=10, rate=1.0, time=1.0, training=True, client_mode=False)
 

@@ -7,11 +7,10 @@ from dataclasses import replace
 import pytest
 
 from peer.node.quorum import Quorum
-from peer.reduction.attestation import AttestedWeight
-from peer.swarm.credit import Allowances, CreditBook
-from peer.swarm.fingerprint import Sketch
-from peer.swarm.records import Beacon, Course, KnownPeer, nearest_step
-from peer.swarm.view import (
+from peer.progress.credit import Allowances, CreditBook
+from peer.progress.fingerprint import Sketch
+from peer.progress.records import Beacon, Course, KnownPeer, nearest_step
+from peer.progress.view import (
     MEETING_S,
     REMEMBERED_SKETCHES,
     SwarmView,
@@ -22,6 +21,7 @@ from peer.swarm.view import (
     training,
     view_swarm,
 )
+from peer.reduction.attestation import AttestedWeight
 from tests.support.peer_records import SOUND, TARGET, Scene, peers, record
 
 FALSE = (2.0,) * 32
@@ -193,6 +193,19 @@ def test_half_of_the_voters_move_the_swarm_on(voters: list[str], left: int, step
     *firsts, third, fourth, fifth, sixth, seventh = peers(ahead, ahead, *[record(step=4)] * 5)
     known = [*firsts, said_goodbye(third) if left else third, fourth, fifth, sixth, seventh]
     assert (scene.look(known).step, scene.course.sketch_at(8)) == (step, sketch)
+
+
+def test_a_sketch_is_accepted_once_the_voters_without_it_leave() -> None:
+    """Though nobody reports anything new; these voters need not be trainers."""
+    scene = Scene(is_keeper=True)
+    ahead, *others = peers(record(4).model_copy(update={"sketch": SOUND}), record(3), record(3))
+    helpers = peers(record(3), record(3), role="auxiliary")
+    scene.course.expect({ahead.peer_id, *(helper.peer_id for helper in helpers)}, {"observer-0"})
+    scene.look([ahead, *others, *helpers])
+    scene.look([ahead, *others, *helpers], MEETING_S)
+    assert scene.course.sketch_at(4) == ()
+    scene.look([ahead, *others, *map(said_goodbye, helpers)], MEETING_S)
+    assert scene.course.sketch_at(4) == SOUND
 
 
 def test_a_members_devices_are_one_voter() -> None:

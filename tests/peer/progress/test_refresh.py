@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from peer.swarm.refresh import Refresh
+from peer.progress.refresh import Refresh
 
 
 @pytest.mark.parametrize(("shortest_s", "expiration_s", "seconds"), [(0.5, 120.0, 6.0), (0.1, 120.0, 2.0)])

@@ -1,6 +1,6 @@
 """Peers' records in the DHT, validated by owner, bounds and time, and the step beacon.
 
-`peer.swarm.tracker` publishes and reads the records, and `peer.swarm.view` evaluates them.
+`peer.progress.tracker` publishes and reads the records, and `peer.progress.view` evaluates them.
 
 The step beacon is the keeper's signed statement of the run's current step, which every peer
 follows. It is the keeper's record with a `Course`, signed with the keeper's key; the token proves
@@ -22,8 +22,8 @@ from auth.swarm.authorizer import read_entries, tokens_in
 from auth.tokens import MAX_CLOCK_SKEW_S, AccessToken
 from peer.averaging.declarations import MAX_BANDWIDTH
 from peer.config.steering import Steering
+from peer.progress.fingerprint import MAX_SKETCH_SIZE, Sketch
 from peer.protocol import MAX_ERA, MAX_STEP
-from peer.swarm.fingerprint import MAX_SKETCH_SIZE, Sketch
 
 MAX_CREDITS = 64  # maximum number of devices in the beacon's list of credits
 _Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]

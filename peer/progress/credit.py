@@ -23,8 +23,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
+from peer.progress.records import MAX_CREDITS, KnownPeer
 from peer.reduction.attestation import NOTHING_ATTESTED, AttestedWeight
-from peer.swarm.records import MAX_CREDITS, KnownPeer
 
 GROWTH = 2.0  # multiple of a device's recent contributions up to which a claim is credited
 HEADROOM = 2.0  # multiple of a claim's cap that reducers accept, because their copy of the record may be old

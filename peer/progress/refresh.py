@@ -1,6 +1,6 @@
 """The intervals between a peer's reads and reports of records, which shrink as the batch fills.
 
-These pure decisions are used by `peer.swarm.tracker`. All times are in seconds.
+These pure decisions are used by `peer.progress.tracker`. All times are in seconds.
 """
 
 from __future__ import annotations

@@ -15,9 +15,8 @@ from auth.swarm.authorizer import MAX_BEACON_BYTES, MAX_RECORD_BYTES, record_sub
 from auth.swarm.hivemind_patches import patch_hivemind
 from auth.tokens import AccessToken
 from peer.config.steering import MAX_CHANGES, Change, Steering
-from peer.protocol import MAX_ERA, MAX_STEP
-from peer.swarm.fingerprint import MAX_SKETCH_SIZE
-from peer.swarm.records import (
+from peer.progress.fingerprint import MAX_SKETCH_SIZE
+from peer.progress.records import (
     MAX_CREDITS,
     MAX_RATE,
     Beacon,
@@ -28,6 +27,7 @@ from peer.swarm.records import (
     nearest_step,
     read_records,
 )
+from peer.protocol import MAX_ERA, MAX_STEP
 from tests.support.inputs import tuples_in_tuples
 
 SIGNATURE_BYTES = 256

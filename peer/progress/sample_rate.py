@@ -38,7 +38,8 @@ class SampleRate:
     @contextmanager
     def pause(self) -> Iterator[None]:
         """Leave out the time in which this peer does not compute."""
+        paused_at = self._clock()
         try:
             yield
         finally:
-            self.restart()
+            self._began_at = self._clock() - max(0.0, paused_at - self._began_at)

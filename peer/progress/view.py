@@ -2,7 +2,7 @@
 
 The swarm's step is the step that more than half of the members have reached, limited by the
 keeper's beacon. A member has one vote, regardless of its number of devices. Samples are capped per
-member (`peer.swarm.credit`), and peers with impossible claims are reported
+member (`peer.progress.credit`), and peers with impossible claims are reported
 (`peer.reporting.suspicions`).
 """
 
@@ -17,13 +17,13 @@ from auth.swarm.authorizer import TRAINING_ROLES
 from peer.config.run import RunConfig
 from peer.config.steering import Steering
 from peer.node.quorum import Quorum
+from peer.progress.credit import Allowances, FalseClaims, is_inflated, newcomer_share
+from peer.progress.fingerprint import Sketch, drifted
+from peer.progress.records import Beacon, BeaconWatch, KnownPeer, nearest_step
 from peer.reduction.attestation import AttestedWeight
 from peer.reduction.findings import Finding
 from peer.reporting.metrics import Census, census_of
 from peer.reporting.suspicions import Suspicion, SuspicionKind, Suspicions
-from peer.swarm.credit import Allowances, FalseClaims, is_inflated, newcomer_share
-from peer.swarm.fingerprint import Sketch, drifted
-from peer.swarm.records import Beacon, BeaconWatch, KnownPeer, nearest_step
 
 STEPS_AHEAD = 2  # steps by which a record may lead the swarm's step, because other records may be late
 STEPS_PER_SECOND = 2.0  # upper bound on the steps that the swarm takes per second between two reads
@@ -196,6 +196,7 @@ class SwarmCourse:
         self._members: dict[str, str] = {}  # peer ID -> member
         self._left = frozenset[str]()  # voters that take part no longer
         self._voters = self._keepers = frozenset[str]()  # that decide on this peer's next step
+        self._are_inferred = False  # whether these voters are a keeper's guess
         self._first_step_s = first_step_s  # assumed duration of a step until one is measured
         self._least_share = least_share
         self._suspicions = suspicions
@@ -205,6 +206,7 @@ class SwarmCourse:
         self._met_at: float | None = None  # time at which this peer first saw a trainer
         self._sketches: dict[int, Sketch] = {}  # step -> sketch of the beacon or the majority
         self._reported: dict[int, dict[str, tuple[str, Sketch]]] = {}  # step -> peer ID -> member and sketch
+        self._judges: object = None  # who decided on the accepted sketches
         self._sights: dict[str, tuple[float, int]] = {}  # peer ID -> time and last plausible step
         self.allowances = Allowances(target=1)
         self.hears_keeper = False  # whether the keeper renews its beacon
@@ -266,12 +268,12 @@ class SwarmCourse:
         news = {peer.peer_id for peer in peers if peer.record.time > self._known_s.get(peer.peer_id, -math.inf)}
         self._left |= news - active
 
-    def expect(self, voters: Collection[str], keepers: Collection[str]) -> None:
+    def expect(self, voters: Collection[str], keepers: Collection[str], *, are_inferred: bool = False) -> None:
         """Set who took this peer's step (nobody: unknown), and the run's keepers.
 
         They count as present until they have not been seen for a time, and no more once they leave.
         """
-        self._voters, self._keepers = frozenset(voters), frozenset(keepers)
+        self._voters, self._keepers, self._are_inferred = frozenset(voters), frozenset(keepers), are_inferred
         self._known_s = {peer_id: peer.record.time for peer_id, (_, peer) in self._last_seen.items()}
         self._unseen_s = dict.fromkeys(self._voters or self._keepers, 0.0) | self._unseen_s
         self._left = frozenset()
@@ -299,7 +301,8 @@ class SwarmCourse:
         members, theirs = (
             {self._members.get(peer, peer) for peer in voters} for voters in (present, present & set(peers))
         )
-        return 2 * len(theirs) >= len(members) and len(theirs) >= min(2, len(members)) > 0
+        least = 2 if self._are_inferred else min(2, len(members))  # one member must not guide a keeper by a guess
+        return 2 * len(theirs) >= len(members) and len(theirs) >= least > 0
 
     @property
     def beacon(self) -> Beacon | None:
@@ -321,6 +324,16 @@ class SwarmCourse:
     def sketch_at(self, step: int) -> Sketch:
         """Return the accepted sketch of the state after `step`; empty if unknown."""
         return self._sketches.get(step, ())
+
+    def holders(self, step: int, sketch: Sketch) -> frozenset[str]:
+        """Return the trainers in sight that have reported this state after `step`; nobody if they are few.
+
+        They are few if they do not belong to half of the members in sight.
+        """
+        in_sight, reported = training(peer for _, peer in self._last_seen.values()), self._reported.get(step, {})
+        holders = [peer for peer in in_sight if (told := reported.get(peer.peer_id)) and not drifted(told[1], sketch)]
+        are_few = 2 * len({peer.member for peer in holders}) < len({peer.member for peer in in_sight})
+        return frozenset() if are_few or not sketch else frozenset(peer.peer_id for peer in holders)
 
     def is_most_reported(self, step: int, sketch: Sketch) -> bool:
         """Return whether more members report `sketch` after `step` than any other sketch."""
@@ -422,11 +435,19 @@ class SwarmCourse:
         Members take a step at different times, so a read may find no two of them at the same step.
         The keeper therefore counts every sketch that a member has reported for a step.
         """
+        changed = set[int]()
         for peer in trainers:
             if peer.record.sketch and -REMEMBERED_SKETCHES < peer.record.step - view.step <= STEPS_AHEAD:
-                self._reported.setdefault(peer.record.step, {})[peer.peer_id] = peer.member, peer.record.sketch
+                reported, told = self._reported.setdefault(peer.record.step, {}), (peer.member, peer.record.sketch)
+                if reported.get(peer.peer_id) != told:
+                    reported[peer.peer_id] = told
+                    changed.add(peer.record.step)
         members = len({peer.member for peer in trainers})
-        for step in self._reported if self._is_keeper else self._reported.keys() & {view.step}:
+        present = self.quorum(self._voters, ()).present - self._keepers
+        judges = members, may_agree, {peer_id: self._members.get(peer_id) for peer_id in present}
+        if judges != self._judges:
+            self._judges, changed = judges, set(self._reported)
+        for step in changed if self._is_keeper else self._reported.keys() & {view.step}:
             agreed = agreed_sketch(self._reported[step].values(), members) or self._voters_sketch(step)
             if agreed and may_agree:
                 self._sketches[step] = agreed
@@ -485,10 +506,13 @@ def agreed_sketch(sketches: Iterable[tuple[str, Sketch]], members: int) -> Sketc
 
 def supporters_of(sketches: Iterable[tuple[str, Sketch]]) -> dict[Sketch, set[str]]:
     """Return the distinct sketches, each with the members whose devices all report it."""
-    reported = [(member, sketch) for member, sketch in sketches if sketch]
+    reporters: dict[Sketch, set[str]] = {}
+    for member, sketch in sketches:
+        if sketch:
+            reporters.setdefault(sketch, set()).add(member)
     found: dict[Sketch, set[str]] = {}
-    for _, candidate in reported:
+    for candidate in reporters:
         if all(drifted(candidate, known) for known in found):
-            others = {member for member, sketch in reported if drifted(sketch, candidate)}
-            found[candidate] = {member for member, _ in reported} - others
+            others = (theirs for sketch, theirs in reporters.items() if drifted(sketch, candidate))
+            found[candidate] = set[str]().union(*reporters.values()).difference(*others)
     return found

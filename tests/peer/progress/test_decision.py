@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from peer.node.quorum import Quorum
-from peer.swarm.decision import (
+from peer.progress.decision import (
     FULL_GROUP_ATTEMPTS,
     MOST_CANDIDATES,
     MOST_PAUSE_S,

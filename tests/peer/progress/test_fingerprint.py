@@ -6,8 +6,8 @@ import pytest
 import torch
 from hivemind.compression import CompressionInfo
 
+from peer.progress.fingerprint import DRIFT_TOLERANCE, MAX_SKETCH_SIZE, SKETCH_SIZE, drifted, sketch_of
 from peer.reduction.compression import ROOTS, decode
-from peer.swarm.fingerprint import DRIFT_TOLERANCE, MAX_SKETCH_SIZE, SKETCH_SIZE, drifted, sketch_of
 
 
 def parameters(tensors: int = 3) -> list[torch.Tensor]:

@@ -1,7 +1,7 @@
 """A peer's pure decisions: its next move towards a global step, its group's sizes, and who leads.
 
 Like torchft's `quorum_compute`, `decide` depends only on `Situation`, so every branch can be tested
-and logged. `peer.swarm.swarm` executes the move. `peer.swarm.step_rounds` computes the required
+and logged. `peer.swarm.moves` executes the move. `peer.swarm.step_rounds` computes the required
 group sizes, and `peer.averaging.meetings` forms the group.
 """
 
@@ -15,7 +15,7 @@ from enum import Enum
 
 from peer.averaging.absences import unawaited
 from peer.node.quorum import Quorum
-from peer.swarm.view import SwarmView
+from peer.progress.view import SwarmView
 
 HELD_SHARE = 0.1  # longest wait for the last samples of a batch, as a share of a usual step
 PARTED_SHARE = 0.25  # longest computation between checks of the swarm, as a share of a usual step

@@ -12,12 +12,13 @@ import pytest
 from peer.averaging.meetings import Heard
 from peer.config.run import RunConfig
 from peer.node.quorum import Quorum
+from peer.progress.decision import candidates
+from peer.progress.fingerprint import Sketch
+from peer.progress.records import Course, KnownPeer, PeerRecord
+from peer.progress.refresh import REPORTS_PER_S, UNKNOWN_S, Refresh
+from peer.progress.tracker import INFERRED_LIFETIMES, LED_SHARE, NOTHING_SEEN, Clocks, Owner, StepTracker
+from peer.progress.view import GREETING_PERIOD_S, MEETING_S, SwarmCourse, SwarmView, TrainerPace
 from peer.reporting.suspicions import Suspicions
-from peer.swarm.decision import candidates
-from peer.swarm.records import Course, KnownPeer, PeerRecord
-from peer.swarm.refresh import REPORTS_PER_S, UNKNOWN_S, Refresh
-from peer.swarm.tracker import LED_SHARE, NOTHING_SEEN, Clocks, Owner, StepTracker
-from peer.swarm.view import SwarmCourse, SwarmView, TrainerPace
 from tests.support.clocks import Clock
 from tests.support.peer_records import peers, record
 
@@ -60,6 +61,7 @@ def begin_step_after(
 
 def look(tracker: StepTracker, *known: KnownPeer) -> None:
     """Have the tracker read these records in the DHT."""
+    tracker.look_begins()
     tracker.look(list(known))
 
 
@@ -214,7 +216,7 @@ def test_a_report_counts_only_for_who_sent_it_and_is_known(
     tracker: StepTracker, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """By a record in the DHT, with a token; what is no record, or far ahead of time, changes nothing."""
-    caplog.set_level("INFO", logger="peer.swarm.tracker")
+    caplog.set_level("INFO", logger="peer.progress.tracker")
     look(tracker, *trainers(clock, 10, 10))
     clock.now += 1.0
     later = record(0, 30, time=clock.now + 1e6).report()
@@ -254,6 +256,18 @@ def test_a_report_takes_no_step_back(tracker: StepTracker, clock: Clock, monkeyp
     tracker.hear(Heard(reports={"trainer-0": said(clock, 60)}))
     taking.join()
     assert (tracker.step, tracker.swarm_step, tracker.is_full) == (1, 1, False)
+
+
+def test_who_wants_a_look_during_another_one_gets_it(tracker: StepTracker, clock: Clock) -> None:
+    """What was read may be older than what it is looked for."""
+    look(tracker, *trainers(clock, 10))
+    tracker.look_begins()
+    assert tracker.look_in_s == math.inf
+    tracker.look_now()
+    tracker.look(trainers(clock, 10))
+    assert tracker.look_in_s == 0.0
+    look(tracker, *trainers(clock, 10))
+    assert tracker.look_in_s > 0.0
 
 
 def test_an_unknown_follower_is_looked_for(tracker: StepTracker, clock: Clock) -> None:
@@ -301,6 +315,22 @@ def test_who_meets_others_looks_and_reports_rarely(tracker: StepTracker, clock: 
     clock.now += 1.0
     look(tracker, *peers(*[record(1, time=clock.now)] * 3))
     assert tracker.look_in_s == pytest.approx(REFRESH.shortest_s)
+
+
+def test_who_stays_behind_looks_more_and_more_rarely(tracker: StepTracker, clock: Clock) -> None:
+    """It may be downloading a state for hours, or stand by; reads would fill its line."""
+    looks = []
+    for _ in range(100):
+        look(tracker, *peers(*[record(3, time=clock.now)] * 3))
+        looks.append(tracker.look_in_s)
+        clock.now += tracker.look_in_s
+    assert tracker.swarm_step > tracker.step
+    assert looks[0] == REFRESH.shortest_s
+    assert looks == sorted(looks)
+    assert looks[-1] == min(REFRESH.longest_s, GREETING_PERIOD_S / 2)
+    begin_step_after(tracker, 3)
+    look(tracker, *peers(*[record(4, time=clock.now)] * 3))
+    assert tracker.look_in_s == REFRESH.shortest_s
 
 
 def test_a_leader_that_has_gone_on_is_looked_after(tracker: StepTracker, clock: Clock) -> None:
@@ -371,6 +401,78 @@ def test_who_took_the_last_step_decides_on_the_next(tracker: StepTracker, clock:
     assert tracker.quorum == Quorum(others, keepers=frozenset({KEEPER_ID}))
 
 
+STATE, OTHER_STATE = (1.0, 0.0), (0.0, 1.0)
+
+
+def reporting(clock: Clock, *sketches: Sketch, step: int = 5) -> list[KnownPeer]:
+    """Trainers that have just reported these states after this step."""
+    return peers(*[record(step, time=clock.now).model_copy(update={"sketch": sketch}) for sketch in sketches])
+
+
+def restart(tracker: StepTracker, clock: Clock, *sketches: Sketch, step: int = 5, era: int = 0) -> None:
+    """Have a keeper begin after this step, and see peers that report these states for long enough."""
+    tracker.begin_step(step, era, [], STATE, 0)
+    look(tracker, *reporting(clock, *sketches, step=step))
+    assert not tracker.quorum.is_in({OWN_ID, "trainer-0", "trainer-1", "trainer-2"}) or step == 0 or era
+    clock.now += MEETING_S
+    look(tracker, *reporting(clock, *sketches, step=step))
+
+
+@pytest.mark.parametrize("tracker", ["keeper"], indirect=True)
+def test_a_restarted_keeper_takes_those_that_report_its_state_for_the_voters(
+    tracker: StepTracker, clock: Clock
+) -> None:
+    """Once, for who reports it later has it from this keeper; and for a time, for it is a guess."""
+    restart(tracker, clock, STATE, STATE, STATE, OTHER_STATE)
+    voters = frozenset({OWN_ID, "trainer-0", "trainer-1", "trainer-2"})
+    assert tracker.quorum.voters == voters
+    assert not tracker.quorum.is_in({OWN_ID, "trainer-3"})
+    clock.now += 1.0
+    look(tracker, *reporting(clock, *[STATE] * 4))
+    assert tracker.quorum.voters == voters
+    clock.now += INFERRED_LIFETIMES * EXPIRATION_S
+    look(tracker, *reporting(clock, *[STATE] * 4))
+    assert tracker.quorum == Quorum(frozenset({OWN_ID}), keepers=frozenset({OWN_ID}))
+
+
+@pytest.mark.parametrize("tracker", ["keeper"], indirect=True)
+@pytest.mark.parametrize(
+    ("sketches", "step", "era"),
+    [
+        ([STATE, OTHER_STATE, OTHER_STATE], 5, 0),  # few, who may be liars
+        ([STATE, STATE], 0, 0),  # the run begins
+        ([STATE, STATE], 5, 1),  # it has gone back, and they have not yet
+    ],
+)
+def test_nobody_else_is_taken_for_a_voter(
+    tracker: StepTracker, clock: Clock, sketches: list[Sketch], step: int, era: int
+) -> None:
+    """Else a few devices that take part in no group would hold up the run."""
+    restart(tracker, clock, *sketches, step=step, era=era)
+    assert tracker.quorum.voters == {OWN_ID}
+
+
+@pytest.mark.parametrize("tracker", ["keeper"], indirect=True)
+def test_the_voters_that_a_donor_names_count_too(tracker: StepTracker, clock: Clock) -> None:
+    """They may be on the other side of a partition; and only until the keeper knows who has taken a step."""
+    restart(tracker, clock, STATE)
+    tracker.named_voters = frozenset({"far-0", "far-1"})
+    tracker.begin_step(7, 0, [], STATE, 0)
+    assert tracker.quorum.voters == {OWN_ID, "far-0", "far-1"}
+    tracker.begin_step(8, 0, ["trainer-0"], STATE, 0)
+    assert tracker.quorum.voters == {"trainer-0"}
+
+
+@pytest.mark.parametrize("tracker", ["keeper"], indirect=True)
+def test_no_single_member_guides_a_keeper_that_has_inferred_the_voters(tracker: StepTracker, clock: Clock) -> None:
+    """Two of the voters' members do, as long as they are half of them."""
+    restart(tracker, clock, STATE, STATE, STATE, STATE)
+    for ahead, swarm_step in ((1, 5), (2, 6)):
+        clock.now += 1.0
+        look(tracker, *(reporting(clock, *[OTHER_STATE] * ahead, step=6) + reporting(clock, *[STATE] * 4)[ahead:]))
+        assert tracker.swarm_step == swarm_step
+
+
 @pytest.mark.parametrize(
     ("tracker", "keeper"), [("trainer", KEEPER_ID), ("keeper", OWN_ID)], indirect=["tracker"], ids=["trainer", "keeper"]
 )
@@ -378,6 +480,9 @@ def test_of_a_step_that_nobody_remembers_the_keeper_decides(tracker: StepTracker
     """As after a checkpoint, whether or not it is seen; and the keeper itself knows that it is the keeper."""
     for step, voters in enumerate(([], ["trainer-0"], [])):
         begin_step_after(tracker, step, voters)
+        look(tracker, *trainers(clock, 10))
+        clock.now += MEETING_S
+        look(tracker, *trainers(clock, 10))
         assert tracker.quorum == Quorum(frozenset(voters or [keeper]), keepers=frozenset({keeper}))
     silence(tracker, clock, *trainers(clock, 10))
     assert tracker.quorum.gone == frozenset([keeper] if keeper == KEEPER_ID else [])

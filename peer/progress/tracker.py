@@ -2,11 +2,11 @@
 
 The tracker evaluates the records that `peer.swarm.record_exchange` reads, and the messages of this
 peer's leader and followers. It waits for enough reported samples and uses the step in
-`peer.swarm.view`; hivemind's tracker begins a step at an *estimated* time and trusts the highest
+`peer.progress.view`; hivemind's tracker begins a step at an *estimated* time and trusts the highest
 claimed step.
 
 Each read fetches changes from several nodes, and each record is stored at several nodes. Because
-home connections are slow, both are rare while the batch is far from full (`peer.swarm.refresh`).
+home connections are slow, both are rare while the batch is far from full (`peer.progress.refresh`).
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ from auth.clock import swarm_time
 from peer.averaging.meetings import Heard
 from peer.config.steering import Steering
 from peer.node.quorum import Quorum
+from peer.progress.credit import GROWTH, CreditBook
+from peer.progress.decision import candidates
+from peer.progress.fingerprint import Sketch, drifted
+from peer.progress.records import MAX_RATE, Course, KnownPeer, NewestRecords, PeerRecord
+from peer.progress.refresh import UNKNOWN_S, Refresh, look_interval_s, report_interval_s
+from peer.progress.sample_rate import SampleRate
+from peer.progress.view import GREETING_PERIOD_S, SwarmCourse, SwarmView, claim_of
 from peer.reduction.attestation import AttestedWeight
 from peer.reduction.findings import Finding
 from peer.reduction.shared_caps import WeightCaps
-from peer.swarm.credit import GROWTH, CreditBook
-from peer.swarm.decision import candidates
-from peer.swarm.fingerprint import Sketch, drifted
-from peer.swarm.records import MAX_RATE, Course, KnownPeer, NewestRecords, PeerRecord
-from peer.swarm.refresh import UNKNOWN_S, Refresh, look_interval_s, report_interval_s
-from peer.swarm.sample_rate import SampleRate
-from peer.swarm.view import GREETING_PERIOD_S, SwarmCourse, SwarmView, claim_of
 
 logger = logging.getLogger(__name__)
+INFERRED_LIFETIMES = 3  # of a record, for which a keeper holds on to the voters that it has inferred
 LED_SHARE = 0.7  # of the interval between heartbeats: how often a peer with a leader reads and publishes records
 NOTHING_SEEN = SwarmView(0, 0, 0, 0, 0.0, ())
 
@@ -91,6 +92,9 @@ class StepTracker:
         self.step = 0  # global steps included in this peer's state
         self.era = 0  # number of times that the run had returned to a checkpoint before this peer's state
         self._voters = frozenset[str]()  # the peers that took this peer's newest step; empty: unknown
+        self.named_voters = frozenset[str]()  # those that the donor of a keeper's next state has named
+        self._infers_voters = False  # whether this keeper is still to find the voters
+        self._inferred_at: float | None = None  # local time at which it has found them; None if it knows them
         self.sketch: Sketch = ()  # of this peer's own state
         self._samples = 0  # this peer's samples towards the next step
         self.swarm_step = 0  # the swarm's step, as far as this peer knows
@@ -108,8 +112,9 @@ class StepTracker:
         self._keeper_seen_at = self._joined_at if keepers else -math.inf  # joining counts as seeing a keeper
         self._published: tuple[float, object, int] = (-math.inf, None, 0)  # last record: local time, stage, samples
         self._has_more = True  # whether there is anything to publish before the next heartbeat
-        self._reported: PeerRecord | None = None  # the newest record for the leader
+        self._reported: tuple[object, bytes] = None, b""  # the newest message to the leader, and what it tells
         self._reducing_since: float | None = None
+        self._behind_since: float | None = None  # local time since which this peer is behind the swarm's step
         self._led = Led((0, 0), -math.inf)
         self._asked_at = -math.inf  # time of the last read for the sake of an unknown follower
         self._lock = threading.RLock()
@@ -155,7 +160,9 @@ class StepTracker:
 
     @property
     def quorum(self) -> Quorum:
-        """The peers whose majority takes the next step."""
+        """The peers whose majority takes the next step; nobody does while a keeper is still to find the voters."""
+        if self._infers_voters:
+            return Quorum(frozenset({""}))
         return self.course.quorum(self._voters, self._known_keepers)
 
     @property
@@ -205,11 +212,16 @@ class StepTracker:
         the peers that took `step`, or none if unknown. `sketch`: of the state after `step`.
         """
         with self._lock:
-            self._voters, self.sketch = frozenset(voters), sketch
+            self._voters, self.sketch, self._inferred_at = frozenset(voters), sketch, None
+            is_restored = step > 0 and era == self.era
+            self._infers_voters = self._own.role == "keeper" and not voters and is_restored
             self.course.expect(voters, self._known_keepers)
             if era > self.era or step > self.swarm_step:
                 self.swarm_step, self._swarm_samples = step, samples
             self.era, self.step, self._samples = era, step, samples
+            self._infer_voters()
+            self.named_voters = frozenset()
+            self._behind_since = None
             self.rate.restart()
         self._tell()
 
@@ -312,7 +324,7 @@ class StepTracker:
         with self._lock:
             self._has_more = False
             self._published = self._clocks.local(), self._stage, self._samples
-            return self._record(self._clocks.swarm())
+            return self.record()
 
     def not_published(self) -> None:
         """Note that the record could not be published."""
@@ -322,22 +334,22 @@ class StepTracker:
         """Return this peer's record as a message to the leader, which is the same until the record changes."""
         if self._own.role == "keeper":  # it follows nobody
             return b""
-        known = self._reported
-        record = self._record(self._clocks.swarm() if known is None else known.time)
-        if known is None or record != known:
-            self._reported = known = record.model_copy(update={"time": self._clocks.swarm()})
-        return known.report()
+        news = self._stage, self._samples, self.rate.per_second, self.target_batch_size
+        if news != self._reported[0]:
+            self._reported = news, self.record().report()
+        return self._reported[1]
 
     def _tell(self) -> None:
         self._has_more = True
         self.on_due()
 
-    def _record(self, now: float) -> PeerRecord:
+    def record(self) -> PeerRecord:
+        """Return this peer's record."""
         return PeerRecord(
             step=self.step,
             samples=claim_of(self._samples, self.target_batch_size),
             rate=min(self.rate.per_second, MAX_RATE),
-            time=now,
+            time=self._clocks.swarm(),
             training=self._is_training,
             era=self.era,
             client_mode=self._own.client_mode,
@@ -369,10 +381,15 @@ class StepTracker:
             self._read_at = self._clocks.local()
         self.on_due()
 
+    def look_begins(self) -> None:
+        """Note that the records are being read; who wants them read from now on has them read again."""
+        with self._lock:
+            self._read_at = math.inf
+
     def look(self, peers: list[KnownPeer]) -> None:
         """Process the records of all peers, which were just read."""
         with self._lock:
-            self._read_at = self._look(peers)
+            self._read_at = min(self._read_at, self._look(peers))
 
     def hear(self, heard: Heard) -> None:
         """Process what this peer's leader or its followers have sent, before the records show it."""
@@ -404,6 +421,7 @@ class StepTracker:
         now, local = self._clocks.swarm(), self._clocks.local()
         self._read = records = self._newest.take(peers, now)
         self.view = view = self.course.look(self._with_own(records), self.target_batch_size, local)
+        self._infer_voters()
         if self._caps is not None:
             self._caps.publish(*self.course.weight_caps())
         if view.keepers:
@@ -412,14 +430,37 @@ class StepTracker:
         self._swarm_samples = view.samples
         return local + self._next_look_s(view)
 
+    def _infer_voters(self) -> None:
+        """As a keeper that has restarted, or has taken another peer's state, take those that report it for its voters.
+
+        Otherwise, this keeper might take a step that most of them have taken without it. They are
+        found once, when all have had time to appear: who reports the state later has it from this
+        keeper. Those that a donor has named are added. It is a guess, which holds up the run for a
+        time only.
+        """
+        now = self._clocks.local()
+        if self._infers_voters and self.course.has_met_all(now):
+            self._infers_voters = False
+            if holders := self.course.holders(self.step, self.sketch) | self.named_voters:
+                self._voters, self._inferred_at = holders | {self.own_id}, now
+                self.course.expect(self._voters, self._known_keepers, are_inferred=True)
+        elif (
+            self._inferred_at is not None and now > self._inferred_at + INFERRED_LIFETIMES * self._refresh.expiration_s
+        ):
+            self._voters, self._inferred_at = frozenset(), None
+            self.course.expect((), self._known_keepers)
+
     def _next_look_s(self, view: SwarmView) -> float:
-        began_at, remaining_s = self._reducing_since, view.usual_remaining_s(self.target_batch_size)
-        if view.step > self.step:
-            remaining_s = 0.0
-        elif began_at is not None:
-            remaining_s = self._clocks.local() - began_at
+        is_behind, now = view.step > self.step, self._clocks.local()
+        self._behind_since = None if not is_behind else now if self._behind_since is None else self._behind_since
+        if self._behind_since is not None:  # it may be downloading a state for hours, or stand by
+            remaining_s = now - self._behind_since
+        elif self._reducing_since is not None:
+            remaining_s = now - self._reducing_since
         elif self._led_s and view.keepers:
             return self._led_s
+        else:
+            remaining_s = view.usual_remaining_s(self.target_batch_size)
         longest_s = self._refresh.longest_s if view.keepers else min(self._refresh.longest_s, GREETING_PERIOD_S / 2)
         return look_interval_s(len(view.live), remaining_s, self._refresh.shortest_s, longest_s)
 
@@ -429,5 +470,4 @@ class StepTracker:
         others = [peer for peer in peers if peer.peer_id != own.peer_id]
         if not self._is_training:
             return others
-        record = self._record(self._clocks.swarm())
-        return [*others, KnownPeer(own.peer_id, own.member, own.device_id, own.role, record)]
+        return [*others, KnownPeer(own.peer_id, own.member, own.device_id, own.role, self.record())]
