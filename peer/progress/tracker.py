@@ -213,8 +213,8 @@ class StepTracker:
         """
         with self._lock:
             self._voters, self.sketch, self._inferred_at = frozenset(voters), sketch, None
-            is_restored = step > 0 and era == self.era
-            self._infers_voters = self._own.role == "keeper" and not voters and is_restored
+            is_rewound = era > self.era and self.step > 0  # the others have not returned yet
+            self._infers_voters = self._own.role == "keeper" and not voters and step > 0 and not is_rewound
             self.course.expect(voters, self._known_keepers)
             if era > self.era or step > self.swarm_step:
                 self.swarm_step, self._swarm_samples = step, samples

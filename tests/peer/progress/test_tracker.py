@@ -404,34 +404,37 @@ def test_who_took_the_last_step_decides_on_the_next(tracker: StepTracker, clock:
 STATE, OTHER_STATE = (1.0, 0.0), (0.0, 1.0)
 
 
-def reporting(clock: Clock, *sketches: Sketch, step: int = 5) -> list[KnownPeer]:
+def reporting(clock: Clock, *sketches: Sketch, step: int = 5, era: int = 0) -> list[KnownPeer]:
     """Trainers that have just reported these states after this step."""
-    return peers(*[record(step, time=clock.now).model_copy(update={"sketch": sketch}) for sketch in sketches])
+    own = record(step, time=clock.now)
+    return peers(*[own.model_copy(update={"sketch": sketch, "era": era}) for sketch in sketches])
 
 
-def restart(tracker: StepTracker, clock: Clock, *sketches: Sketch, step: int = 5, era: int = 0) -> None:
-    """Have a keeper begin after this step, and see peers that report these states for long enough."""
+def restart(tracker: StepTracker, clock: Clock, *sketches: Sketch, step: int = 5, era: int = 0) -> bool:
+    """Have a keeper begin after this step, and see peers that report these states; whether it may step before that."""
     tracker.begin_step(step, era, [], STATE, 0)
-    look(tracker, *reporting(clock, *sketches, step=step))
-    assert not tracker.quorum.is_in({OWN_ID, "trainer-0", "trainer-1", "trainer-2"}) or step == 0 or era
+    look(tracker, *reporting(clock, *sketches, step=step, era=era))
+    may_step = tracker.quorum.is_in({OWN_ID, "trainer-0", "trainer-1", "trainer-2"})
     clock.now += MEETING_S
-    look(tracker, *reporting(clock, *sketches, step=step))
+    look(tracker, *reporting(clock, *sketches, step=step, era=era))
+    return may_step
 
 
 @pytest.mark.parametrize("tracker", ["keeper"], indirect=True)
+@pytest.mark.parametrize("era", [0, 2])
 def test_a_restarted_keeper_takes_those_that_report_its_state_for_the_voters(
-    tracker: StepTracker, clock: Clock
+    tracker: StepTracker, clock: Clock, era: int
 ) -> None:
     """Once, for who reports it later has it from this keeper; and for a time, for it is a guess."""
-    restart(tracker, clock, STATE, STATE, STATE, OTHER_STATE)
+    assert not restart(tracker, clock, STATE, STATE, STATE, OTHER_STATE, era=era)
     voters = frozenset({OWN_ID, "trainer-0", "trainer-1", "trainer-2"})
     assert tracker.quorum.voters == voters
     assert not tracker.quorum.is_in({OWN_ID, "trainer-3"})
     clock.now += 1.0
-    look(tracker, *reporting(clock, *[STATE] * 4))
+    look(tracker, *reporting(clock, *[STATE] * 4, era=era))
     assert tracker.quorum.voters == voters
     clock.now += INFERRED_LIFETIMES * EXPIRATION_S
-    look(tracker, *reporting(clock, *[STATE] * 4))
+    look(tracker, *reporting(clock, *[STATE] * 4, era=era))
     assert tracker.quorum == Quorum(frozenset({OWN_ID}), keepers=frozenset({OWN_ID}))
 
 
@@ -441,13 +444,14 @@ def test_a_restarted_keeper_takes_those_that_report_its_state_for_the_voters(
     [
         ([STATE, OTHER_STATE, OTHER_STATE], 5, 0),  # few, who may be liars
         ([STATE, STATE], 0, 0),  # the run begins
-        ([STATE, STATE], 5, 1),  # it has gone back, and they have not yet
+        ([STATE, STATE], 5, 1),  # the run has gone back, and they have not yet
     ],
 )
 def test_nobody_else_is_taken_for_a_voter(
     tracker: StepTracker, clock: Clock, sketches: list[Sketch], step: int, era: int
 ) -> None:
     """Else a few devices that take part in no group would hold up the run."""
+    begin_step_after(tracker, 7 if era else 0)
     restart(tracker, clock, *sketches, step=step, era=era)
     assert tracker.quorum.voters == {OWN_ID}
 
