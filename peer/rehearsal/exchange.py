@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 
 from peer.averaging.meetings import Heard
-from peer.config.run import RunConfig
 from peer.progress.records import KnownPeer, PeerRecord
 from peer.progress.tracker import NOTHING_SEEN, Owner, StepTracker
 from peer.progress.view import SwarmCourse, SwarmView, claim_of
@@ -15,7 +14,6 @@ from peer.rehearsal.board import LOOK_BYTES, PEER_BYTES
 from peer.rehearsal.scenario import KEEPER
 from peer.rehearsal.waits import LEAST_S, VirtualWaits, until
 from peer.rehearsal.world import World
-from peer.reporting.suspicions import Suspicions
 
 COUNT_S = 0.5  # interval in which a leader tells its count
 SHARED_S = 0.25  # interval in which peers with a shared evaluation see the same records
@@ -23,13 +21,6 @@ SHARED_S = 0.25  # interval in which peers with a shared evaluation see the same
 
 class SharedCourse(SwarmCourse):
     """One evaluation of the records for all trainers, which find the same records when they read at the same time."""
-
-    @classmethod
-    def of_all(cls, config: RunConfig, suspicions: Suspicions) -> SharedCourse:
-        """Create the course of a run's trainers."""
-        shared = cls.of(config, "", "trainer", suspicions)
-        assert isinstance(shared, cls)
-        return shared
 
     _seen_at, _view = -math.inf, NOTHING_SEEN
     _newest_round: Mapping[str, AttestedWeight] | None = None

@@ -94,7 +94,7 @@ def rehearse(
     env.process(_keep(world, keeper, works[KEEPER]))
     is_large = len(scenario.devices) > OWN_COURSES if shares_course is None else shares_course
     is_shared = is_large and not world.troubles.has_sides
-    common = SharedCourse.of_all(config, world.suspicions_of("all")) if is_shared else None
+    common = SharedCourse.of(config, "", "trainer", world.suspicions_of("all")) if is_shared else None
     for device in scenario.devices:
         for visit in device.visits:
             env.process(_visit(world, device, visit, works[device.name], common))

@@ -93,7 +93,6 @@ class World:
         self.lines = Lines(lambda: float(env.now), partial(_call_later, env))
         self.troubles = Troubles(env, self.lines, scenario)
         self.board = Board(env, config.averaging.statistics_expiration_s, self.troubles)
-        self.gradient_bytes = scenario.gradient_bytes(config.averaging)
         self.missed_bytes = missed_average_bytes(config.averaging, scenario.averaged or scenario.parameters)
         self.groups = Groups(
             env,
