@@ -23,6 +23,8 @@ HELD_LOOKS = 3
 WAITED_SHARE = 0.25  # shortest wait for absent peers with a full batch, as a share of a usual step
 MOST_CANDIDATES = 8
 FULL_GROUP_ATTEMPTS = 3  # number of failed rounds after which a majority of the peers suffices
+RETRY_S = 2.0  # mean pause between attempts to take the first state
+ASK_EVERY = 5  # attempts per checkpoint request, because the coordinator limits requests per IP address
 REFUSED_PAUSE_S = 2.0  # pause if no donor could provide a state
 MOST_PAUSE_S = 300.0  # longest pause, well below the timeout for an unresponsive worker
 

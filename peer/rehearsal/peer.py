@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from peer.averaging.averager import SwarmGradientAverager
 from peer.averaging.bandwidth import LineEstimate
-from peer.progress.decision import samples_at_once
+from peer.progress.decision import ASK_EVERY, RETRY_S, samples_at_once
 from peer.progress.refresh import Refresh
 from peer.progress.tracker import Clocks, Owner, StepTracker
 from peer.progress.view import SwarmCourse
@@ -22,7 +22,6 @@ from peer.reporting.event_log import Event, EventLog, RoundEnded, StoodBy
 from peer.reporting.messages import LostCause
 from peer.swarm.moves import Moves, StepOutcome
 from peer.swarm.transfers import Transfers
-from peer.training.bootstrap import ASK_EVERY, RETRY_S
 
 if TYPE_CHECKING:
     from peer.swarm.training_state import TrainingState

@@ -20,6 +20,7 @@ import torch
 
 from auth.errors import StorageError
 from peer.models.checkpoint_state import restore_model, restore_optimizer
+from peer.progress.decision import ASK_EVERY, RETRY_S
 from peer.progress.fingerprint import drifted, sketch_of
 from peer.protocol import HELD_AVERAGES
 from peer.reporting.messages import CheckpointFetched, CheckpointWanted, KeeperSought, Notice
@@ -30,10 +31,8 @@ logger = logging.getLogger(__name__)
 TAKEN = "Took the run's state after step {step} from {origin}."
 POLL_S = 0.2
 BEACON_WAIT_S = 5.0  # timeout for the swarm's first beacon
-RETRY_S = 2.0
 NOTICE_EVERY = 15  # number of retries between notices to the user
 SEEK_AFTER_S = 60.0  # time without a visible keeper before its addresses are requested
-ASK_EVERY = 5  # attempts per checkpoint request, because the coordinator limits requests per IP address
 
 
 class StateTaking:

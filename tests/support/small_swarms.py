@@ -164,7 +164,9 @@ class Rules:
         """Whether the keeper is at a later step, or enough of the voters that are there."""
         later = {one.name for one in world.living if one.step > peer.step}
         quorum = _quorum(peer.averages[-1].group, frozenset(one.name for one in world.peers if not one.alive))
-        course = SimpleNamespace(_voters=quorum.voters, _keepers={KEEPER}, _members={}, quorum=lambda *_: quorum)
+        course = SimpleNamespace(
+            _voters=quorum.voters, _keepers={KEEPER}, _members={}, _are_inferred=False, quorum=lambda *_: quorum
+        )
         return KEEPER in later or SwarmCourse._suffice(cast("Any", course), later)
 
 

@@ -76,9 +76,9 @@ def test_a_scenario_is_told_as_a_table(run_file: Path, scenario: Path) -> None:
 
 def test_scripts_read_the_same_figures_as_json(run_file: Path) -> None:
     """`--json` prints one object, here of drawn volunteers."""
-    content = json.loads(succeed("rehearse", run_file, "--volunteers", 3, "--hours", 0.1, "--seeds", 1, "--json"))
+    content = json.loads(succeed("rehearse", run_file, "--volunteers", 3, "--hours", 0.03, "--seeds", 1, "--json"))
     assert content["devices"] == 3
-    assert content["hours"] == pytest.approx(0.1)
+    assert content["hours"] == pytest.approx(0.03)
     assert content["figures"]["steps"]["p50"] >= 1
 
 
