@@ -119,9 +119,12 @@ class CreditBook:
         self._lasted: deque[float] = deque(maxlen=REMEMBERED_STEPS)
 
     def take(self, weights: Mapping[str, float], seconds: float, allowed: Callable[[Sequence[str]], float]) -> None:
-        """Record a step's duration and each peer's samples, up to `GROWTH` times its allowance."""
+        """Record a step's duration and each peer's samples, up to `GROWTH` times its allowance.
+
+        Without any weights, because the keeper reduced nothing, only the duration is recorded.
+        """
         self._lasted.append(seconds)
-        for peer_id in self._brought.keys() | weights.keys():
+        for peer_id in self._brought.keys() | weights.keys() if weights else ():
             weight = weights.get(peer_id, 0.0)
             credited = min(weight, GROWTH * allowed([peer_id])) if weight >= 0 else 0.0  # NaN fails the comparison
             self._brought.setdefault(peer_id, deque(maxlen=REMEMBERED_STEPS)).append(int(credited))

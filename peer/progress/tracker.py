@@ -278,9 +278,10 @@ class StepTracker:
 
         `weights`: the samples declared by the senders of the parts that this peer reduced;
         `counted`: the samples averaged in these parts; `attested`: samples attested by reducers.
-        `short`: whether there are too few samples for a step; if not, the keeper credits `counted`.
+        `short`: whether there are too few samples for a step; if not, the keeper credits `counted`
+        and records the step's duration.
         """
-        if counted and not short and self._own.role == "keeper":
+        if not short and self._own.role == "keeper":
             age_s = self.course.age_s(self.step, self._clocks.local())
             self._credits.take(counted, age_s, self.course.allowances.of)
         if attested:

@@ -178,3 +178,13 @@ def test_no_weight_is_credited_beyond_twice_what_was_allowed(weight: float, cred
     book = CreditBook()
     book.take({"liar": weight}, 10.0, lambda _: 10.0)
     assert book.credits_above(0.0) == credit
+
+
+def test_a_round_in_which_the_keeper_reduced_nothing_takes_no_credit() -> None:
+    """However many there are; only the steps' duration is known from them."""
+    book = CreditBook()
+    book.take({"a": 20.0}, 10.0, lambda _: 16.0)
+    for _ in range(2 * REMEMBERED_STEPS):
+        book.take({}, 30.0, lambda _: 16.0)
+    assert book.credits_above(10.0) == {"a": 20}
+    assert book.usual_s == 30.0

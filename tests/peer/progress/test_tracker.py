@@ -468,6 +468,18 @@ def test_the_voters_that_a_donor_names_count_too(tracker: StepTracker, clock: Cl
 
 
 @pytest.mark.parametrize("tracker", ["keeper"], indirect=True)
+@pytest.mark.parametrize("counted", [{}, {"trainer-0": 40.0}])
+def test_a_keeper_knows_how_long_steps_take(tracker: StepTracker, clock: Clock, counted: dict[str, float]) -> None:
+    """Though it reduced nothing itself; otherwise nobody would wait for the others' last samples."""
+    look(tracker, *trainers(clock, 40))
+    clock.now += 14.0
+    tracker.round_ended({}, counted, {}, short=False)
+    course = tracker.record().course
+    assert course is not None
+    assert course.usual_s == 14.0
+
+
+@pytest.mark.parametrize("tracker", ["keeper"], indirect=True)
 def test_no_single_member_guides_a_keeper_that_has_inferred_the_voters(tracker: StepTracker, clock: Clock) -> None:
     """Two of the voters' members do, as long as they are half of them."""
     restart(tracker, clock, STATE, STATE, STATE, STATE)
