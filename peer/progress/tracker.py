@@ -128,7 +128,8 @@ class StepTracker:
     @property
     def is_full(self) -> bool:
         """Whether the reported samples fill the global batch of this peer's next step."""
-        return self.swarm_step == self.step and self._swarm_samples >= self.target_batch_size
+        with self._lock:  # another thread may just be changing the step and the samples
+            return self.swarm_step == self.step and self._swarm_samples >= self.target_batch_size
 
     @property
     def samples(self) -> int:
