@@ -64,7 +64,6 @@ from peer.runtime.processes import name_fork
 from peer.transport.p2p import P2PTransport
 
 logger = logging.getLogger(__name__)
-GROUP_POLL_S = 0.2
 CANCEL_POLL_S = 0.05
 PIPE_POLL_S = 3.0
 MOST_HEARD = 1  # messages to the trainer's process that may wait; each has up to half of a pipe's size

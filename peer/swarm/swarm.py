@@ -27,7 +27,7 @@ from auth.keys import ReceiptKey
 from auth.receipts import ReceiptBody, sign_receipt, whole_samples
 from auth.swarm.access import SwarmAccess
 from auth.swarm.authorizer import Clock
-from peer.averaging.averager import GROUP_POLL_S, AveragedGroup
+from peer.averaging.averager import AveragedGroup
 from peer.averaging.bandwidth import LineEstimate
 from peer.averaging.shares import GroupLines
 from peer.config.run import RunConfig
@@ -51,7 +51,7 @@ from peer.swarm.training_state import TrainingState
 from peer.swarm.transfers import Transfers
 
 logger = logging.getLogger(__name__)
-MAILBOX_RETRY_S = 0.1
+BEACON_POLL_S, MAILBOX_RETRY_S = 0.2, 0.1
 ANYWHERE = Placement()
 Item = TypeVar("Item")
 
@@ -218,7 +218,7 @@ class Swarm:
         """Wait for the keeper's beacon; return None if no beacon is seen within `patience_s`."""
         deadline = self._waits.now() + patience_s
         while (beacon := self._tracker.course.beacon) is None and self._waits.now() < deadline:
-            if run_blocking(self._waits.pause(GROUP_POLL_S)):
+            if run_blocking(self._waits.pause(BEACON_POLL_S)):
                 break
         return beacon
 
