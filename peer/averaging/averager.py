@@ -280,6 +280,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, GradientAverager
             self._transport,
             self.prefix,
             self.directory,
+            values=sum(map(torch.Tensor.numel, self.parameters)),
             donor_roles=self.access.donor_roles,
             traffic=self._traffic,
             copy=self._copied_state,

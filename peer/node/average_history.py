@@ -20,6 +20,8 @@ from hivemind.proto import runtime_pb2
 
 from peer.protocol import HELD_AVERAGES
 
+HELD_BYTES = 12  # of averages that are held at most, per value of the model: 1.5 times a state's size
+
 
 class Lack(str, Enum):
     """The reason why a donor cannot provide an average."""
@@ -38,6 +40,11 @@ class Average:
     sizes: Sequence[int]  # bytes of each serialized tensor
     voters: tuple[str, ...] = ()  # IDs of the peers that averaged
 
+    @property
+    def size(self) -> int:
+        """The bytes of this average."""
+        return sum(self.sizes)
+
     def copy(self) -> Average:
         """Return a copy in private memory, because a received average is in shared memory."""
         return Average(self.encoded.clone(), self.sizes, self.voters)
@@ -52,20 +59,25 @@ class Average:
 class AverageHistory:
     """The averages of the most recent consecutive steps of one era."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_bytes: int) -> None:
+        """Hold the newest `HELD_AVERAGES` averages, and as many more as `most_bytes` allow."""
+        self._most_bytes, self._bytes = most_bytes, 0
         self._position = (-1, -1)  # era and step of the newest average
-        self._averages: deque[Average] = deque(maxlen=HELD_AVERAGES)
+        self._averages = deque[Average]()
 
     def keep(self, era: int, step: int, average: Average) -> None:
         """Add the average that led to `step`; drop the earlier averages if there is a gap."""
         if self._position != (era, step - 1):
-            self._averages.clear()
+            self.begin(era, step)
         self._position = (era, step)
         self._averages.append(average)
+        self._bytes += average.size
+        while len(self._averages) > HELD_AVERAGES and self._bytes > self._most_bytes:
+            self._bytes -= self._averages.popleft().size
 
     def begin(self, era: int, step: int) -> None:
         """Start an empty history at a state downloaded from another peer."""
-        self._position = (era, step)
+        self._position, self._bytes = (era, step), 0
         self._averages.clear()
 
     def after(self, era: int, step: int) -> Average | Lack:

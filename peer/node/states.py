@@ -29,7 +29,7 @@ from auth.swarm.authorizer import STATE_READERS
 from auth.swarm.directory import PeerDirectory, while_admitted
 from peer.network.least_rate import PATIENCE_S, at_least_rate
 from peer.network.traffic import Traffic
-from peer.node.average_history import Average, AverageHistory, Lack
+from peer.node.average_history import HELD_BYTES, Average, AverageHistory, Lack
 from peer.node.donations import BROKEN_OFF_S, FOLLOWERS_AT_ONCE, Donations
 from peer.node.quorum import MOST_PEERS
 from peer.protocol import MAX_ERA, MAX_STEP
@@ -156,6 +156,7 @@ class StateService:
         name: str,
         directory: PeerDirectory,
         *,
+        values: int,
         donor_roles: frozenset[str],
         traffic: Traffic,
         copy: Callable[[], Awaitable[StateCopy]],
@@ -164,7 +165,7 @@ class StateService:
     ) -> None:
         """Set up transfers over streams whose names begin with `name`.
 
-        `donor_roles`: the roles of the peers from which this peer takes states. `copy` lets the
+        `values`: of the model. `donor_roles`: the roles of the peers from which this peer takes states. `copy` lets the
         trainer copy its state. `moved` is called whenever a download progresses, and `turned_away`
         when a request for the state is rejected as busy.
         """
@@ -177,7 +178,7 @@ class StateService:
         self._readers: Collection[str] = STATE_READERS if is_keeper else frozenset({"keeper"})
         self._donations = Donations(self._clock, after_break_s=BROKEN_OFF_S if is_keeper else 0.0)
         self._following = Donations(self._clock, FOLLOWERS_AT_ONCE)
-        self._history, self._keeping = AverageHistory(), asyncio.Lock()
+        self._history, self._keeping = AverageHistory(HELD_BYTES * values), asyncio.Lock()
 
     async def serve(self) -> None:
         """Let members download this peer's state, and the averages that it holds."""

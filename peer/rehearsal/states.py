@@ -11,7 +11,7 @@ import simpy
 
 from peer.config.training import Compression
 from peer.network.least_rate import PATIENCE_S
-from peer.node.average_history import Average, AverageHistory, Lack
+from peer.node.average_history import HELD_BYTES, Average, AverageHistory, Lack
 from peer.node.donations import AT_ONCE, FOLLOWERS_AT_ONCE, Donation, Donations
 from peer.node.states import DonatedState
 from peer.progress.fingerprint import Sketch
@@ -82,7 +82,7 @@ class RehearsedTransfers:
         self._world, self._waits, self._role = world, waits, role
         self.name, self._member = device.name, device.member or device.name
         self.is_downloading = False
-        self._history = AverageHistory()
+        self._history = AverageHistory(HELD_BYTES * world.scenario.parameters)
         self._followers = Donations(waits.now, FOLLOWERS_AT_ONCE)
         self._takers = Donations(waits.now, AT_ONCE)
 
@@ -126,7 +126,7 @@ class RehearsedTransfers:
     ) -> None:
         """Store the average that led to `step`."""
         [average] = averages
-        self._history.keep(era, step, Average(cast(Any, average), (), tuple(voters)))
+        self._history.keep(era, step, Average(cast(Any, average), (self._world.missed_bytes,), tuple(voters)))
 
     async def checkpoint(self) -> bool:
         """Download a checkpoint from the coordinator; return whether it arrived."""

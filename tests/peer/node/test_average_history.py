@@ -18,9 +18,9 @@ def average_of(step: int) -> Average:
     return Average(encoded, [len(content)], (f"voter {step}",))
 
 
-def held(steps: range, era: int = 0) -> AverageHistory:
+def held(steps: range, era: int = 0, most_bytes: int = 0) -> AverageHistory:
     """A history that was given the averages of these steps."""
-    history = AverageHistory()
+    history = AverageHistory(most_bytes)
     for step in steps:
         history.keep(era, step, average_of(step))
     return history
@@ -44,7 +44,7 @@ def test_a_peer_that_missed_steps_gets_them_one_after_another() -> None:
 def test_a_gap_is_never_bridged() -> None:
     """Not before the first step that is held, nor across one that the donor did not average, nor in another era."""
     history = held(range(3, 6))
-    assert {history.after(0, 1), history.after(1, 4), AverageHistory().after(0, 0)} == {Lack.GONE}
+    assert {history.after(0, 1), history.after(1, 4), AverageHistory(0).after(0, 0)} == {Lack.GONE}
     history.keep(0, 8, average_of(8))
     assert (history.after(0, 5), led_to(history.after(0, 7))) == (Lack.GONE, 8)
     history.keep(1, 9, average_of(9))
@@ -61,10 +61,18 @@ def test_a_donor_that_took_its_state_from_another_peer_lets_nobody_wait_for_its_
 
 
 def test_old_averages_are_forgotten() -> None:
-    """As many are held as are worth a download of the state."""
+    """A few are always held; small ones for as long as they are worth a download of the state."""
     history = held(range(1, HELD_AVERAGES + 4))
     assert history.after(0, 2) is Lack.GONE
     assert led_to(history.after(0, 3)) == 4
+    larger = held(range(1, 101), most_bytes=50 * average_of(1).size)
+    assert larger.after(0, 49) is Lack.GONE
+    assert led_to(larger.after(0, 50)) == 51
+    larger.keep(0, 102, average_of(102))
+    assert (larger.after(0, 99), led_to(larger.after(0, 101))) == (Lack.GONE, 102)
+    for step in range(103, 153):
+        larger.keep(0, step, average_of(step))
+    assert led_to(larger.after(0, 102)) == 103
 
 
 def test_a_held_average_shares_no_memory_with_another_process() -> None:

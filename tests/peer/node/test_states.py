@@ -162,6 +162,7 @@ class Peer:
             self.transport,
             NAME,
             directory,
+            values=0,
             donor_roles=frozenset({"trainer" if role == "keeper" else "keeper"}),
             traffic=traffic or Traffic(),
             copy=self._copy,
