@@ -97,6 +97,7 @@ class Requirements:
     required: int = 2  # smallest group that may begin to average
     expected: int = 0  # size at which the group stops waiting for others; 0: unknown
     quorum: Quorum = field(default_factory=Quorum)  # which groups may take the step
+    free_s: float = field(default=0.0, compare=False)  # how long a wait for expected peers costs nobody time
     report: bytes = b""  # this peer's record, for the leader
     samples: int = 0  # samples of the batch that the trainer counts, for followers
     remaining_s: float = field(default=math.inf, compare=False)  # seconds until the batch is full, for followers
@@ -129,7 +130,7 @@ class UnconfirmedAverageError(Exception):
 def may_begin(present: int, wanted: Requirements, waited_s: float, grace_s: float) -> bool:
     """Return whether a leader with a full batch begins with the peers that are present, itself included."""
     is_complete = 0 < wanted.expected <= present
-    return present >= max(2, wanted.required) and (is_complete or waited_s >= grace_s)
+    return present >= max(2, wanted.required) and (is_complete or waited_s >= max(grace_s, wanted.free_s))
 
 
 class Search(Protocol):
@@ -792,13 +793,14 @@ class Meetings:
                         self._is_asked = self._certified.startswith(CONFIRMED + word[len(HOLDS) :])
                         self._has_message.set()
                     elif word == GONE_ON:
-                        self._tell(replace(self._heard, gone_on=True))
+                        if self._wanted.position == self._sought:  # otherwise, the trainer has gone on, too
+                            self._tell(replace(self._heard, gone_on=True))
                         if not leader.group.done():
                             leader.group.set_result(None)
                         break
                     else:
                         count = _count_in(word)
-                        if self._wanted.position == self._sought:  # otherwise, the trainer has gone on
+                        if self._wanted.position == self._sought:
                             self._tell(replace(self._heard, count=count))
                     self._news.set()
             leader.lost(TransportError("it says nothing more."))

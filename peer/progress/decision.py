@@ -18,6 +18,7 @@ from peer.node.quorum import Quorum
 from peer.progress.view import SwarmView
 
 HELD_SHARE = 0.1  # longest wait for the last samples of a batch, as a share of a usual step
+LONG_S = 2.0  # shortest microbatch beside which gradients are set aside early, which takes a small part of it
 PARTED_SHARE = 0.25  # longest computation between checks of the swarm, as a share of a usual step
 HELD_LOOKS = 3
 WAITED_SHARE = 0.25  # shortest wait for absent peers with a full batch, as a share of a usual step
@@ -35,7 +36,7 @@ class Move(Enum):
     ACCUMULATE = "accumulate"
     HOLD = "wait for the others' last samples"
     AVERAGE = "average"
-    AVERAGE_BESIDE = "average while training goes on"
+    AVERAGE_BESIDE = "average while training goes on"  # once the batch is full
     FOLLOW = "follow"  # apply the average of the first missed step
     DOWNLOAD = "download the state"
     WAIT = "wait"  # do nothing until another download of the state is allowed
@@ -60,7 +61,7 @@ class Situation:
     microbatch_s: float = 0.0  # duration of this peer's next microbatch
     may_hold: bool = False  # the wait for the last samples of this batch has not timed out
     may_overlap: bool = False  # this peer may train while that batch is averaged
-    others_arrive: bool = False  # other peers are one step behind and will probably catch up soon
+    may_set_aside: bool = False  # its gradients may be set aside before that batch is full
 
 
 def decide(now: Situation) -> tuple[Move, str]:
@@ -92,11 +93,11 @@ def _towards_the_batch(now: Situation) -> tuple[Move, str]:
     if not now.is_full:
         if now.may_hold and now.remaining_s < now.microbatch_s / 2:
             return Move.HOLD, "the batch will be full before half of another microbatch is computed"
+        if now.may_set_aside and now.microbatch_s >= LONG_S:
+            return Move.AVERAGE_BESIDE, "the batch may be full before another microbatch is computed"
         return Move.ACCUMULATE, "the batch is not full"
     if not now.may_overlap:
         return Move.AVERAGE, "the batch is full"
-    if now.others_arrive:
-        return Move.ACCUMULATE, "others are about to arrive at this step"
     return Move.AVERAGE_BESIDE, "the batch is full"
 
 

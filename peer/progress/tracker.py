@@ -115,6 +115,7 @@ class StepTracker:
         self._reported: tuple[object, bytes] = None, b""  # the newest message to the leader, and what it tells
         self._reducing_since: float | None = None
         self._behind_since: float | None = None  # local time since which this peer is behind the swarm's step
+        self._is_told_behind = False  # whether the leader has taken this peer's next step
         self._led = Led((0, 0), -math.inf)
         self._asked_at = -math.inf  # time of the last read for the sake of an unknown follower
         self._lock = threading.RLock()
@@ -130,6 +131,18 @@ class StepTracker:
         """Whether the reported samples fill the global batch of this peer's next step."""
         with self._lock:  # another thread may just be changing the step and the samples
             return self.swarm_step == self.step and self._swarm_samples >= self.target_batch_size
+
+    @property
+    def is_told_full(self) -> bool:
+        """Whether this peer's leader counts a full batch, which the records may show later."""
+        has_gone_on = self._is_told_behind or self.swarm_step > self.step
+        follows = self._own.role != "keeper" and self.is_led and not has_gone_on
+        return follows and self._led.samples >= self.target_batch_size
+
+    @property
+    def batch_s(self) -> float:
+        """The seconds in which all trainers compute a batch; infinite if unknown."""
+        return self.target_batch_size / self.view.rate if self.view.rate > 0 else math.inf
 
     @property
     def samples(self) -> int:
@@ -222,7 +235,7 @@ class StepTracker:
             self.era, self.step, self._samples = era, step, samples
             self._infer_voters()
             self.named_voters = frozenset()
-            self._behind_since = None
+            self._behind_since, self._is_told_behind = None, False
             self.rate.restart()
         self._tell()
 
@@ -403,6 +416,8 @@ class StepTracker:
             self._led = Led(heard.position, now)
             self._hear_reports(heard.reports)
         if heard.gone_on:
+            with self._lock:
+                self._is_told_behind |= heard.position == (self.era, self.step)
             self.look_now()
 
     def _hear_reports(self, reports: Mapping[str, bytes]) -> None:
@@ -453,7 +468,7 @@ class StepTracker:
             self.course.expect((), self._known_keepers)
 
     def _next_look_s(self, view: SwarmView) -> float:
-        is_behind, now = view.step > self.step, self._clocks.local()
+        is_behind, now = self._is_told_behind or view.step > self.step, self._clocks.local()
         self._behind_since = None if not is_behind else now if self._behind_since is None else self._behind_since
         if self._behind_since is not None:  # it may be downloading a state for hours, or stand by
             remaining_s = now - self._behind_since

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Literal
 
 from peer.averaging.averager import AveragedGroup, SwarmGradientAverager
 from peer.averaging.bandwidth import LineEstimate
-from peer.averaging.meetings import MOST_GRACE_S
 from peer.config.run import RunConfig
 from peer.node.average_history import Lack
 from peer.progress.decision import DownloadPause, Move, Situation, decide, longest_hold_s
@@ -86,7 +85,8 @@ class Moves:
         self.state = SharedState(
             training, transfers, gradients, tracker, self.rounds, config, waits, is_keeper=role == "keeper"
         )
-        self._overlapping: Round | None = None
+        self._overlapping: Round | None = None  # a round in the background, or the wait for it
+        self._offer: futures.Future[None] = futures.Future()  # of gradients for it, runs once it has begun
         self.stands_by = False  # whether this peer waits for a faster connection
         self.last_samples = 0  # samples in this peer's newest microbatch
         self._held = -1, 0.0  # newest step with a wait for a batch's last samples, and the seconds waited
@@ -151,10 +151,15 @@ class Moves:
         See `peer.swarm.swarm.Swarm.advance`.
         """
         with self._tracker.rate.pause():
-            return await self._advance(collect)
+            outcome = await self._advance(collect)
+            may_go_on = outcome is not None and self._may_set_aside and not (self.is_behind or self.stands_by)
+            if may_go_on and decide(self._situation())[0] is Move.AVERAGE_BESIDE:
+                self.rounds.prepare()  # this device may still compute when the others' next group begins
+                await self._begin_beside()  # with what was collected before: the backend still holds what was lost
+            return outcome
 
     async def _advance(self, collect: Callable[[], None]) -> StepOutcome | None:
-        if self._overlapping is not None:
+        if self._overlapping is not None and not self._retracts():
             return await self._conclude(self._overlapping, collect)
         move, reason = decide(self._situation())
         if move is Move.HOLD:
@@ -179,8 +184,7 @@ class Moves:
             return None
         collect()
         if move is Move.AVERAGE_BESIDE:
-            self._gradients.hold()
-            self._overlapping = self._waits.start(self._average())
+            await self._begin_beside()
             return None
         return self._step(*await self._average())
 
@@ -236,7 +240,7 @@ class Moves:
             microbatch_s=self.last_samples / rate if (rate := tracker.rate.per_second) else 0.0,
             may_hold=self._held_after != self.step,
             may_overlap=self._may_overlap,
-            others_arrive=self._others_arrive,
+            may_set_aside=self._may_set_aside,
         )
 
     @property
@@ -246,13 +250,9 @@ class Moves:
         return may_train and all(phase.from_step != self.step + 1 for phase in self._config.phases)
 
     @property
-    def _others_arrive(self) -> bool:
-        """Whether to wait, for a limited time, for peers that have not taken the newest step.
-
-        Otherwise, samples accumulated during a round could fill the next batch without these peers.
-        """
-        may_come = self._tracker.view.arriving > 0 and not self.rounds.has_begun
-        return may_come and self._waits.now() - self.state.changed_at < MOST_GRACE_S
+    def _may_set_aside(self) -> bool:
+        """Whether gradients may be set aside for a microbatch before the batch is full; no sum comes of local steps."""
+        return self._may_overlap and self._config.averaging.local_steps == 1 and not self._has_enough
 
     @property
     def _is_ahead(self) -> bool:
@@ -269,7 +269,7 @@ class Moves:
         """Interrupt a background round before leaving; return its outcome, if there is one."""
         self._waits.interrupt()
         overlapping = self._overlapping
-        if overlapping is None:
+        if overlapping is None or self._retracts():
             return None
         while not overlapping.done():
             await self._waits.news(REST_S, overlapping)
@@ -278,6 +278,31 @@ class Moves:
     async def _average(self) -> tuple[AveragedGroup | None, float]:
         began = self._waits.now()
         return await self.rounds.average_when_due(), self._waits.now() - began
+
+    async def _begin_beside(self) -> None:
+        """Set the collected gradients aside for a round in the background."""
+        self._gradients.hold()
+        self._offer = futures.Future()
+        self._overlapping = self._waits.start(self._average_beside(self._offer))
+        if self._has_enough:  # this peer computes nothing meanwhile
+            await self._waits.news(REST_S, self._overlapping)
+
+    async def _average_beside(self, offer: futures.Future[None]) -> tuple[AveragedGroup | None, float]:
+        """Average the gradients set aside once the batch is full, unless the offer is retracted before."""
+        while not (self.rounds.is_due or offer.cancelled() or self._waits.is_interrupted):
+            await self._waits.news(REST_S, offer)
+        if offer.set_running_or_notify_cancel():
+            return await self._average()
+        return None, 0.0
+
+    def _retracts(self) -> bool:
+        """Take back the gradients set aside for a round unless it has begun; return whether it has not."""
+        if not self._offer.cancel():
+            return False
+        self._overlapping = None
+        self._gradients.take_back()
+        self._report()
+        return True
 
     async def _conclude(self, overlapping: Round, collect: Callable[[], None]) -> StepOutcome | None:
         """Take the step of a background round; return None if it is running or has failed."""
@@ -353,7 +378,7 @@ class Moves:
         These samples must not have been sent to other peers, which might have counted them.
         """
         is_next = self._tracker.swarm_step == self.step + 1
-        return is_next and self._may_overlap and not self.rounds.attempts and not self._has_late_samples
+        return is_next and self._may_overlap and not self.rounds.has_sent and not self._has_late_samples
 
     async def _catch_up(self) -> StepOutcome:
         reason = self._why_lost()
@@ -398,7 +423,7 @@ class Moves:
         Remainders of earlier steps are kept unless a round used them: others may have counted them.
         """
         lost = self._gradients.drop_all()
-        if self.rounds.attempts:
+        if self.rounds.has_sent:
             self._gradients.forget_remainders()
         self._report()
         return lost

@@ -54,7 +54,6 @@ class SharedState:
         self._state, self._transfers, self._gradients = state, transfers, gradients
         self._tracker, self._rounds = tracker, rounds
         self._config, self._is_keeper, self._waits = config, is_keeper, waits
-        self.changed_at = waits.now()
         self._unconfirmed = NEVER  # first and last time at which the keeper received an unconfirmed state
         self.is_disputed = False  # members disagree and no state is most common
 
@@ -160,7 +159,7 @@ class SharedState:
 
     def keep_remainders(self, file: RemainderFile) -> None:
         """Save the remainders unless a round of this step failed: others may have counted them."""
-        if not self._rounds.attempts:
+        if not self._rounds.has_sent:
             self._gradients.keep_remainders(file, self.era, self.step)
 
     def _step_on_averages(self, voters: Collection[str]) -> None:
@@ -204,7 +203,6 @@ class SharedState:
         """Report the state's new step and era to the tracker."""
         state = self._state
         self._tracker.begin_step(self.step, self.era, state.voters, state.sketch(), self._gradients.due_samples)
-        self.changed_at = self._waits.now()
 
     @property
     def _least_useful_step(self) -> int:

@@ -57,12 +57,14 @@ class StepRounds:
         self._events = events
         self.counts = RoundCounts(waits.now)
         self.attempts = 0  # failed rounds of the current step
+        self.has_sent = False  # whether others may have this peer's gradients of one of them
         self._met_nobody = False  # whether the newest round found no group
         self._computes_until = -math.inf  # after a wait in vain, this peer computes for as long as it waited
         self.missing_auxiliaries: int | None = None  # computed from the newest group; None before the first group
         self.lines = NOBODY  # connections of the newest group
         self._scheduled: StepControl | None = None  # a round that was scheduled ahead of time
         self._due_since = math.inf  # start time of the current averaging
+        self._round_s = 0.0  # duration of the newest group's round
         self._absences = Absences(free=1, first_rounds=UNAWAITED_GROUPS)  # peers recently absent from groups
 
     def prepare(self) -> None:
@@ -76,7 +78,7 @@ class StepRounds:
 
     def begin_step(self) -> None:
         """Reset the failure count for a new step, and cancel a round of the last step."""
-        self.attempts, self._computes_until = 0, -math.inf
+        self.attempts, self.has_sent, self._computes_until = 0, False, -math.inf
         self.cancel()
 
     def cancel(self) -> None:
@@ -89,7 +91,12 @@ class StepRounds:
     def is_full(self) -> bool:
         """Whether the batch is full according to the records, or the leader has started the group."""
         may_wait = self._waits.now() >= self._computes_until
-        return self.has_begun or (may_wait and self._tracker.is_full)
+        return self.has_begun or (may_wait and (self._tracker.is_full or self._is_told_full))
+
+    @property
+    def _is_told_full(self) -> bool:
+        """Whether the leader counts a full batch, to which a trainer that trains on adds no more."""
+        return self._usual.delay and self._tracker.is_told_full
 
     @property
     def has_begun(self) -> bool:
@@ -164,7 +171,7 @@ class StepRounds:
         tracker, gradients = self._tracker, self._gradients
         self._met_nobody = False
         self.take_up_code()
-        if tracker.view.averaging <= 1 and not self.has_begun:
+        if tracker.view.averaging <= 1 and not (self.has_begun or self._is_told_full):
             return self._own_average()
         control, self._scheduled = self._scheduled, None
         if control is not None and (control.triggered or control.done()):
@@ -182,6 +189,7 @@ class StepRounds:
             logger.warning("averaging for step %d failed: %r", tracker.step + 1, error)
             self._tell_end("failed", self._waits.now() - began, cause=repr(error))
             self._met_nobody = gradients.failed_rounds == failed_before
+            self.has_sent |= not self._met_nobody or (control is not None and control.began_allreduce)
             self._give_up(control)
             forget_frames(error)  # breaks a cycle: the error's frames hold `control`, which holds the error
             return None
@@ -189,6 +197,7 @@ class StepRounds:
             tracker.is_reducing(False)
             tracker.heed(gradients.findings.take())
         self._absences.round_ended(here - group.peers)
+        self._round_s = group.seconds
         if group.traffic is not None:
             self._line.passed(group.traffic)
             self.lines = group.lines
@@ -201,6 +210,7 @@ class StepRounds:
         self._tell_end("too few samples" if short else "averaged", self._waits.now() - began, group)
         if short:  # a peer was lost or claimed too much; the others complete the batch
             logger.warning("only %d samples were averaged for step %d", group.samples, tracker.step + 1)
+            self.has_sent = True
             return None
         return group
 
@@ -244,13 +254,14 @@ class StepRounds:
     def _require_group(self) -> None:
         tracker, gradients = self._tracker, self._gradients
         tracker.heed(gradients.findings.take())
+        waited_s, free_s = max(0.0, self._waits.now() - self._due_since), self._free_s
         demands = demands_on_group(
             tracker.view,
             step=tracker.step,
             own_id=tracker.own_id,
-            left_out=self._absences.current(),
+            left_out=() if waited_s < free_s else self._absences.current(),
             attempts=self.attempts,
-            has_waited=self._waits.now() - self._due_since > self._patience_s,
+            has_waited=waited_s > self._patience_s,
         )
         gradients.want(
             Requirements(
@@ -262,11 +273,19 @@ class StepRounds:
                 required=demands.required,
                 expected=demands.expected,
                 quorum=tracker.quorum,
+                free_s=free_s,
                 report=tracker.message(),
                 samples=tracker.view.samples if tracker.view.step == tracker.step else 0,
                 remaining_s=tracker.remaining_s,
             )
         )
+
+    @property
+    def _free_s(self) -> float:
+        """How long a wait for late peers costs nobody time, because all compute the next batch meanwhile."""
+        batch_s = self._tracker.batch_s
+        free_s = batch_s - self._round_s if self._usual.delay and batch_s < math.inf else 0.0
+        return min(max(0.0, free_s), self._timeout_s / 2)
 
     @property
     def _patience_s(self) -> float:

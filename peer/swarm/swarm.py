@@ -8,7 +8,6 @@ reduced (`Witness`).
 from __future__ import annotations
 
 import logging
-import math
 import random
 import threading
 import time
@@ -333,8 +332,7 @@ class Swarm:
     @property
     def batch_s(self) -> float:
         """The seconds that current trainers need for a batch; infinite if no rate is known."""
-        rate = self._tracker.view.rate
-        return self._tracker.target_batch_size / rate if rate > 0 else math.inf
+        return self._tracker.batch_s
 
     @property
     def census(self) -> Census:

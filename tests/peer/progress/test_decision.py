@@ -9,6 +9,7 @@ import pytest
 from peer.node.quorum import Quorum
 from peer.progress.decision import (
     FULL_GROUP_ATTEMPTS,
+    LONG_S,
     MOST_CANDIDATES,
     MOST_PAUSE_S,
     REFUSED_PAUSE_S,
@@ -41,8 +42,9 @@ BEHIND = replace(READY, swarm_step=6)
         (replace(READY, is_held=True), Move.ACCUMULATE),
         (replace(READY, is_leaving=True), Move.ACCUMULATE),
         (replace(READY, may_overlap=True), Move.AVERAGE_BESIDE),
-        (replace(READY, may_overlap=True, others_arrive=True), Move.ACCUMULATE),
-        (replace(READY, others_arrive=True), Move.AVERAGE),
+        (replace(READY, is_full=False, may_set_aside=True, microbatch_s=LONG_S), Move.AVERAGE_BESIDE),
+        (replace(READY, is_full=False, may_set_aside=True, microbatch_s=0.9 * LONG_S), Move.ACCUMULATE),
+        (replace(READY, is_full=False, may_overlap=True, microbatch_s=LONG_S), Move.ACCUMULATE),
         (replace(READY, has_drifted=True), Move.DOWNLOAD),
         (replace(READY, is_undone=True), Move.DOWNLOAD),
         (replace(READY, swarm_step=3), Move.AVERAGE),

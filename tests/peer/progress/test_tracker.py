@@ -341,6 +341,51 @@ def test_a_leader_that_has_gone_on_is_looked_after(tracker: StepTracker, clock: 
     assert tracker.look_in_s > 0.0
     tracker.hear(Heard(gone_on=True))
     assert woken == [0.0]
+    looks = []
+    for _ in range(9):  # until the records show it, which may take a while
+        look(tracker, *trainers(clock, 10))
+        looks.append(tracker.look_in_s)
+        clock.now += tracker.look_in_s
+    assert looks[0] == REFRESH.shortest_s
+    assert looks == sorted(looks)
+    before = tracker.look_in_s
+    begin_step_after(tracker, 1)
+    tracker.hear(Heard((0, 0), gone_on=True))  # from the step before
+    look(tracker, *peers(*[record(1, 10, time=clock.now)] * 3))
+    assert tracker.look_in_s > before
+
+
+def test_a_leaders_full_count_is_believed_until_the_step_is_taken(tracker: StepTracker, clock: Clock) -> None:
+    """By who follows it, at this step: another batch is not full, and one that made a step is not averaged again."""
+    look(tracker, *trainers(clock, 10))
+    full = Heard((0, 0), count=(64, 0.0))
+    for heard in (replace(full, count=(63, 0.1)), replace(full, position=(0, 1))):
+        tracker.hear(heard)
+        assert not tracker.is_told_full
+    tracker.hear(full)
+    assert (tracker.is_told_full, tracker.is_full) == (True, False)
+    tracker.hear(Heard((0, 0), gone_on=True))
+    assert not tracker.is_told_full
+    begin_step_after(tracker, 1)
+    tracker.hear(replace(full, position=(0, 1)))
+    assert tracker.is_told_full
+    clock.now += 1.0
+    look(tracker, *peers(*[record(2, time=clock.now)] * 3))
+    assert not tracker.is_told_full
+
+
+@pytest.mark.parametrize("tracker", ["keeper"], indirect=True)
+def test_a_keeper_counts_itself(tracker: StepTracker) -> None:
+    """It follows nobody."""
+    tracker.hear(Heard((0, 0), count=(64, 0.0)))
+    assert not tracker.is_told_full
+
+
+def test_the_time_of_a_batch_is_known_from_the_trainers_rates(tracker: StepTracker, clock: Clock) -> None:
+    """As far as they are credited."""
+    assert tracker.batch_s == math.inf
+    look(tracker, *trainers(clock, 10, 10))
+    assert tracker.batch_s == tracker.target_batch_size / tracker.view.rate < math.inf
 
 
 def test_a_report_is_the_same_until_the_record_changes(tracker: StepTracker, clock: Clock) -> None:

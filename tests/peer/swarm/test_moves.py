@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent import futures
 from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,13 +14,12 @@ import pytest
 
 from peer.averaging.averager import AveragedGroup
 from peer.averaging.bandwidth import LineEstimate
-from peer.averaging.meetings import MOST_GRACE_S
 from peer.config.run import RunConfig
 from peer.config.steering import Steering
 from peer.node.average_history import Lack
-from peer.progress.decision import Situation
+from peer.progress.decision import LONG_S, Situation
 from peer.reporting.event_log import NOWHERE
-from peer.runtime.waits import FUTURE_POLL_S, POLL_S, run_blocking
+from peer.runtime.waits import FUTURE_POLL_S, POLL_S, ThreadWaits, run_blocking
 from peer.swarm.moves import LOOK_AGAIN_S, MOST_SILENT_LOOKS, Moves, StepOutcome
 from tests.support.clocks import Clock
 from tests.support.turned_waits import TurnedWaits
@@ -45,13 +45,14 @@ def moves_with(*, overlapping: Any = None, rounds: Any = FAST, state: Any = None
     }
     moves: Any = Moves(**given | parts)
     moves._overlapping, moves.rounds, moves.state = overlapping, rounds, state or SimpleNamespace(step=4)
+    moves._offer.set_running_or_notify_cancel()  # a round in the background has begun
     return moves
 
 
 class Behind:
     """A peer that is a step behind, and whose keeper answers so, one time after another."""
 
-    def __init__(self, *answers: list[Any] | Lack, attempts: int = 0, **parts: Any) -> None:
+    def __init__(self, *answers: list[Any] | Lack, has_sent: bool = False, **parts: Any) -> None:
         self.left, self.followed, self.forgotten = list(answers), list[Any](), list[int]()
         self.waits = TurnedWaits()
         self.moves = moves_with(
@@ -62,7 +63,7 @@ class Behind:
                 due_samples=0,
                 forget_remainders=lambda: self.forgotten.append(5),
             ),
-            rounds=SimpleNamespace(attempts=attempts),
+            rounds=SimpleNamespace(attempts=0, has_sent=has_sent),
             tracker=SimpleNamespace(is_undone=False, swarm_step=5, report=lambda samples: None),
             state=SimpleNamespace(step=4, era=0, shapes=[], follow=self.followed.append),
             waits=self.waits,
@@ -199,10 +200,10 @@ def test_a_peer_of_a_paused_run_waits() -> None:
     assert waits.waits == [POLL_S, 0.0]
 
 
-@pytest.mark.parametrize(("attempts", "forgotten"), [(0, []), (1, [5])])
-def test_who_follows_keeps_remainders_that_were_in_no_round(attempts: int, forgotten: list[int]) -> None:
+@pytest.mark.parametrize(("has_sent", "forgotten"), [(False, []), (True, [5])])
+def test_who_follows_keeps_remainders_that_were_in_no_round(has_sent: bool, forgotten: list[int]) -> None:
     """After a round, others may have counted values that this peer sent of them."""
-    behind = Behind(["tensor"], attempts=attempts)
+    behind = Behind(["tensor"], has_sent=has_sent)
     outcome = behind.follow()
     assert outcome is not None
     assert outcome.lost_samples == 12
@@ -217,6 +218,7 @@ def test_a_peer_on_a_line_too_slow_for_a_round_stands_by_until_the_line_is_faste
         line_is_too_slow=True,
         round_bytes=36_000_000,
         attempts=0,
+        has_sent=False,
         cancel=lambda: calls.append("gave up its group"),
     )
     tracker = SimpleNamespace(
@@ -281,25 +283,14 @@ def test_a_peer_trains_no_further_ahead_than_its_share(samples: int, own: float,
 def test_no_sample_passes_a_phases_boundary_beside_a_round(delay: bool, role: str, step: int, may: bool) -> None:
     """A phase begins after step 4: who trains beside the round towards it would bring samples of the one before."""
     phases = [{"from_step": 4, "target_batch_size": 64}]
-    config = RunConfig.from_mapping({"averaging": {"delay": delay, "target_batch_size": 32}, "phases": phases})
-    state = SimpleNamespace(step=step)
-    assert moves_with(config=config, role=role, state=state)._may_overlap is may
-
-
-@pytest.mark.parametrize(
-    ("arriving", "since_s", "has_begun", "arrive"),
-    [(1, 0.0, False, True), (0, 0.0, False, False), (1, MOST_GRACE_S, False, False), (1, 0.0, True, False)],
-)
-def test_others_are_let_in_for_a_while(arriving: int, since_s: float, has_begun: bool, arrive: bool) -> None:
-    """Those who are still to take the step that this peer has taken, unless the leader begins without them."""
-    waits = TurnedWaits()
-    moves = moves_with(
-        rounds=SimpleNamespace(has_begun=has_begun),
-        tracker=SimpleNamespace(view=SimpleNamespace(arriving=arriving)),
-        state=SimpleNamespace(step=4, changed_at=waits.now() - since_s),
-        waits=waits,
-    )
-    assert moves._others_arrive is arrive
+    averaging = {"delay": delay, "target_batch_size": 32}
+    config = RunConfig.from_mapping({"averaging": averaging, "phases": phases})
+    tracker = SimpleNamespace(course=SimpleNamespace(steering=Steering()), target_batch_size=32)
+    gradients = SimpleNamespace(all_samples=0)
+    moves = moves_with(config=config, role=role, state=SimpleNamespace(step=step), tracker=tracker, gradients=gradients)
+    assert (moves._may_overlap, moves._may_set_aside) == (may, may)
+    moves._config = RunConfig.from_mapping({"averaging": averaging | {"local_steps": 2}})
+    assert not moves._may_set_aside  # what local steps bring cannot be added up
 
 
 class Holding:
@@ -307,9 +298,9 @@ class Holding:
 
     def __init__(self, usual_s: float) -> None:
         self.waits = TurnedWaits(after_wait=self._look)
-        self.rounds = SimpleNamespace(prepare=lambda: None, line_is_too_slow=False, is_full=False, has_begun=False)
+        self.rounds = SimpleNamespace(prepare=lambda: None, line_is_too_slow=False, is_full=False)
         tracker = SimpleNamespace(
-            view=SimpleNamespace(faster_rate=lambda own_id: 1.0, arriving=0),
+            view=SimpleNamespace(faster_rate=lambda own_id: 1.0),
             own_id="Qm1",
             course=SimpleNamespace(allowances=SimpleNamespace(usual_s=usual_s), sketch_at=lambda step: ()),
             rate=SimpleNamespace(per_second=8.0),
@@ -392,10 +383,14 @@ class Beside:
                 course=SimpleNamespace(steering=Steering()),
                 target_batch_size=40,
                 report=lambda samples: self.calls.append(f"has {samples} samples"),
+                swarm_step=5,
+                has_drifted=False,
+                is_undone=False,
             ),
             state=SimpleNamespace(step=5, era=0, take_step=lambda peers: self.calls.append("stepped")),
             waits=self.waits,
         )
+        self.moves._situation = lambda: Situation(step=5, swarm_step=5)
 
     def _look(self) -> None:
         if len(self.waits.waits) == 5:
@@ -447,17 +442,26 @@ def test_a_full_batch_is_averaged_at_once_or_beside_training(delay: bool) -> Non
     waits = TurnedWaits()
     moves = moves_with(
         config=RunConfig.from_mapping({"averaging": {"delay": delay}}),
-        gradients=SimpleNamespace(hold=lambda: calls.append("set aside"), due_samples=40, local_samples_accumulated=10),
-        rounds=SimpleNamespace(prepare=lambda: calls.append("met the others"), average_when_due=average_when_due),
+        gradients=SimpleNamespace(
+            hold=lambda: calls.append("set aside"), due_samples=40, local_samples_accumulated=10, all_samples=50
+        ),
+        rounds=SimpleNamespace(
+            prepare=lambda: calls.append("met the others"), average_when_due=average_when_due, is_due=True
+        ),
         tracker=SimpleNamespace(
             rate=SimpleNamespace(per_second=2.0, pause=nullcontext),
             view=SimpleNamespace(rate=8.0),
+            course=SimpleNamespace(steering=Steering()),
             target_batch_size=40,
+            swarm_step=5,
+            has_drifted=False,
+            is_undone=False,
         ),
         state=SimpleNamespace(step=5, era=0, take_step=lambda peers: calls.append("stepped")),
         waits=waits,
     )
-    moves._situation = lambda: Situation(step=4, swarm_step=4, is_full=True, may_overlap=delay)
+    situations = iter([Situation(step=4, swarm_step=4, is_full=True, may_overlap=delay), Situation(5, 5)])
+    moves._situation = lambda: next(situations)
     outcome = run_blocking(moves.advance(lambda: calls.append("collected")))
     if delay:
         assert outcome is None
@@ -480,7 +484,7 @@ def test_who_cannot_follow_takes_the_state_and_pauses(downloads: bool) -> None:
 
     moves = moves_with(
         gradients=SimpleNamespace(drop_all=lambda: 12, due_samples=0),
-        rounds=SimpleNamespace(attempts=0),
+        rounds=SimpleNamespace(attempts=0, has_sent=False),
         tracker=SimpleNamespace(is_undone=True, swarm_step=4, report=lambda samples: None),
         state=SimpleNamespace(step=4, era=0, download=download),
         waits=waits,
@@ -493,3 +497,132 @@ def test_who_cannot_follow_takes_the_state_and_pauses(downloads: bool) -> None:
     assert moves._pause.is_over is not downloads
     waits.clock.now += 1.0
     assert moves._pause.is_over
+
+
+class Slow:
+    """A peer at step 5 whose microbatches take long, in a run whose rounds pass beside training."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.waits = TurnedWaits()
+        self.waits.start = self._start  # type: ignore[assignment]
+        self.background: list[Any] = []
+        self.rounds = SimpleNamespace(
+            prepare=lambda: self.calls.append("met the others"),
+            average_when_due=self._average,
+            is_due=False,
+            line_is_too_slow=False,
+        )
+        self.situation = Situation(step=5, swarm_step=5, may_set_aside=True, microbatch_s=LONG_S)
+        self.moves = moves_with(
+            config=RunConfig.from_mapping({"averaging": {"delay": True}}),
+            gradients=SimpleNamespace(
+                hold=lambda: self.calls.append("set aside"),
+                take_back=lambda: self.calls.append("took back"),
+                due_samples=3,
+                local_samples_accumulated=1,
+                all_samples=4,
+            ),
+            rounds=self.rounds,
+            tracker=SimpleNamespace(
+                rate=SimpleNamespace(per_second=0.1, pause=nullcontext),
+                view=SimpleNamespace(rate=8.0),
+                course=SimpleNamespace(steering=Steering()),
+                target_batch_size=4000,
+                report=lambda samples: self.calls.append(f"has {samples} samples"),
+                swarm_step=5,
+                has_drifted=False,
+                is_undone=False,
+            ),
+            state=SimpleNamespace(step=5, era=0, take_step=lambda peers: self.calls.append("stepped")),
+            waits=self.waits,
+        )
+        self.moves._situation = lambda: self.situation
+
+    async def _average(self) -> AveragedGroup:
+        self.calls.append("averaged")
+        return GROUP
+
+    def _start(self, coroutine: Any) -> futures.Future[Any]:
+        self.background.append((coroutine, future := futures.Future[Any]()))
+        return future
+
+    def begin(self) -> None:
+        """Let the background of the newest offer run, after the group has begun."""
+        self.rounds.is_due = True
+        coroutine, future = self.background.pop()
+        future.set_result(run_blocking(coroutine))
+
+    def advance(self) -> StepOutcome | None:
+        """End a microbatch; return what was done, and forget it."""
+        self.calls.clear()
+        outcome: StepOutcome | None = run_blocking(self.moves.advance(lambda: self.calls.append("collected")))
+        return outcome
+
+
+@pytest.fixture
+def slow() -> Iterator[Slow]:
+    """A slow device, whose background ends with the test."""
+    device = Slow()
+    yield device
+    for coroutine, _ in device.background:
+        coroutine.close()
+
+
+def test_a_slow_device_holds_up_no_round(slow: Slow) -> None:
+    """What it has is set aside beside each microbatch, also the next one after a step, so a group may begin anywhen."""
+    for taken_back in ([], ["took back", "has 3 samples"]):
+        assert slow.advance() is None
+        assert slow.calls == [*taken_back, "met the others", "collected", "set aside"]
+    assert slow.moves.wants_samples
+    slow.begin()
+    assert slow.calls[3:] == ["collected", "set aside", "averaged"]
+    outcome = slow.advance()
+    assert outcome is not None
+    assert (outcome.averaged, outcome.samples) == (True, 3)
+    assert slow.calls == ["collected", "stepped", "met the others", "set aside"]
+
+
+def test_gradients_taken_back_are_in_no_round(slow: Slow) -> None:
+    """A group that begins just then waits for this peer, which sets them aside again, with those of the microbatch."""
+    slow.advance()
+    slow.situation = replace(slow.situation, is_leaving=True)
+    assert slow.advance() is None
+    assert slow.calls == ["took back", "has 3 samples", "met the others"]
+    slow.begin()
+    assert slow.calls == ["took back", "has 3 samples", "met the others"]
+    assert slow.moves._overlapping is None
+
+
+def test_who_leaves_takes_back_what_waits_for_a_round(slow: Slow) -> None:
+    """Its samples are in nobody's average."""
+    slow.advance()
+    assert run_blocking(slow.moves.finish(lambda: None)) is None
+    assert slow.calls[3:] == ["took back", "has 3 samples"]
+    assert slow.waits.waits == []
+
+
+def test_who_may_compute_no_more_waits_beside_its_round(slow: Slow) -> None:
+    """Otherwise, the loop that asks for the next microbatch would take the gradients back before the round begins."""
+    slow.moves._gradients.all_samples = 8 * 4000
+    assert not slow.moves._may_set_aside
+    slow.situation = replace(slow.situation, may_set_aside=False)
+    assert slow.advance() is None
+    assert (slow.calls, len(slow.waits.waits)) == (["met the others"], 1)
+    slow.situation = replace(slow.situation, may_overlap=True, is_full=True)
+    assert slow.advance() is None
+    assert (slow.calls, len(slow.waits.waits)) == (["met the others", "collected", "set aside"], 2)
+
+
+def test_an_offer_ends_with_its_peer() -> None:
+    """Though a failure ends the training without a word about it, the background ends, and the process with it."""
+    waits = ThreadWaits()
+    moves = moves_with(rounds=SimpleNamespace(is_due=False, average_when_due=_nothing), waits=waits)
+    offer = futures.Future[None]()
+    background = waits.start(moves._average_beside(offer))
+    waits.close()
+    assert background.result(0)[0] is None
+
+
+async def _nothing() -> None:
+    return None

@@ -146,8 +146,8 @@ def test_an_earlier_dispute_means_nothing_later() -> None:
     assert run_blocking(state._doubt("Qm1", 50, SOUND)) is None
 
 
-@pytest.mark.parametrize(("attempts", "kept"), [(0, [("keep", 2, 50)]), (1, [])])
-def test_remainders_that_were_in_a_round_are_not_kept(attempts: int, kept: list[object]) -> None:
+@pytest.mark.parametrize(("has_sent", "kept"), [(False, [("keep", 2, 50)]), (True, [])])
+def test_remainders_that_were_in_a_round_are_not_kept(has_sent: bool, kept: list[object]) -> None:
     """A peer that leaves in the middle of a round does not know what others have counted of it."""
     calls: list[object] = []
     training: Any = SimpleNamespace(step=50, era=2)
@@ -156,7 +156,7 @@ def test_remainders_that_were_in_a_round_are_not_kept(attempts: int, kept: list[
         keep_remainders=lambda _file, era, step: calls.append(("keep", era, step)),
         resume_remainders=lambda _file, era, step: calls.append(("resume", era, step)),
     )
-    rounds: Any = SimpleNamespace(attempts=attempts, take_up_code=lambda: calls.append("code"))
+    rounds: Any = SimpleNamespace(has_sent=has_sent, take_up_code=lambda: calls.append("code"))
     tracker: Any = SimpleNamespace(swarm_step=53)
     state = SharedState(training, transfers, gradients, tracker, rounds, RunConfig(), TurnedWaits(), is_keeper=False)
     file: Any = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -58,7 +59,7 @@ class Round:
 class Scene:
     """Rounds of a peer at step 4 with three others there and one on its way; `heard` is what the parts were told."""
 
-    def __init__(self, *rounds: Round, usual_s: float = 0.0, **view: Any) -> None:
+    def __init__(self, *rounds: Round, usual_s: float = 0.0, delay: bool = False, **view: Any) -> None:
         self.heard: list[Any] = []
         self.left = list(rounds)
         self.view = SimpleNamespace(step=4, samples=40, averaging=4, arriving=1, here=HERE)
@@ -76,12 +77,14 @@ class Scene:
             remaining_s=3.0,
             is_full=True,
             is_held=False,
+            is_told_full=False,
+            batch_s=math.inf,
             course=SimpleNamespace(allowances=SimpleNamespace(usual_s=usual_s), steering=Steering()),
             heed=lambda findings: self.heard.extend(findings),
             is_reducing=lambda reduces: None,
             round_ended=lambda weights, _counted, _attested, short: self.heard.append((weights, short)),
         )
-        averaging = RunConfig.from_mapping({"averaging": {"averaging_timeout_s": TIMEOUT_S}}).averaging
+        averaging = RunConfig.from_mapping({"averaging": {"averaging_timeout_s": TIMEOUT_S, "delay": delay}}).averaging
         self.bytes_of = {"float16": 64, "8bit-blockwise": 32}
         self.gradients: Any = SimpleNamespace(
             findings=SimpleNamespace(take=list),
@@ -279,8 +282,9 @@ def test_a_failed_averaging_is_tried_again_and_a_group_ends_it() -> None:
     assert scene.average_when_due() is FULL
     tally = scene.rounds.counts.tally
     assert (scene.rounds.attempts, tally.failed, tally.succeeded, len(scene.left)) == (2, 2, 1, 1)
+    assert scene.rounds.has_sent
     scene.rounds.begin_step()
-    assert scene.rounds.attempts == 0
+    assert (scene.rounds.attempts, scene.rounds.has_sent) == (0, False)
 
 
 @pytest.mark.parametrize("averaging", [1, 4])
@@ -306,6 +310,48 @@ def test_a_peer_that_meets_nobody_trains_on_for_as_long_as_it_has_waited(averagi
     assert scene.rounds.is_due
 
 
+@pytest.mark.parametrize(
+    ("begins", "fails", "has_sent"), [(False, False, False), (True, False, True), (False, True, True)]
+)
+def test_samples_that_met_nobody_were_sent_to_nobody(begins: bool, fails: bool, has_sent: bool) -> None:
+    """So they may count for a later step; not after a round that ran, whatever ended it."""
+    round_ = Round(TimeoutError("no group"), begins=begins)
+    scene = Scene(round_)
+    if fails:
+        round_.result = lambda: scene.fail(round_)  # type: ignore[method-assign]
+    assert scene.average() is None
+    assert scene.rounds.has_sent is has_sent
+
+
+@pytest.mark.parametrize("delay", [False, True])
+def test_only_beside_training_is_the_leaders_count_reason_enough_to_average(delay: bool) -> None:
+    """More samples would overfill the batch, and are of use for the next one; the records show this step later."""
+    scene = Scene(Round(FULL), delay=delay, averaging=1)
+    scene.tracker.is_full = False
+    assert not scene.rounds.is_due
+    scene.tracker.is_told_full = True
+    assert scene.rounds.is_due is delay
+    assert scene.average_when_due() == (FULL if delay else None)
+
+
+@pytest.mark.parametrize(("delay", "free_s"), [(False, 0.0), (True, 30.0)])
+def test_late_peers_are_waited_for_while_that_costs_nobody_time(delay: bool, free_s: float) -> None:
+    """Beside training, a round may begin as late as it then ends with the next batch; who stays away is waited for."""
+    scene = Scene(*[Round(replace(FULL, peers=HERE - {"mallory"}, traffic=None, seconds=10.0))] * 2, delay=delay)
+    scene.tracker.batch_s = 40.0
+    for _ in range(2):
+        scene.average()
+    assert scene.wanted().free_s == free_s
+    scene.rounds._due_since = scene.waits.now()
+    assert scene.required()[1:] == ((4, 5) if delay else (3, 4))
+    scene.waits.clock.now += 30.0
+    assert scene.required()[1:] == (3, 4)
+    scene.tracker.batch_s = math.inf  # nobody computes yet
+    assert scene.wanted().free_s == 0.0
+    scene.tracker.batch_s = 10 * TIMEOUT_S  # who waits for longer than this finds no group at all
+    assert scene.wanted().free_s == (0.5 * TIMEOUT_S if delay else 0.0)
+
+
 @pytest.mark.parametrize(("usual_s", "seconds"), [(0.0, 1800.0), (60.0, 1800.0), (10_000.0, 2500.0)])
 def test_everybody_is_waited_for_within_bounds(usual_s: float, seconds: float) -> None:
     """One whose microbatch takes minutes must not stop the rest; where steps are long, a part of one is short."""
@@ -329,7 +375,7 @@ def test_a_group_waits_for_all_who_are_known() -> None:
 
 def test_the_averager_is_told_what_the_trainer_knows() -> None:
     """Findings come first, for they change what is wanted."""
-    scene = Scene(averaging=4, arriving=7)
+    scene = Scene(arriving=7)
     scene.gradients.findings.take = lambda: ["a finding"]
     assert scene.wanted() == Requirements(
         era=2,
