@@ -15,15 +15,14 @@ from hivemind.averaging.control import AveragingStage
 from peer.averaging.absences import Absences, absent_of
 from peer.averaging.averager import MISSED_ROUNDS, AveragedGroup
 from peer.averaging.declarations import MOST_MISSED, Declaration
-from peer.averaging.meetings import LEAST_GRACE_S, MOST_GRACE_S, Requirements
+from peer.averaging.meetings import LEAST_GRACE_S, MOST_GRACE_S, Heard, Requirements
 from peer.averaging.rounds import RoundDeadline
 from peer.config.training import Averaging
-from peer.progress.decision import Demands
 from peer.progress.view import SwarmCourse
 from peer.reduction.findings import Finding
 from peer.reduction.sizes import RoundBytes
 from peer.rehearsal.groups import FailedRound, MetGroup, Seeker
-from peer.rehearsal.scenario import KEEPER, Rehearsed
+from peer.rehearsal.scenario import Rehearsed
 from peer.rehearsal.waits import VirtualFuture, VirtualWaits, until
 from peer.rehearsal.world import World
 
@@ -67,10 +66,21 @@ class RehearsedAverager:
     factors: dict[int, Any] = {}  # noqa: RUF012 - PowerSGD's factors are not rehearsed
     turned_away = 0
 
-    def __init__(self, world: World, device: Rehearsed, role: str, course: SwarmCourse, waits: VirtualWaits) -> None:
-        """Set up the averager of a device's peer; `course` provides the weight caps for its reduction."""
+    def __init__(
+        self,
+        world: World,
+        device: Rehearsed,
+        role: str,
+        course: SwarmCourse,
+        waits: VirtualWaits,
+        hear: Callable[[Heard], None],
+    ) -> None:
+        """Set up the averager of a device's peer; `course` provides the weight caps for its reduction.
+
+        `hear` takes what the leader says.
+        """
         self._world, self._env, self._device, self._role = world, world.env, device, role
-        self._course, self._waits = course, waits
+        self._course, self._waits, self._hear = course, waits, hear
         self.averaging = world.config.averaging
         self._bytes = world.scenario.round_bytes(self.averaging)
         self._deadline = RoundDeadline(self.averaging.averaging_timeout_s)
@@ -159,11 +169,9 @@ class RehearsedAverager:
 
     def want(self, wanted: Requirements) -> None:
         """Set the requirements for the next group."""
-        if wanted != self.wanted:
-            self.wanted = wanted
-            if self._round is not None and (seeker := self._round.seeker) is not None:
-                awaits_keeper = self._awaits_keeper
-                self._world.groups.demand(seeker, self._demands, wanted.quorum, awaits_keeper=awaits_keeper)
+        self.wanted = wanted
+        if self._round is not None and (seeker := self._round.seeker) is not None:
+            self._world.groups.want(seeker, wanted)
 
     def load_accumulators_into_averager_(self) -> None:
         """Make this peer's own average, of which it is the only sender."""
@@ -183,6 +191,11 @@ class RehearsedAverager:
         control.weight = float(weight)
         if control.seeker is not None:
             self._world.groups.begin(control.seeker, control.weight)
+
+    def shutdown(self) -> None:
+        """Leave the round, as everything ends with a peer's process."""
+        if self._round is not None:
+            self._round.cancel()
 
     async def _run(self, round_: RehearsedRound, position: tuple[int, int]) -> None:
         """Look for groups until one averages, or the round is cancelled."""
@@ -237,14 +250,6 @@ class RehearsedAverager:
         if round_.seeker is not None:
             self._world.groups.give_up(round_.seeker)
 
-    @property
-    def _demands(self) -> Demands:
-        return Demands(self.wanted.required, self.wanted.expected)
-
-    @property
-    def _awaits_keeper(self) -> bool:
-        return self.wanted.leaders == (KEEPER,)
-
     def _seeker(self, era: int, step: int) -> Seeker:
         device = self._device
         compression, rank = self.averaging.code
@@ -266,11 +271,10 @@ class RehearsedAverager:
             role=self._role,
             leads=device.is_reachable,
             words=words,
-            demands=self._demands,
-            quorum=self.wanted.quorum,
-            awaits_keeper=self._awaits_keeper,
+            wanted=self.wanted,
             course=self._course,
             grace=self._grace,
             done=self._env.event(),
             runs=self._env.event(),
+            gone_on=lambda: self._hear(Heard((era, step), gone_on=True)),
         )

@@ -58,6 +58,7 @@ class Board:
         self._counts: dict[tuple[int, int], Count] = {}  # (era, step) -> sums over the newest reports
         self._seen_at, self._seen = -math.inf, list[KnownPeer]()  # the records visible to all at a time
         self.reported = env.event()  # succeeds when the reports may fill the batch
+        self.reported_at = -math.inf  # the last such time
 
     def report(self, peer: KnownPeer, target: int) -> None:
         """Send a record to the keeper, which sees it before it is published."""
@@ -80,7 +81,7 @@ class Board:
 
     def _notify(self, seconds: float) -> Process:
         yield self._env.timeout(seconds)
-        reported, self.reported = self.reported, self._env.event()
+        reported, self.reported, self.reported_at = self.reported, self._env.event(), self._env.now
         reported.succeed()
 
     def publish(self, peer: KnownPeer) -> None:

@@ -48,21 +48,20 @@ class RehearsedExchange:
         self._world, self._own, self._tracker, self._waits = world, own, tracker, waits
         self._env = world.env
         self._due, self._due_at = world.env.event(), math.inf
-        self._heard_at = -math.inf
+        self._heard_at = self._looked_at = -math.inf
         tracker.on_due = self._wake
 
     async def run(self) -> None:
         """Publish and read when the tracker says so, until the device dies."""
-        tracker, board = self._tracker, self._world.board
+        tracker, board, is_keeper = self._tracker, self._world.board, self._own.role == "keeper"
         while True:
             due_s = self._due_in_s
             if due_s > 0:
                 self._due_at = self._env.now + max(LEAST_S, due_s)
                 awaited = self._env.timeout(max(LEAST_S, due_s)) | self._due
-                reported = board.reported
-                await until(awaited | reported if self._own.role == "keeper" else awaited)
-                if self._own.role == "keeper" and reported.triggered and not tracker.is_full:
-                    tracker.look_now()
+                await until(awaited | board.reported if is_keeper else awaited)
+            if is_keeper and board.reported_at > self._looked_at and not tracker.is_full:
+                tracker.look_now()
             if tracker.look_in_s <= 0:
                 self.look()
             if tracker.publish_in_s <= 0:
@@ -72,6 +71,7 @@ class RehearsedExchange:
         """Read all records, and what the leader has told."""
         world, tracker, name = self._world, self._tracker, self._own.peer_id
         self.hear_leader()
+        self._looked_at = self._env.now
         tracker.look_begins()
         tracker.look(world.board.heard(name) if self._own.role == "keeper" else world.board.seen(name))
         size = LOOK_BYTES + PEER_BYTES * max(0, len(tracker.view.live) - 1)

@@ -6,10 +6,12 @@ Shares of the reduction are computed by `peer.averaging.shares`. Meetings are a 
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import attrgetter
 from statistics import median_low
 
 import simpy
@@ -30,11 +32,12 @@ from peer.averaging.shares import (
     round_limit,
     round_time,
 )
-from peer.node.quorum import Quorum, Ruling, ruling
-from peer.progress.decision import Demands, candidates
+from peer.node.quorum import Ruling, ruling
+from peer.progress.decision import candidates
 from peer.progress.view import SwarmCourse
 from peer.reduction.attestation import AttestedWeight
 from peer.reduction.sizes import RoundBytes
+from peer.rehearsal.scenario import KEEPER
 from peer.rehearsal.troubles import Process, Troubles
 from peer.transport.lines import Direction, Lines
 
@@ -101,13 +104,12 @@ class Seeker:
     role: str
     leads: bool  # other peers can connect to this peer
     words: Declaration
-    demands: Demands
-    quorum: Quorum  # which groups may take the step
-    awaits_keeper: bool  # nobody else may lead
+    wanted: Requirements
     course: SwarmCourse  # provides the weight caps for this peer's reduction
     grace: RoundDeadline  # how long this peer, as a leader, waits for absent peers
     done: simpy.Event  # succeeds with a `MetGroup` or a `FailedRound`
     runs: simpy.Event  # succeeds when the group is complete
+    gone_on: Callable[[], None]  # called if the keeper has taken the step
     weight: float | None = None  # number of the peer's samples; None before it begins to average
     position: Position = (0, 0)
     is_gone: bool = False
@@ -158,6 +160,7 @@ class Groups:
         self._seeking: dict[tuple[Position, tuple[bool, ...]], list[Seeker]] = {}
         self._changed = env.event()
         self._averages = 0
+        self._keeper: Seeker | None = None  # the keeper's newest search
         if troubles.has_sides:
             env.process(self._follow_sides())
 
@@ -178,10 +181,11 @@ class Groups:
             self._note(seeker)
             self._env.process(self._await_grace(seeker))
 
-    def demand(self, seeker: Seeker, demands: Demands, quorum: Quorum, *, awaits_keeper: bool) -> None:
-        """Set what a peer requires of its group."""
-        if (demands, quorum, awaits_keeper) != (seeker.demands, seeker.quorum, seeker.awaits_keeper):
-            seeker.demands, seeker.quorum, seeker.awaits_keeper = demands, quorum, awaits_keeper
+    def want(self, seeker: Seeker, wanted: Requirements) -> None:
+        """Set a peer's requirements of its group."""
+        before, seeker.wanted = seeker.wanted, wanted
+        of_group = attrgetter("required", "expected", "quorum", "leaders")
+        if of_group(wanted) != of_group(before):
             self._note(seeker)
 
     def give_up(self, seeker: Seeker) -> None:
@@ -203,9 +207,23 @@ class Groups:
         seeker.position = position
         self._join(seeker)
         self._consider(seeker.others)
+        self._tell_those_behind(seeker)
+
+    def _tell_those_behind(self, newest: Seeker) -> None:
+        """Let the keeper tell who looks for a group at an earlier step than its own that it has gone on."""
+        if newest.role == "keeper":
+            self._keeper = newest
+        if (keeper := self._keeper) is not None:
+            behind = [newest] if newest is not keeper else itertools.chain(*self._seeking.values())
+            for each in behind:
+                if each.position < keeper.position and self._hears(keeper, each):
+                    each.gone_on()
 
     def _await_grace(self, seeker: Seeker) -> Process:
-        yield self._env.timeout(seeker.grace.seconds)
+        while (
+            left_s := seeker.began_at + max(seeker.grace.seconds, seeker.wanted.free_s) - self._env.now
+        ) > ROUNDING_S:
+            yield self._env.timeout(left_s)
         if seeker in seeker.others:
             self._consider(seeker.others)
 
@@ -234,7 +252,7 @@ class Groups:
             seeker.name: seeker
             for seeker in seekers
             if seeker.leads and not self._troubles.is_cut_off(seeker.name)
-            if seeker.role == "keeper" or not seeker.awaits_keeper
+            if seeker.role == "keeper" or seeker.wanted.leaders != (KEEPER,)
         }
         keepers = [name for name, seeker in able.items() if seeker.role == "keeper"]
         return next((able[name] for name in candidates(keepers, able, "", seekers[0].position)), None) if able else None
@@ -244,11 +262,10 @@ class Groups:
         leader = self._leader(seekers)
         if leader is None or leader.weight is None:
             return
-        if not leader.quorum.is_in([seeker.name for seeker in seekers]):
+        if not leader.wanted.quorum.is_in([seeker.name for seeker in seekers]):
             return
-        wanted = Requirements(required=leader.demands.required, expected=leader.demands.expected)
         waited_s = self._env.now - leader.began_at
-        if may_begin(len(seekers), wanted, waited_s, leader.grace.seconds - ROUNDING_S):
+        if may_begin(len(seekers), leader.wanted, waited_s + ROUNDING_S, leader.grace.seconds):
             leader.grace.succeeded(waited_s)
             self._form(seekers, leader)
 
@@ -263,7 +280,7 @@ class Groups:
         yield self._env.timeout(FORM_S + FORM_EXCHANGES * self._lines.exchange_s(each.name for each in group))
         env, began = self._env, self._env.now
         names = {each.name for each in group}
-        if not all(each.quorum.is_in(names) for each in group):
+        if not all(each.wanted.quorum.is_in(names) for each in group):
             for each in group:
                 if not each.is_gone:
                     each.done.succeed(FailedRound(frozenset(), frozenset()))
@@ -349,7 +366,7 @@ class Groups:
         if not (leader.is_gone or self._troubles.is_cut_off(leader.name)):
             heard = [each for each in in_doubt if self._hears(leader, each)]
             absent = frozenset(each.name for each in group if not self._hears(leader, each))
-            self._decide(heard, ruling(leader.quorum, [each.name for each in heard], absent), deliver)
+            self._decide(heard, ruling(leader.wanted.quorum, [each.name for each in heard], absent), deliver)
         while in_doubt := [each for each in in_doubt if not (each.is_gone or each.done.triggered)]:
             yield self._env.timeout(LOOK_S)
             for each in in_doubt:
@@ -357,8 +374,9 @@ class Groups:
                 others = [seeker for seeker in there if self._hears(each, seeker)]
                 if (first := self._leader(others)) is not None and not each.done.triggered:
                     holders = [other for other in others if other in in_doubt]
-                    names, absent = {holder.name for holder in holders}, first.quorum.voters - {o.name for o in others}
-                    self._decide(holders, ruling(first.quorum, names, names | absent), deliver)
+                    names, quorum = {holder.name for holder in holders}, first.wanted.quorum
+                    absent = quorum.voters - {other.name for other in others}
+                    self._decide(holders, ruling(quorum, names, names | absent), deliver)
 
     def _decide(self, holders: Sequence[Seeker], given: Ruling, deliver: Callable[[Seeker, bool], None]) -> None:
         for each in holders if given is not Ruling.OPEN else ():

@@ -63,7 +63,7 @@ class RehearsedPeer:
         )
         self.exchange = RehearsedExchange(world, owner, self.tracker, self.waits)
         self._line = LineEstimate(world.declared_rate(device), self.waits.now, world.rng)
-        self.averager = RehearsedAverager(world, device, role, course, self.waits)
+        self.averager = RehearsedAverager(world, device, role, course, self.waits, self.tracker.hear)
         self.averager.bandwidth = self._line.rate
         self.transfers = RehearsedTransfers(world, device, role, self.waits)
         self.state = RehearsedState(world)
@@ -109,7 +109,7 @@ class RehearsedPeer:
         except DeathError:
             self.tracker.on_due = lambda: None
         finally:
-            self.rounds.cancel()
+            self.averager.shutdown()
             self.waits.die()
             self.world.gone(self)
             self._lose(LostCause.LEFT.value, self.averager.drop_all())
