@@ -57,7 +57,7 @@ def keepers_step(known_step: int, known_for_s: float) -> int:
 CASES: list[tuple[Callable[..., object], int, Mapping[str, Any]]] = [
     (
         rules.one_average_for_one_step,
-        72,
+        54,
         {"peer.rehearsal.groups.ruling": confirm_anything},
     ),
     (
@@ -67,12 +67,12 @@ CASES: list[tuple[Callable[..., object], int, Mapping[str, Any]]] = [
     ),
     (
         rules.the_batch_is_full,
-        18,
+        1,
         {"peer.rehearsal.averager.AveragedGroup": fill_any_batch},
     ),
     (
         rules.one_average_counts,
-        16,
+        94,
         {"tests.support.rehearsed_ledger.count": count_claims},
     ),
     (
@@ -95,7 +95,7 @@ CASES: list[tuple[Callable[..., object], int, Mapping[str, Any]]] = [
     ),
     (
         rules.all_come_to_one_state,
-        223,
+        204,
         {"peer.progress.tracker.StepTracker.has_drifted": property(lambda _: False)},
     ),
     (
