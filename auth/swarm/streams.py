@@ -42,9 +42,11 @@ class StreamError(P2PHandlerError):  # type: ignore[misc]  # hivemind has no typ
 
 
 async def send(writer: asyncio.StreamWriter, content: bytes, marker: bytes = MESSAGE) -> None:
-    """Send a message. Raises `ValueError` if it is longer than `MAX_MESSAGE_BYTES`."""
+    """Send a message. Raises `ConnectionError`, or `ValueError` if it is longer than `MAX_MESSAGE_BYTES`."""
     if len(content) > MAX_MESSAGE_BYTES:
         raise ValueError(f"a message of {len(content)} bytes is longer than {MAX_MESSAGE_BYTES} bytes")
+    if writer.is_closing():  # uvloop would raise `RuntimeError`
+        raise ConnectionResetError("the stream is closed")
     writer.write(marker + len(content).to_bytes(LENGTH_BYTES, "big"))
     view = memoryview(content)
     for start in range(0, len(content), CHUNK_BYTES):

@@ -10,10 +10,11 @@ from functools import partial
 from typing import Any
 
 import pytest
+import uvloop
 from hivemind.p2p import P2P
 
 from auth.swarm.hivemind_patches import patch_hivemind
-from auth.swarm.streams import MAX_MESSAGE_BYTES
+from auth.swarm.streams import MAX_MESSAGE_BYTES, send
 from peer.transport.lines import Line
 from peer.transport.memory import MemoryNetwork
 from peer.transport.p2p import P2PTransport
@@ -447,3 +448,20 @@ def test_a_peer_that_is_killed_ends_its_streams(lose: Any, dead: int) -> None:
 
     asyncio.run(asyncio.wait_for(with_daemons(), PATIENCE_S))
     run_virtual(memory())
+
+
+def test_nothing_is_sent_on_a_closed_stream() -> None:
+    """As on a broken one: the last word of a handler at shutdown fails as any other. The loop is the product's."""
+
+    async def send_late() -> None:
+        server = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
+        _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        writer.close()
+        await writer.wait_closed()
+        server.close()
+        with pytest.raises(ConnectionError):
+            await send(writer, b"late")
+
+    loop = uvloop.new_event_loop()
+    loop.run_until_complete(send_late())
+    loop.close()
