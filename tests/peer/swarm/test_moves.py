@@ -49,6 +49,20 @@ def moves_with(*, overlapping: Any = None, rounds: Any = FAST, state: Any = None
     return moves
 
 
+def tracker_of(*, rate: float, target: int, calls: list[str]) -> Any:
+    """What a trainer at step 5, of this rate in a swarm of eight samples per second, knows of the swarm."""
+    return SimpleNamespace(
+        rate=SimpleNamespace(per_second=rate, pause=nullcontext),
+        view=SimpleNamespace(rate=8.0),
+        course=SimpleNamespace(steering=Steering()),
+        target_batch_size=target,
+        report=lambda samples: calls.append(f"has {samples} samples"),
+        swarm_step=5,
+        has_drifted=False,
+        is_undone=False,
+    )
+
+
 class Behind:
     """A peer that is a step behind, and whose keeper answers so, one time after another."""
 
@@ -377,16 +391,7 @@ class Beside:
                 due_samples=40,
                 take_back=lambda: self.calls.append("took its samples back"),
             ),
-            tracker=SimpleNamespace(
-                rate=SimpleNamespace(per_second=2.0, pause=nullcontext),
-                view=SimpleNamespace(rate=8.0),
-                course=SimpleNamespace(steering=Steering()),
-                target_batch_size=40,
-                report=lambda samples: self.calls.append(f"has {samples} samples"),
-                swarm_step=5,
-                has_drifted=False,
-                is_undone=False,
-            ),
+            tracker=tracker_of(rate=2.0, target=40, calls=self.calls),
             state=SimpleNamespace(step=5, era=0, take_step=lambda peers: self.calls.append("stepped")),
             waits=self.waits,
         )
@@ -448,15 +453,7 @@ def test_a_full_batch_is_averaged_at_once_or_beside_training(delay: bool) -> Non
         rounds=SimpleNamespace(
             prepare=lambda: calls.append("met the others"), average_when_due=average_when_due, is_due=True
         ),
-        tracker=SimpleNamespace(
-            rate=SimpleNamespace(per_second=2.0, pause=nullcontext),
-            view=SimpleNamespace(rate=8.0),
-            course=SimpleNamespace(steering=Steering()),
-            target_batch_size=40,
-            swarm_step=5,
-            has_drifted=False,
-            is_undone=False,
-        ),
+        tracker=tracker_of(rate=2.0, target=40, calls=calls),
         state=SimpleNamespace(step=5, era=0, take_step=lambda peers: calls.append("stepped")),
         waits=waits,
     )
@@ -524,16 +521,7 @@ class Slow:
                 all_samples=4,
             ),
             rounds=self.rounds,
-            tracker=SimpleNamespace(
-                rate=SimpleNamespace(per_second=0.1, pause=nullcontext),
-                view=SimpleNamespace(rate=8.0),
-                course=SimpleNamespace(steering=Steering()),
-                target_batch_size=4000,
-                report=lambda samples: self.calls.append(f"has {samples} samples"),
-                swarm_step=5,
-                has_drifted=False,
-                is_undone=False,
-            ),
+            tracker=tracker_of(rate=0.1, target=4000, calls=self.calls),
             state=SimpleNamespace(step=5, era=0, take_step=lambda peers: self.calls.append("stepped")),
             waits=self.waits,
         )
