@@ -97,7 +97,7 @@ class Requirements:
     required: int = 2  # smallest group that may begin to average
     expected: int = 0  # size at which the group stops waiting for others; 0: unknown
     quorum: Quorum = field(default_factory=Quorum)  # which groups may take the step
-    free_s: float = field(default=0.0, compare=False)  # how long a wait for expected peers costs nobody time
+    free_s: float = field(default=0.0, compare=False)  # seconds that the leader may wait for expected peers at no cost
     report: bytes = b""  # this peer's record, for the leader
     samples: int = 0  # samples of the batch that the trainer counts, for followers
     remaining_s: float = field(default=math.inf, compare=False)  # seconds until the batch is full, for followers

@@ -397,7 +397,7 @@ class StepTracker:
         self.on_due()
 
     def look_begins(self) -> None:
-        """Note that the records are being read; who wants them read from now on has them read again."""
+        """Note that the records are being read; a request made from now on reads them again."""
         with self._lock:
             self._read_at = math.inf
 
@@ -448,7 +448,7 @@ class StepTracker:
         return local + self._next_look_s(view)
 
     def _infer_voters(self) -> None:
-        """As a keeper that has restarted, or has taken another peer's state, take those that report it for its voters.
+        """Take the peers that report a keeper's state for its voters, after a restart or a download of the state.
 
         Otherwise, this keeper might take a step that most of them have taken without it. They are
         found once, when all have had time to appear: who reports the state later has it from this

@@ -77,7 +77,7 @@ class RehearsedAverager:
     ) -> None:
         """Set up the averager of a device's peer; `course` provides the weight caps for its reduction.
 
-        `hear` takes what the leader says.
+        `hear` processes the leader's messages.
         """
         self._world, self._env, self._device, self._role = world, world.env, device, role
         self._course, self._waits, self._hear = course, waits, hear

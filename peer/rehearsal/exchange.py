@@ -68,7 +68,7 @@ class RehearsedExchange:
                 self.publish()
 
     def look(self) -> None:
-        """Read all records, and what the leader has told."""
+        """Read all records, and the leader's count."""
         world, tracker, name = self._world, self._tracker, self._own.peer_id
         self.hear_leader()
         self._looked_at = self._env.now

@@ -210,7 +210,7 @@ class Groups:
         self._tell_those_behind(seeker)
 
     def _tell_those_behind(self, newest: Seeker) -> None:
-        """Let the keeper tell who looks for a group at an earlier step than its own that it has gone on."""
+        """Tell peers that look for a group at an earlier step that the keeper has gone on."""
         if newest.role == "keeper":
             self._keeper = newest
         if (keeper := self._keeper) is not None:

@@ -1,4 +1,4 @@
-"""Waiting as a collaborator: code that waits for others runs in a thread, or in virtual time.
+"""Waits, given to code that waits for others and so runs in a thread or in virtual time.
 
 Such code is written as coroutines that await nothing but a `Waits`. In a thread, each wait blocks,
 so a coroutine runs to its end at once (`run_blocking`).
@@ -18,7 +18,7 @@ POLL_S, FUTURE_POLL_S = 0.05, 0.2  # intervals of looks for news, alone and besi
 
 
 class Waits(Protocol):
-    """How one peer waits, and its clock; an interrupt ends all waits."""
+    """One peer's clock and its waits for others, all of which an interrupt ends."""
 
     def now(self) -> float:
         """Return the local time in seconds."""

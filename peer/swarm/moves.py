@@ -58,7 +58,7 @@ class StepOutcome:
 
 
 class Moves:
-    """What one peer does between its microbatches."""
+    """One peer's actions between its microbatches."""
 
     def __init__(
         self,
@@ -85,8 +85,8 @@ class Moves:
         self.state = SharedState(
             training, transfers, gradients, tracker, self.rounds, config, waits, is_keeper=role == "keeper"
         )
-        self._overlapping: Round | None = None  # a round in the background, or the wait for it
-        self._offer: futures.Future[None] = futures.Future()  # of gradients for it, runs once it has begun
+        self._overlapping: Round | None = None  # the round in the background, from the wait for its group on
+        self._offer: futures.Future[None] = futures.Future()  # of its gradients; running once its group has begun
         self.stands_by = False  # whether this peer waits for a faster connection
         self.last_samples = 0  # samples in this peer's newest microbatch
         self._held = -1, 0.0  # newest step with a wait for a batch's last samples, and the seconds waited
@@ -154,8 +154,8 @@ class Moves:
             outcome = await self._advance(collect)
             may_go_on = outcome is not None and self._may_set_aside and not (self.is_behind or self.stands_by)
             if may_go_on and decide(self._situation())[0] is Move.AVERAGE_BESIDE:
-                self.rounds.prepare()  # this device may still compute when the others' next group begins
-                await self._begin_beside()  # with what was collected before: the backend still holds what was lost
+                self.rounds.prepare()  # the next group may begin while this device computes
+                await self._begin_beside()  # collects nothing, because the backend still holds dropped gradients
             return outcome
 
     async def _advance(self, collect: Callable[[], None]) -> StepOutcome | None:
@@ -251,7 +251,7 @@ class Moves:
 
     @property
     def _may_set_aside(self) -> bool:
-        """Whether gradients may be set aside for a microbatch before the batch is full; no sum comes of local steps."""
+        """Whether gradients may be set aside before the batch is full; local steps yield no sums to set aside."""
         return self._may_overlap and self._config.averaging.local_steps == 1 and not self._has_enough
 
     @property

@@ -95,7 +95,7 @@ class StepRounds:
 
     @property
     def _is_told_full(self) -> bool:
-        """Whether the leader counts a full batch, to which a trainer that trains on adds no more."""
+        """Whether the leader counts a full batch, after which delayed steps add no more samples."""
         return self._usual.delay and self._tracker.is_told_full
 
     @property
@@ -282,7 +282,7 @@ class StepRounds:
 
     @property
     def _free_s(self) -> float:
-        """How long a wait for late peers costs nobody time, because all compute the next batch meanwhile."""
+        """The seconds that a leader may wait for late peers at no cost: all peers compute the next batch meanwhile."""
         batch_s = self._tracker.batch_s
         free_s = batch_s - self._round_s if self._usual.delay and batch_s < math.inf else 0.0
         return min(max(0.0, free_s), self._timeout_s / 2)
