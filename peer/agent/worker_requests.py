@@ -65,7 +65,7 @@ class CheckpointWatch:
         try:
             if asyncio.get_running_loop().time() < self._resting_until_s:
                 return
-            offer = read_offer(await self._ask(), wanted.most_bytes)
+            offer = read_offer(await self._ask(), wanted)
             if offer is not None:
                 self._require_room(offer)
                 await download_checkpoint(

@@ -27,7 +27,8 @@ from peer.network.downloads import has_digest
 from peer.network.least_rate import at_least_rate
 from peer.network.public_web import public_client
 from peer.network.traffic import Throttle
-from peer.protocol import HELD_AVERAGES, STATE_FILES, control_pb2
+from peer.protocol import STATE_FILES, control_pb2
+from peer.reporting.messages import CheckpointWanted
 
 MAX_ADDRESS_CHARS = 2000
 DIGEST_BYTES = 32
@@ -67,13 +68,12 @@ class CheckpointOffer:
         return urlsplit(self.address).hostname or ""
 
 
-def read_offer(reply: control_pb2.CheckpointReply, most_bytes: int) -> CheckpointOffer | None:
+def read_offer(reply: control_pb2.CheckpointReply, wanted: CheckpointWanted) -> CheckpointOffer | None:
     """Validate an offer; return None if there is none or if the checkpoint is too old to catch up from.
 
-    A checkpoint is too old if peers may soon discard the averages of the steps after it. Raises
-    `RequestError` for an invalid address, unexpected files, or more than `most_bytes` bytes.
+    Raises `RequestError` for an invalid address, unexpected files, or more bytes than are wanted.
     """
-    if not (reply.address and 0 <= reply.swarm_step - reply.step <= HELD_AVERAGES // 2):
+    if not (reply.address and 0 <= reply.swarm_step - reply.step <= wanted.most_steps):
         return None
     files = tuple(OfferedFile(file.name, file.size_bytes, bytes(file.sha256)) for file in reply.files)
     offer = CheckpointOffer(reply.address, reply.step, files)
@@ -82,10 +82,10 @@ def read_offer(reply: control_pb2.CheckpointReply, most_bytes: int) -> Checkpoin
         raise RequestError(f"The coordinator offers a checkpoint at {reply.address!r:.120}, which is no web address.")
     if tuple(file.name for file in files) != STATE_FILES or any(len(file.sha256) != DIGEST_BYTES for file in files):
         raise RequestError("The coordinator offers a checkpoint without the files that the swarm's state consists of.")
-    if offer.size_bytes > most_bytes:
+    if offer.size_bytes > wanted.most_bytes:
         raise RequestError(
             f"The coordinator offers a checkpoint of {offer.size_bytes} bytes; "
-            f"this run's state has at most {most_bytes}."
+            f"this run's state has at most {wanted.most_bytes}."
         )
     return offer
 

@@ -56,6 +56,11 @@ class Average:
             yield runtime_pb2.Tensor.FromString(self.encoded[start:end].numpy().tobytes())
 
 
+def averages_held(average_bytes: int, values: int) -> int:
+    """Return for how many steps averages of this size are held at least; `values`: of the model."""
+    return max(HELD_AVERAGES, HELD_BYTES * values // average_bytes)
+
+
 class AverageHistory:
     """The averages of the most recent consecutive steps of one era."""
 

@@ -175,6 +175,7 @@ class CheckpointWanted:
     """A worker's request for the newest checkpoint, if recent enough for catching up with the swarm."""
 
     most_bytes: int  # maximum total size of the checkpoint's files
+    most_steps: int  # most steps that the swarm may have taken since
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ reduced (`Witness`).
 from __future__ import annotations
 
 import logging
+import math
 import random
 import threading
 import time
@@ -34,9 +35,11 @@ from peer.config.steering import Steering
 from peer.config.training import Averaging
 from peer.network.placement import Placement
 from peer.network.traffic import Traffic
+from peer.node.average_history import averages_held
 from peer.progress.decision import samples_at_once
 from peer.progress.records import Beacon
 from peer.reduction.guard import ReductionGuard
+from peer.reduction.sizes import missed_average_bytes, values_sent
 from peer.reporting.advice import Conditions
 from peer.reporting.event_log import NOWHERE, EventLog, Suspected
 from peer.reporting.metrics import Census, RoundTally
@@ -196,6 +199,13 @@ class Swarm:
     def averaging(self) -> Averaging:
         """The averaging settings, with the gradient encoding in force after the swarm's step."""
         return self._rounds.averaging
+
+    @property
+    def averages_held(self) -> int:
+        """For how many steps the keeper holds averages at least, which peers can take instead of a state."""
+        shapes = [parameter.shape for parameter in self.training.parameters]
+        average_bytes = missed_average_bytes(self.averaging, values_sent(shapes, self.averaging.powersgd_rank))
+        return averages_held(average_bytes, sum(map(math.prod, shapes)))
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:

@@ -22,7 +22,6 @@ from auth.errors import StorageError
 from peer.models.checkpoint_state import restore_model, restore_optimizer
 from peer.progress.decision import ASK_EVERY, RETRY_S
 from peer.progress.fingerprint import drifted, sketch_of
-from peer.protocol import HELD_AVERAGES
 from peer.reporting.messages import CheckpointFetched, CheckpointWanted, KeeperSought, Notice
 from peer.swarm.swarm import Swarm
 from peer.swarm.training_state import moments_of, optimizer_tensors
@@ -100,7 +99,8 @@ class StateTaking:
             shutil.rmtree(fetched.directory, ignore_errors=True)
 
     def _ask_agent(self) -> CheckpointFetched | None:
-        self._tell(CheckpointWanted(most_state_bytes(self._model, self._swarm.training.optimizer)))
+        most_bytes = most_state_bytes(self._model, self._swarm.training.optimizer)
+        self._tell(CheckpointWanted(most_bytes, self._swarm.averages_held // 2))  # others follow during the download
         while not self._stop.is_set():
             try:
                 return self._fetched.get(timeout=POLL_S)
@@ -115,7 +115,7 @@ class StateTaking:
         immediately, otherwise after the next steps.
         """
         beacon = self._swarm.await_beacon(BEACON_WAIT_S)
-        if beacon is None or not 0 <= beacon.step - step <= HELD_AVERAGES or not beacon.sketch:
+        if beacon is None or not 0 <= beacon.step - step <= self._swarm.averages_held or not beacon.sketch:
             logger.info("the checkpoint of step %d does not match the swarm's current state", step)
             return False
         with self._swarm.training.lock:

@@ -77,10 +77,10 @@ async def test_who_waits_no_more_is_told_nothing(tmp_path: Path) -> None:
     watch = CheckpointWatch(
         ask, tmp_path, link_hosts=(), throttle=throttle, room_bytes=lambda: None, tell=told.append, rng=rng
     )
-    watch.fetch(CheckpointWanted(1))
+    watch.fetch(CheckpointWanted(1, 3))
     await eventually("the first has asked", lambda: len(asked) == 1)
     watch.stop()
-    watch.fetch(CheckpointWanted(1))
+    watch.fetch(CheckpointWanted(1, 3))
     await eventually("the second has asked", lambda: len(asked) == 2)
     assert told == []
     asked[1].set()

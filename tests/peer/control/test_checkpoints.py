@@ -21,12 +21,13 @@ from peer.control.checkpoints import (
     read_offer,
 )
 from peer.network.traffic import Throttle
-from peer.protocol import HELD_AVERAGES, STATE_FILES, control_pb2
+from peer.protocol import STATE_FILES, control_pb2
+from peer.reporting.messages import CheckpointWanted
 from tests.support.ports import free_ports
 from tests.support.small_disks import small_disk
 from tests.support.web_files import WebFiles, serve_files
 
-MOST_BYTES = 1000
+WANTED = CheckpointWanted(most_bytes=1000, most_steps=3)
 
 
 def reply(**changes: Any) -> control_pb2.CheckpointReply:
@@ -38,13 +39,13 @@ def reply(**changes: Any) -> control_pb2.CheckpointReply:
 
 def test_the_state_of_now_is_worth_fetching() -> None:
     """Whole, with its digests; a run without checkpoints, or one that has gone on, offers nothing to start from."""
-    offer = read_offer(reply(), MOST_BYTES)
+    offer = read_offer(reply(), WANTED)
     assert offer is not None
     assert (offer.step, offer.host, offer.size_bytes) == (7, "run.example", 800)
-    assert read_offer(reply(swarm_step=7 + HELD_AVERAGES // 2), MOST_BYTES) is not None
-    assert read_offer(reply(swarm_step=6), MOST_BYTES) is None
-    assert read_offer(reply(swarm_step=8 + HELD_AVERAGES // 2), MOST_BYTES) is None
-    assert read_offer(control_pb2.CheckpointReply(), MOST_BYTES) is None
+    assert read_offer(reply(swarm_step=7 + WANTED.most_steps), WANTED) is not None
+    assert read_offer(reply(swarm_step=6), WANTED) is None
+    assert read_offer(reply(swarm_step=8 + WANTED.most_steps), WANTED) is None
+    assert read_offer(control_pb2.CheckpointReply(), WANTED) is None
 
 
 @pytest.mark.parametrize(
@@ -68,7 +69,7 @@ def test_the_state_of_now_is_worth_fetching() -> None:
 def test_strange_offers_are_refused(changes: dict[str, Any], words: str) -> None:
     """In one sentence that says what is strange about it."""
     with pytest.raises(RequestError, match=words):
-        read_offer(reply(**changes), MOST_BYTES)
+        read_offer(reply(**changes), WANTED)
 
 
 CONTENT = {"model.safetensors": bytes(range(256)) * 4000, "optimizer.safetensors": b"moments" * 9000}

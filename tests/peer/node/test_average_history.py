@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hivemind.compression import serialize_torch_tensor
 
-from peer.node.average_history import Average, AverageHistory, Lack
+from peer.node.average_history import HELD_BYTES, Average, AverageHistory, Lack, averages_held
 from peer.protocol import HELD_AVERAGES
 from peer.reduction.compression import decode
 
@@ -81,3 +82,14 @@ def test_a_held_average_shares_no_memory_with_another_process() -> None:
     assert average.encoded.is_shared()
     assert not average.copy().encoded.is_shared()
     assert led_to(average.copy()) == 1
+
+
+@pytest.mark.parametrize(("average_bytes", "held"), [(4_000, HELD_AVERAGES), (2_000, HELD_AVERAGES), (500, 24)])
+def test_a_joiner_knows_how_many_averages_are_held(average_bytes: int, held: int) -> None:
+    """At least those of six steps; of small ones as many as the history keeps."""
+    assert averages_held(average_bytes, 1_000) == held
+    history = AverageHistory(HELD_BYTES * 1_000)
+    for step in range(1, 41):
+        history.keep(0, step, Average(torch.zeros(average_bytes, dtype=torch.uint8), (average_bytes,), ()))
+    assert not isinstance(history.after(0, 40 - held), Lack)
+    assert isinstance(history.after(0, 39 - held), Lack)
