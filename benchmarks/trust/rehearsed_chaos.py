@@ -51,6 +51,7 @@ def fault_of(mishap: Mishap) -> str:
         "weight": "a device names many times its weight in rounds",
         "leaves": "a device leaves every group",
         "withholds": "a device returns no averages as a reducer",
+        "leads": "a device leads groups that are not complete",
     }
     return names[mishap.kind] if mishap.lie is None else lies[mishap.lie]
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
+from auth.tokens import Role
 from peer.averaging.averager import SwarmGradientAverager
 from peer.averaging.bandwidth import LineEstimate
 from peer.progress.decision import ASK_EVERY, RETRY_S, samples_at_once
@@ -16,7 +18,7 @@ from peer.rehearsal.averager import RehearsedAverager
 from peer.rehearsal.exchange import RehearsedExchange
 from peer.rehearsal.scenario import KEEPER, Rehearsed
 from peer.rehearsal.states import RehearsedState, RehearsedTransfers
-from peer.rehearsal.waits import DeathError, VirtualWaits, until
+from peer.rehearsal.waits import VirtualWaits
 from peer.rehearsal.world import World
 from peer.reporting.event_log import Event, EventLog, RoundEnded, StoodBy
 from peer.reporting.messages import LostCause
@@ -45,11 +47,13 @@ class Work:
 class RehearsedPeer:
     """A peer during one visit of a device; the keeper and auxiliary peers do not compute."""
 
-    def __init__(self, world: World, device: Rehearsed, role: str, work: Work, course: SwarmCourse) -> None:
+    def __init__(self, world: World, device: Rehearsed, role: Role, work: Work, course: SwarmCourse) -> None:
         self.world, self.device, self.role, self.work = world, device, role, work
         self.name = device.name
-        self._env, config = world.env, world.config
-        self.waits = VirtualWaits(world.env, lambda process: world.troubles.held(device.name, process))
+        config = world.config
+        self.waits = VirtualWaits(world.troubles.thaw_of(device.name))
+        self._transport = self.waits.within(lambda: world.join(device.name))
+        world.members.joins(device.name, device.member or device.name, role)
         owner = Owner(device.name, device.member or device.name, device.name, role, not device.is_reachable)
         averaging = config.averaging
         self.tracker = StepTracker(
@@ -63,7 +67,7 @@ class RehearsedPeer:
         )
         self.exchange = RehearsedExchange(world, owner, self.tracker, self.waits)
         self._line = LineEstimate(world.declared_rate(device), self.waits.now, world.rng)
-        self.averager = RehearsedAverager(world, device, role, course, self.waits, self.tracker.hear)
+        self.averager = RehearsedAverager(world, device, self._transport, course, self.waits, self.tracker.hear)
         self.averager.bandwidth = self._line.rate
         self.transfers = RehearsedTransfers(world, device, role, self.waits)
         self.state = RehearsedState(world)
@@ -89,16 +93,17 @@ class RehearsedPeer:
     # lifecycle
 
     async def run(self) -> None:
-        """Run until asked to leave, or until interrupted by a crash of the device."""
+        """Run until asked to leave, or until cancelled by a crash of the device."""
         try:
             if self.role != "keeper":
-                await until(self._env.timeout(self.world.scenario.start_s))
+                await asyncio.sleep(self.world.scenario.start_s)
+            await self.averager.serve()
             self.waits.spawn(self.exchange.run())
             if self.role != "keeper":
                 await self._take_first_state()
             elif self._resumes:
                 await self._resume_run()
-            self.began_at = self._env.now
+            self.began_at = self.waits.now()
             if not self.waits.is_interrupted:
                 self.has_state = True
                 self._tell("joined", self.state.step)
@@ -106,19 +111,23 @@ class RehearsedPeer:
             self._settle(await self._moves.finish(lambda: None))
             self.tracker.leave()
             self.exchange.publish()
-        except DeathError:
-            self.tracker.on_due = lambda: None
         finally:
             self.averager.shutdown()
-            self.waits.die()
+            self.die()
             self.world.gone(self)
             self._lose(LostCause.LEFT.value, self.averager.drop_all())
             self.stop()
 
+    def die(self) -> None:
+        """End everything that runs on this device without notice."""
+        if self.world.network.find(self.name) is self._transport:  # otherwise, the device has been restarted since
+            self.world.network.kill(self.name)
+        self.waits.die()
+
     def stop(self) -> None:
         """Add the seconds since this peer first had the run's state to its device's total."""
         if self.began_at is not None:
-            self.work.present_s += self._env.now - self.began_at
+            self.work.present_s += self.waits.now() - self.began_at
             self.began_at = None
 
     def resume(self, era: int) -> None:
@@ -132,12 +141,12 @@ class RehearsedPeer:
         """Look for peers with a newer state, or undo the lost steps (`Recovery.resume_ledger`)."""
         resumed_at, recorded, are_found, state = self.state.step, self.world.recorded, False, self.state
         may_undo = recorded > resumed_at
-        until_s = self._env.now
+        until_s = self.waits.now()
         if recorded or resumed_at:
             until_s += SURVIVORS_TOLD_S if may_undo else SURVIVORS_WAIT_S
-        while state.step == resumed_at and self._env.now < until_s:
+        while state.step == resumed_at and self.waits.now() < until_s:
             if self._moves.is_behind and not are_found:
-                are_found, until_s = True, self._env.now + SURVIVORS_STATE_S
+                are_found, until_s = True, self.waits.now() + SURVIVORS_STATE_S
             if self._moves.is_behind or not may_undo:
                 await self._advance()
             await self.waits.news(POLL_S)
@@ -158,7 +167,7 @@ class RehearsedPeer:
             most = min(self.world.config.data.microbatch_size, self.tracker.target_batch_size)
             usual_s = self.tracker.course.allowances.usual_s
             samples = samples_at_once(most, self.tracker.rate.per_second, usual_s)
-            await until(self._env.timeout(samples / self.device.samples_per_second))
+            await asyncio.sleep(samples / self.device.samples_per_second)
             self.work.computed += samples
             self.tracker.begin_training()
             self.averager.accumulate(samples)
@@ -174,12 +183,11 @@ class RehearsedPeer:
 
     async def _advance(self) -> None:
         self._measure_line()
-        self.exchange.hear_leader()
         self._settle(await self._moves.advance())
 
     def _measure_line(self) -> None:
         if self._line.is_due():
-            self._line.measured(self.world.lines.rate(self.name))
+            self._line.measured(self.world.network.lines.rate(self.name))
             self.rounds.declare_line()
 
     def _settle(self, outcome: StepOutcome | None) -> None:

@@ -107,9 +107,10 @@ class Mishap(Section):
     """For `partition`: names of the devices on one side."""
     delay_s: _Seconds = 0.0
     """For `records`: additional delay until other peers see them."""
-    lie: Literal["claims", "weight", "leaves", "withholds"] | None = None
+    lie: Literal["claims", "weight", "leaves", "withholds", "leads"] | None = None
     """For `lies`: `claims` reports many times the real samples; `weight` also uses that number as the weight in
-    rounds; `leaves` abandons every group that has formed; `withholds` sends no averages as a reducer."""
+    rounds; `leaves` abandons every group that has formed; `withholds` sends no averages as a reducer; `leads`
+    says, as a leader, that the batch is full, or begins at once with all that have followed it."""
 
     @model_validator(mode="after")
     def _is_complete(self) -> Mishap:

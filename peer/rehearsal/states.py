@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent import futures
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
-
-import simpy
 
 from peer.config.training import Compression
 from peer.network.least_rate import PATIENCE_S
@@ -17,7 +16,7 @@ from peer.node.states import DonatedState
 from peer.progress.fingerprint import Sketch
 from peer.rehearsal.averager import RehearsedAverage
 from peer.rehearsal.scenario import KEEPER, Rehearsed
-from peer.rehearsal.waits import VirtualWaits, until
+from peer.rehearsal.waits import VirtualWaits
 from peer.rehearsal.world import World
 from peer.swarm.transfers import MissedAverage
 
@@ -151,19 +150,19 @@ class RehearsedTransfers:
 
     async def _receive(self, size: int, sender: str, goes_on: Callable[[], bool]) -> bool:
         """Receive a number of bytes; return whether all arrived."""
-        env, world = self._world.env, self._world
-        done: simpy.Event = env.event()
-        transfer = world.lines.send({(sender, "up"): size, (self.name, "down"): size}, done.succeed)
-        silent_at = env.now + PATIENCE_S
+        world, now, arrived = self._world, self._waits.now, futures.Future[None]()
+        sizes = {(sender, "up"): size, (self.name, "down"): size}
+        transfer = world.network.lines.send(sizes, lambda: arrived.set_result(None))
+        silent_at = now() + PATIENCE_S
         self.is_downloading = True
         try:
-            while not (done.triggered or self._waits.is_interrupted) and goes_on():
+            while not (arrived.done() or self._waits.is_interrupted) and goes_on():
                 if world.can_reach(sender, self.name):
-                    silent_at = env.now + PATIENCE_S
-                elif env.now >= silent_at or world.troubles.are_apart(sender, self.name):
+                    silent_at = now() + PATIENCE_S
+                elif now() >= silent_at or world.troubles.are_apart(sender, self.name):
                     break
-                await until(done | self._waits.interrupted | env.timeout(LOOK_S))
+                await self._waits.news(LOOK_S, arrived)
         finally:
             self.is_downloading = False
-            world.lines.stop(transfer)
-        return bool(done.triggered)
+            world.network.lines.stop(transfer)
+        return arrived.done()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -9,17 +10,16 @@ from copy import deepcopy
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
-
-import simpy
+from typing import Any
 
 from peer.config.run import RunConfig
 from peer.progress.view import SwarmCourse
 from peer.rehearsal.exchange import SharedCourse
 from peer.rehearsal.peer import RehearsedPeer, Work
 from peer.rehearsal.scenario import KEEPER, Rehearsed, Scenario, Visit
-from peer.rehearsal.troubles import Process
-from peer.rehearsal.waits import process_of
+from peer.rehearsal.waits import task_of_device
 from peer.rehearsal.world import Happening, RehearsedStep, TakenStep, UndoneSteps, World
+from peer.transport.virtual_time import run_virtual
 
 OWN_COURSES = 12  # maximum number of devices that evaluate the records separately
 
@@ -85,30 +85,52 @@ def rehearse(
     `shares_course`: whether trainers share one evaluation of the records, which is faster; None: only
     with more than `OWN_COURSES` devices. `watch` is called for each step taken or undone.
     """
-    env = simpy.Environment()
-    world = World(env, config, scenario, seed, watch)
+    with _silence():
+        return run_virtual(_run(config, scenario, seed, shares_course, watch))
+
+
+async def _run(
+    config: RunConfig,
+    scenario: Scenario,
+    seed: int,
+    shares_course: bool | None,
+    watch: Callable[[TakenStep | UndoneSteps], None],
+) -> RehearsedRun:
+    loop = asyncio.get_running_loop()
+    loop.set_task_factory(task_of_device)
+    faults: list[dict[str, Any]] = []
+    loop.set_exception_handler(lambda _, fault: faults.append(fault))
+    world = World(config, scenario, seed, watch)
     keeper = Rehearsed(name=KEEPER, line=scenario.keeper)
     works = {device.name: Work() for device in (keeper, *scenario.devices)}
     for device in (keeper, *scenario.devices):
-        world.lines.connect(device.name, device.line.at())
-    env.process(_keep(world, keeper, works[KEEPER]))
+        world.network.lines.connect(device.name, device.line.at())
     is_large = len(scenario.devices) > OWN_COURSES if shares_course is None else shares_course
     is_shared = is_large and not world.troubles.has_sides
     common = SharedCourse.of(config, "", "trainer", world.suspicions_of("all")) if is_shared else None
-    for device in scenario.devices:
-        for visit in device.visits:
-            env.process(_visit(world, device, visit, works[device.name], common))
-    lines = {device.name: device for device in (keeper, *scenario.devices)}
+    lives = [_keep(world, keeper, works[KEEPER])]
+    lives += [
+        _visit(world, device, visit, works[device.name], common)
+        for device in scenario.devices
+        for visit in device.visits
+    ]
+    tasks = [loop.create_task(life) for life in lives]
     world.troubles.happen()
-    with _silence():
-        env.run(until=scenario.duration_s)
+    await asyncio.sleep(scenario.duration_s)
+    for task in filter(asyncio.Task.done, tasks):
+        task.result()
+    for fault in faults:  # of any other task
+        raise RuntimeError(f"The rehearsal failed: {fault['message']}.") from fault.get("exception")
     world.end()
     outcomes = {
-        # copied: Python later closes the generators of present peers, which then lose samples
-        name: RehearsedDevice(
-            device, deepcopy(works[name]), world.lines.moved(name, "up"), world.lines.moved(name, "down")
+        # copied: the peers that are still present are cancelled later, and then lose samples
+        device.name: RehearsedDevice(
+            device,
+            deepcopy(works[device.name]),
+            world.network.lines.moved(device.name, "up"),
+            world.network.lines.moved(device.name, "down"),
         )
-        for name, device in lines.items()
+        for device in (keeper, *scenario.devices)
     }
     return RehearsedRun(
         duration_s=scenario.duration_s,
@@ -131,38 +153,38 @@ def _silence() -> Iterator[None]:
         logging.disable(before)
 
 
-def _visit(world: World, device: Rehearsed, visit: Visit, work: Work, common: SwarmCourse | None) -> Process:
-    yield world.env.timeout(visit.begin_s)
+async def _visit(world: World, device: Rehearsed, visit: Visit, work: Work, common: SwarmCourse | None) -> None:
+    await asyncio.sleep(visit.begin_s)
     course = common or _course(world, device.name, "trainer")
     peer = RehearsedPeer(world, device, "trainer" if device.samples_per_second else "auxiliary", work, course)
-    process = _start(world, peer)
+    life = _start(world, peer)
     if visit.end_s is not None:
-        yield world.env.timeout(visit.end_s - world.env.now)
+        await asyncio.wait({life}, timeout=visit.end_s - world.now())
         if visit.ends == "leaves":
             peer.leave()
-        elif process.is_alive:
-            process.interrupt("its device has died")
+        else:
+            peer.die()
 
 
-def _keep(world: World, keeper: Rehearsed, work: Work) -> Process:
+async def _keep(world: World, keeper: Rehearsed, work: Work) -> None:
     """Run the keeper, except while its process is killed."""
     peer = RehearsedPeer(world, keeper, "keeper", work, _course(world, KEEPER, "keeper"))
-    process = _start(world, peer)
+    life = _start(world, peer)
     for mishap in sorted(world.scenario.mishaps, key=lambda each: each.begin_s):
-        if mishap.kind == "keeper" and mishap.begin_s >= world.env.now:
-            yield world.env.timeout(mishap.begin_s - world.env.now)
-            process.interrupt("the keeper was killed")
-            yield world.env.timeout(mishap.end_s - world.env.now)
+        if mishap.kind == "keeper" and mishap.begin_s >= world.now():
+            await asyncio.wait({life}, timeout=mishap.begin_s - world.now())
+            peer.die()
+            await asyncio.sleep(mishap.end_s - world.now())
             era = peer.state.era
             peer = RehearsedPeer(world, keeper, "keeper", work, _course(world, KEEPER, "keeper"))
             peer.resume(era)
-            process = _start(world, peer)
+            life = _start(world, peer)
 
 
 def _course(world: World, name: str, role: str) -> SwarmCourse:
     return SwarmCourse.of(world.config, name, role, world.suspicions_of(name))
 
 
-def _start(world: World, peer: RehearsedPeer) -> simpy.Process:
+def _start(world: World, peer: RehearsedPeer) -> asyncio.Task[None]:
     world.arrived(peer)
-    return world.env.process(world.troubles.held(peer.name, process_of(peer.run())))
+    return peer.waits.spawn(peer.run())

@@ -2,40 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator
-from typing import Any
-
-import simpy
+import asyncio
+from collections.abc import Collection
+from functools import partial
 
 from peer.rehearsal.scenario import KEEPER, Mishap, Scenario
-from peer.transport.lines import Lines
+from peer.rehearsal.waits import Signal, Thaw
+from peer.transport.lines import Line
+from peer.transport.memory import MemoryNetwork
 
-Process = Generator[simpy.Event, Any, Any]
 LIES_TIMES = 50  # factor by which a lying device exaggerates its samples
 
 
 class Troubles:
     """All faults of a scenario except the keeper's crashes."""
 
-    def __init__(self, env: simpy.Environment, lines: Lines, scenario: Scenario) -> None:
-        self._env, self._lines, self._scenario = env, lines, scenario
+    def __init__(self, network: MemoryNetwork, scenario: Scenario) -> None:
+        self._network, self._scenario = network, scenario
         devices = {device.name: device.line for device in scenario.devices} | {KEEPER: scenario.keeper}
         self._home_lines = devices
         self._running: list[Mishap] = []
-        self._thaws: dict[str, simpy.Event] = {}  # stopped device -> event that succeeds when it resumes
+        self._thaws: dict[str, asyncio.Event] = {}  # stopped device -> event that is set when it resumes
         self._may_stop = {mishap.who for mishap in scenario.mishaps if mishap.kind == "stop"}
-        self.changed = env.event()  # succeeds when a fault begins or ends
+        self.changed = Signal()  # tells when a fault begins or ends
+        self.has_sides = any(mishap.kind == "partition" for mishap in scenario.mishaps)
 
     def happen(self) -> None:
         """Schedule all faults."""
+        loop = asyncio.get_running_loop()
         for mishap in self._scenario.mishaps:
             if mishap.kind != "keeper":
-                self._env.process(self._happen(mishap))
-
-    @property
-    def has_sides(self) -> bool:
-        """Whether the scenario has partitions, in which devices see different records."""
-        return any(mishap.kind == "partition" for mishap in self._scenario.mishaps)
+                loop.call_at(mishap.begin_s, self._begin, mishap)
+                loop.call_at(mishap.end_s, self._end, mishap)
 
     def is_cut_off(self, name: str) -> bool:
         """Return whether this device can neither send nor receive."""
@@ -43,10 +41,9 @@ class Troubles:
 
     def are_apart(self, one: str, another: str) -> bool:
         """Return whether two devices are on different sides of a partition."""
-        return self.side_of(one) != self.side_of(another)
+        return self._side_of(one) != self._side_of(another)
 
-    def side_of(self, name: str) -> tuple[bool, ...]:
-        """Return the device's side in each active partition."""
+    def _side_of(self, name: str) -> tuple[bool, ...]:
         return tuple(name in each.side for each in self._running if each.kind == "partition")
 
     def beyond(self, name: str) -> frozenset[str]:
@@ -67,46 +64,42 @@ class Troubles:
         """Return the claimed number of samples, which is too high while one of `lies` is active."""
         return samples * LIES_TIMES if self.lies(name, *lies) else samples
 
-    def held(self, name: str, process: Process) -> Process:
-        """Run a device's process, which is suspended while the device is stopped."""
-        return self._held(name, process) if name in self._may_stop else process
+    def thaw_of(self, name: str) -> Thaw | None:
+        """Return what tells whether a device is stopped; None if it never is."""
+        return partial(self._thaws.get, name) if name in self._may_stop else None
 
-    def _held(self, name: str, process: Process) -> Process:
-        outcome, interrupt = None, None
-        while True:
-            try:
-                event = process.send(outcome) if interrupt is None else process.throw(interrupt)
-            except StopIteration as end:
-                return end.value
-            outcome = interrupt = None
-            try:
-                outcome = yield event
-                while name in self._thaws:
-                    yield self._thaws[name]
-            except simpy.Interrupt as error:
-                interrupt = error
+    def line_of(self, name: str) -> Line:
+        """Return a device's connection with the active faults."""
+        stops = (0.0 for each in self._of(name) if each.kind == "stop")
+        return self._home_lines[name].at(min([1.0, *self._factors_of(name), *stops]))
+
+    def _factors_of(self, name: str) -> list[float]:
+        return [each.factor for each in self._of(name) if each.kind == "line"]
 
     def _of(self, name: str) -> Collection[Mishap]:
         return [each for each in self._running if each.who == name]
 
-    def _happen(self, mishap: Mishap) -> Process:
-        yield self._env.timeout(mishap.begin_s)
+    def _begin(self, mishap: Mishap) -> None:
         self._running.append(mishap)
         self._take_effect(mishap)
-        yield self._env.timeout(mishap.end_s - mishap.begin_s)
+
+    def _end(self, mishap: Mishap) -> None:
         self._running.remove(mishap)
         self._take_effect(mishap)
 
     def _take_effect(self, mishap: Mishap) -> None:
-        """Apply the active faults to connections and processes."""
+        """Apply the active faults to connections and tasks."""
         who = mishap.who
-        if who is not None and mishap.kind in ("line", "stop"):
-            stops = [each for each in self._of(who) if each.kind == "stop"]
-            if stops:
-                self._thaws.setdefault(who, self._env.event())
+        if mishap.kind == "partition":
+            sides: dict[tuple[bool, ...], list[str]] = {}
+            for name in self._home_lines:
+                sides.setdefault(self._side_of(name), []).append(name)
+            self._network.part(*(sides.values() if len(sides) > 1 else ()))
+        elif who is not None and mishap.kind in ("line", "stop"):
+            if any(each.kind == "stop" for each in self._of(who)):
+                self._thaws.setdefault(who, asyncio.Event())
             elif who in self._thaws:
-                self._thaws.pop(who).succeed()
-            factors = [each.factor for each in self._of(who) if each.kind == "line"]
-            self._lines.connect(who, self._home_lines[who].at(min([1.0, *factors, *(0.0 for _ in stops)])))
-        changed, self.changed = self.changed, self._env.event()
-        changed.succeed()
+                self._thaws.pop(who).set()
+            self._network.lines.connect(who, self.line_of(who))
+            (self._network.silence if self.is_cut_off(who) else self._network.resume)(who)
+        self.changed.tell()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -9,18 +10,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import simpy
-
 from peer.config.run import RunConfig
 from peer.network.traffic import BYTES_PER_S_OF_MBIT
-from peer.protocol import HELD_AVERAGES
+from peer.node.average_history import averages_held
+from peer.progress.records import PeerRecord
+from peer.progress.view import claim_of
 from peer.reduction.sizes import missed_average_bytes
 from peer.rehearsal.board import Board
-from peer.rehearsal.groups import Groups, MetGroup
+from peer.rehearsal.members import RehearsedMembers
+from peer.rehearsal.rounds import MetGroup, RehearsedRounds
 from peer.rehearsal.scenario import KEEPER, Rehearsed, Scenario
 from peer.rehearsal.troubles import Troubles
 from peer.reporting.suspicions import Suspicion, Suspicions
-from peer.transport.lines import Lines
+from peer.transport.memory import MemoryNetwork, MemoryTransport
 
 if TYPE_CHECKING:
     from peer.rehearsal.peer import RehearsedPeer
@@ -80,28 +82,24 @@ class World:
 
     def __init__(
         self,
-        env: simpy.Environment,
         config: RunConfig,
         scenario: Scenario,
         seed: int,
         watch: Callable[[TakenStep | UndoneSteps], None] = lambda _: None,
     ) -> None:
         """Set up the world; `watch` is called for each step of a peer and each rollback."""
-        self.env, self.config, self.scenario = env, config, scenario
+        self.config, self.scenario = config, scenario
         self.rng = random.Random(seed)
+        self.now = asyncio.get_running_loop().time
         self.target = config.averaging.target_batch_size
-        self.lines = Lines(lambda: float(env.now), partial(_call_later, env))
-        self.troubles = Troubles(env, self.lines, scenario)
-        self.board = Board(env, config.averaging.statistics_expiration_s, self.troubles)
+        self.network = MemoryNetwork(self.rng)
+        self.troubles = Troubles(self.network, scenario)
+        self.members = RehearsedMembers()
+        self.board = Board(self.now, config.averaging.statistics_expiration_s, self.troubles)
         self.missed_bytes = missed_average_bytes(config.averaging, scenario.averaged or scenario.parameters)
-        self.groups = Groups(
-            env,
-            self.lines,
-            scenario.round_bytes(config.averaging),
-            config.averaging.averaging_timeout_s,
-            self.troubles,
-            self.rng,
-        )
+        self._averages_held = averages_held(self.missed_bytes, scenario.parameters)
+        sizes = scenario.round_bytes(config.averaging)
+        self.rounds = RehearsedRounds(self.network.lines, sizes, self.troubles, self.rng)
         self._watch = watch
         self._states: dict[tuple[int, int], int] = {}
         self.recorded = 0  # newest step known to the coordinator
@@ -115,6 +113,13 @@ class World:
     def keeper(self) -> RehearsedPeer | None:
         """The keeper, while it is present."""
         return self._here.get(KEEPER)
+
+    def join(self, name: str) -> MemoryTransport:
+        """Connect a device to the network."""
+        transport = self.network.join(name, self.troubles.line_of(name))
+        if self.troubles.is_cut_off(name):
+            self.network.silence(name)
+        return transport
 
     def arrived(self, peer: RehearsedPeer) -> None:
         """Register a peer on its arrival."""
@@ -144,7 +149,7 @@ class World:
         if keeper is None or newest is None or not self.scenario.has_checkpoints:
             return None
         state = keeper.state
-        return newest if newest[0] == state.era and 0 <= state.step - newest[1] <= HELD_AVERAGES else None
+        return newest if newest[0] == state.era and 0 <= state.step - newest[1] <= self._averages_held else None
 
     def turned_away(self, donor: str) -> None:
         """Process a rejected download; if the keeper was the donor, it writes a checkpoint."""
@@ -156,9 +161,7 @@ class World:
 
     def can_reach(self, one: str, another: str) -> bool:
         """Return whether two devices can currently exchange data."""
-        return not (
-            self.troubles.are_apart(one, another) or self.troubles.is_cut_off(one) or self.troubles.is_cut_off(another)
-        )
+        return self.network.connects(one, another)
 
     def donors_for(self, taker: str, role: str) -> list[RehearsedPeer]:
         """Return the possible donors: the keeper or, for the keeper, trainers in random order."""
@@ -166,6 +169,13 @@ class World:
         donors = [each for each in self._here.values() if each.role == giving and each.has_state]
         self.rng.shuffle(donors)
         return [each for each in donors if self.can_reach(each.name, taker)]
+
+    def as_told(self, name: str, record: PeerRecord) -> PeerRecord:
+        """Return a device's record as it tells it; one that lies names many times its samples."""
+        named = self.troubles.named_by(name, record.samples, "claims", "weight")
+        return (
+            record if named == record.samples else record.model_copy(update={"samples": claim_of(named, self.target)})
+        )
 
     def state_after(self, state: int, average: int) -> int:
         """Return the number of the state after a step with this average, the same for all peers."""
@@ -188,13 +198,13 @@ class World:
         state, who = peer.state, tuple(sorted(group.peers))
         step = state.step
         self.recorded = max(self.recorded, step)
-        self._watch(TakenStep(peer.name, peer.role, state.era, step, state.number, samples, group, self.env.now))
+        self._watch(TakenStep(peer.name, peer.role, state.era, step, state.number, samples, group, self.now()))
         if peer is self.keeper and step % self.config.checkpoints.every_steps == 0:
             self._write_checkpoint(state)
         if step not in self.steps:
             self.steps[step] = RehearsedStep(
                 step=step,
-                at_s=self.env.now,
+                at_s=self.now(),
                 peers=len(who),
                 samples=group.samples,
                 round_s=group.seconds,
@@ -208,7 +218,7 @@ class World:
 
     def suspicions_of(self, name: str) -> Suspicions:
         """Return a collector of one peer's suspicions, which the world counts."""
-        return Suspicions(partial(self._suspect, name), lambda: self.env.now)
+        return Suspicions(partial(self._suspect, name), self.now)
 
     def _suspect(self, by: str, suspicion: Suspicion) -> None:
         self.suspicions[suspicion.peer_id, suspicion.kind] += 1
@@ -216,8 +226,4 @@ class World:
 
     def tell(self, who: str, what: str, *facts: object) -> None:
         """Add an event to the trace."""
-        self.trace.append(Happening(self.env.now, who, what, facts))
-
-
-def _call_later(env: simpy.Environment, seconds: float, act: Callable[[], None]) -> None:
-    env.timeout(seconds).callbacks.append(lambda _: act())
+        self.trace.append(Happening(self.now(), who, what, facts))

@@ -45,6 +45,11 @@ class Transfer:
     left: float = 1.0  # remaining fraction of all bytes
     speed: float = 0.0  # fraction transferred per second
 
+    @property
+    def is_done(self) -> bool:
+        """Whether all bytes have arrived."""
+        return self.left <= DONE
+
 
 class Lines:
     """The connections of all peers."""
@@ -124,7 +129,7 @@ class Lines:
             transfer.left -= part
             for way, size in transfer.bytes_by.items():
                 self._moved[way] = self._moved.get(way, 0.0) + part * size
-        arrived = [transfer for transfer in self._under_way if transfer.left <= DONE]
+        arrived = [transfer for transfer in self._under_way if transfer.is_done]
         for transfer in arrived:
             del self._under_way[transfer]
         for transfer in arrived:

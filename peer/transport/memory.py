@@ -7,6 +7,7 @@ data in transit waits until the connection is restored, and a long silence break
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import random
 from collections import deque
@@ -40,7 +41,9 @@ class MemoryNetwork:
         self._silent: set[str] = set()
 
     def join(self, peer_id: str, line: Line) -> MemoryTransport:
-        """Add a peer, or restart a peer that has died."""
+        """Add a peer, or restart a peer, which dies if it has not done so."""
+        if self._peers.get(peer_id) is not None:
+            self.kill(peer_id)
         self.lines.connect(peer_id, line)
         self._silent.discard(peer_id)
         self._peers[peer_id] = transport = MemoryTransport(self, peer_id)
@@ -107,6 +110,7 @@ class MemoryTransport:
     def __init__(self, network: MemoryNetwork, peer_id: str) -> None:
         self._network, self.peer_id = network, peer_id
         self.handlers: dict[str, Handler] = {}
+        self.context = contextvars.copy_context()  # in which the handlers run, as others call them
 
     async def serve(self, name: str, handler: Handler) -> None:
         """Register a handler for streams of this name. Raises `ValueError` for a duplicate name."""
@@ -181,7 +185,7 @@ class _Stream:
         self.responses = _Pipe(network, server.peer_id, client.peer_id)
         self._is_ended = {client: False, server: False}
         self._silence: asyncio.TimerHandle | None = None
-        self._serving = asyncio.create_task(self._serve(server.handlers[name]))
+        self._serving = server.context.run(asyncio.create_task, self._serve(server.handlers[name]))
         network.add(self)
         self.update()
 

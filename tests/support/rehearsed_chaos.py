@@ -30,7 +30,7 @@ TOLD_LINES = 30  # of a failing scenario's trace
 UNSEEN_S = 3.0  # after which a peer has looked at the records, and sees who was parted from it
 LAST_ROUND_S = 20.0  # in which a round ends that had begun before the keeper was back
 SLOW_SHARE = 0.15  # of the devices, whose microbatches take as long as a step
-LIES = ("claims", "weight", "leaves", "withholds")
+LIES = ("claims", "weight", "leaves", "withholds", "leads")
 
 
 def chaos_config(*, delay: bool = False) -> RunConfig:

@@ -11,16 +11,17 @@ import pytest
 
 from coordinator.ledger.judgement import Delivery, Facts, Judgement, KeptReceipt, ReportOutcome, SampleClaim, judge
 from peer.averaging.averager import AveragedGroup
-from peer.node.quorum import Quorum, Ruling
+from peer.averaging.meetings import Meetings
+from peer.node.quorum import HeldAverage, Quorum
 from peer.progress.view import SwarmCourse
 from peer.rehearsal.averager import RehearsedAverager
 from tests.support import rehearsed_chaos as rules
 from tests.support.rehearsed_chaos import Broken, draw_chaos, run_chaos
 
 
-def confirm_anything(quorum: Quorum, holders: Collection[str], *possible: Collection[str]) -> Ruling:
-    """Confirm an average, no matter how many hold it."""
-    return Ruling.CONFIRMED
+async def confirm_anything(meetings: Meetings, held: HeldAverage, decides_by: float) -> bool:
+    """Take a step with an average, no matter how many hold it."""
+    return True
 
 
 def need_nobody(course: SwarmCourse, voters: Collection[str], keepers: Collection[str]) -> Quorum:
@@ -57,17 +58,20 @@ def keepers_step(known_step: int, known_for_s: float) -> int:
 CASES: list[tuple[Callable[..., object], int, Mapping[str, Any]]] = [
     (
         rules.one_average_for_one_step,
-        54,
-        {"peer.rehearsal.groups.ruling": confirm_anything},
+        1,
+        {
+            "peer.averaging.meetings.Meetings._is_confirmed": confirm_anything,
+            "peer.rehearsal.rounds.LAST_PARTS": 1.0,  # more rounds reach only some of their peers
+        },
     ),
     (
         rules.most_who_took_the_last_step_take_the_next,
-        2,
+        7,
         {"peer.progress.view.SwarmCourse.quorum": need_nobody},
     ),
     (
         rules.the_batch_is_full,
-        1,
+        2,
         {"peer.rehearsal.averager.AveragedGroup": fill_any_batch},
     ),
     (
@@ -82,7 +86,7 @@ CASES: list[tuple[Callable[..., object], int, Mapping[str, Any]]] = [
     ),
     (
         rules.steps_have_no_gaps,
-        0,
+        10,
         {
             "tests.support.rehearsed_ledger.judge": refuse_early_reports,
             "tests.support.rehearsed_ledger.step_horizon": keepers_step,
@@ -90,17 +94,17 @@ CASES: list[tuple[Callable[..., object], int, Mapping[str, Any]]] = [
     ),
     (
         rules.honest_peers_are_not_named,
-        1,
+        2,
         {"peer.progress.credit.FalseClaims.are_false": lambda *_: True},
     ),
     (
         rules.all_come_to_one_state,
-        204,
+        112,
         {"peer.progress.tracker.StepTracker.has_drifted": property(lambda _: False)},
     ),
     (
         rules.the_run_recovers,
-        2,
+        51,
         {"peer.swarm.moves.longest_hold_s": lambda *_: 40.0},
     ),
     (

@@ -5,12 +5,13 @@ from __future__ import annotations
 import gc
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 
 from peer.config.run import RunConfig
 from peer.network.traffic import ON_THE_LINE
 from peer.rehearsal.board import LOOK_BYTES, PEER_BYTES
-from peer.rehearsal.groups import ROUND_BYTES
+from peer.rehearsal.rounds import ROUND_BYTES
 from peer.rehearsal.scenario import HomeLine, Mishap, Rehearsed, Scenario, Visit
 from peer.rehearsal.states import STATE_BYTES
 from peer.rehearsal.swarm import rehearse
@@ -58,8 +59,8 @@ def test_each_direction_has_its_own_bytes(compression: str, up: float, down: flo
     for device in run.devices:
         steps = device.work.steps
         assert 0.2e6 < device.sent_bytes / steps - values * up < 0.4e6  # beside the parts
-        averages = values * (down - up) * steps
-        assert device.received_bytes - device.sent_bytes == pytest.approx(averages + STATE_BYTES * values, rel=0.001)
+        averages = values * (down - up) * np.array([steps, steps + 1])  # the end may come between a round and its step
+        assert np.isclose(device.received_bytes - device.sent_bytes, averages + STATE_BYTES * values, rtol=0.001).any()
 
 
 def test_traffic_beside_the_parts_counts() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
@@ -189,6 +190,24 @@ def test_the_next_process_of_a_peer_is_reached_under_the_same_name() -> None:
             await call(swarm.peers["a"], "b", "echo", b"x")
         await again.serve("echo", _echo)
         assert await call(swarm.peers["a"], "b", "echo", b"x") == b"x"
+
+    play(scenario)
+
+
+def test_a_peers_handlers_run_as_that_peer() -> None:
+    """In the context in which it has joined, whoever opens the stream."""
+
+    async def scenario(swarm: Swarm) -> None:
+        who = contextvars.ContextVar("who", default="nobody")
+        named = contextvars.copy_context()
+        named.run(who.set, "bob")
+        bob = named.run(swarm.network.join, "bob", HOME)
+
+        async def name(_caller: str, _requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+            yield who.get().encode()
+
+        await bob.serve("name", name)
+        assert await call(swarm.peers["a"], "bob", "name", b"") == b"bob"
 
     play(scenario)
 
