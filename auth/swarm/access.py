@@ -56,12 +56,13 @@ class AuthorizedAverager:
         self, stream: AsyncIterator[averaging_pb2.AveragingData], context: P2PContext
     ) -> AsyncIterator[averaging_pb2.AveragingData]:
         """Exchange parts with members only; members without samples only receive averages."""
-        if not await self.directory.admits(context.remote_id, TRAINING_ROLES):
+        caller = context.remote_id.to_base58()
+        if not await self.directory.admits(caller, TRAINING_ROLES):
             yield averaging_pb2.AveragingData(code=averaging_pb2.PROTOCOL_VIOLATION)
             return
-        parts = while_admitted(self.directory, context.remote_id, TRAINING_ROLES, stream)
+        parts = while_admitted(self.directory, caller, TRAINING_ROLES, stream)
         averages = super().rpc_aggregate_part(parts, context)  # type: ignore[misc]
-        async for message in while_admitted(self.directory, context.remote_id, TRAINING_ROLES, averages):
+        async for message in while_admitted(self.directory, caller, TRAINING_ROLES, averages):
             yield message
 
     async def _declare_for_download_periodically(self) -> None:
@@ -69,9 +70,9 @@ class AuthorizedAverager:
 
     async def may_contribute(self, peer: PeerID) -> bool:
         """Return whether a peer's gradients may have a weight in the average; if not, log a warning."""
-        if await self.directory.admits(peer, CONTRIBUTING_ROLES):
+        if await self.directory.admits(peer.to_base58(), CONTRIBUTING_ROLES):
             return True
-        token = self.directory.token_of(peer)
+        token = self.directory.token_of(peer.to_base58())
         who = "no member" if token is None else f"{token.member} (device {token.device_id}, {token.role})"
         logger.warning("suspicious: %s, peer %s, sent gradients with a weight: banned from the round", who, peer)
         return False

@@ -8,7 +8,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from typing import TypeVar
 
 from hivemind.dht import DHT
-from hivemind.p2p import PeerID
 
 from auth.credentials import Credentials
 from auth.swarm.authorizer import Clock, checked_token, peers_key, tokens_in
@@ -35,16 +34,16 @@ class PeerDirectory:
 
     REFRESH_PERIOD_S = 0.5  # minimum interval between lookups, regardless of the number of unknown callers
 
-    def token_of(self, peer_id: PeerID) -> AccessToken | None:
-        """Return the peer's valid token from the cache, or None; do not start a lookup."""
-        jwt = self._tokens.get(peer_id.to_base58())
+    def token_of(self, peer: str) -> AccessToken | None:
+        """Return the valid token of a peer (by ID) from the cache, or None; do not start a lookup."""
+        jwt = self._tokens.get(peer)
         return None if jwt is None else checked_token(self._credentials, jwt, self._clock())
 
-    async def admits(self, peer_id: PeerID, roles: Collection[str]) -> bool:
+    async def admits(self, peer: str, roles: Collection[str]) -> bool:
         """Return whether the peer has a valid token for one of the roles; look up unknown peers."""
-        return bool(await self.admitted([peer_id], roles))
+        return bool(await self.admitted([peer], roles))
 
-    async def admitted(self, peers: Collection[PeerID], roles: Collection[str]) -> set[PeerID]:
+    async def admitted(self, peers: Collection[str], roles: Collection[str]) -> set[str]:
         """Return those peers with a valid token for one of the roles; make at most one lookup."""
         found = self._known(peers, roles)
         if len(found) < len(set(peers)):  # a known peer may have rejoined in another role
@@ -52,13 +51,13 @@ class PeerDirectory:
             found = self._known(peers, roles)
         return found
 
-    def _known(self, peers: Collection[PeerID], roles: Collection[str]) -> set[PeerID]:
+    def _known(self, peers: Collection[str], roles: Collection[str]) -> set[str]:
         return {peer for peer in peers if (token := self.token_of(peer)) is not None and token.role in roles}
 
-    async def with_role(self, roles: Collection[str]) -> list[PeerID]:
+    async def with_role(self, roles: Collection[str]) -> list[str]:
         """Look up and return all peers with a valid token for one of the roles."""
         await self.refresh()
-        return list(self._known([PeerID.from_base58(peer_id) for peer_id in self._tokens], roles))
+        return list(self._known(self._tokens, roles))
 
     async def refresh(self) -> None:
         """Reread the peers' tokens. Concurrent calls share the next lookup and its errors."""
@@ -86,12 +85,12 @@ class PeerDirectory:
 
 
 async def while_admitted(
-    directory: PeerDirectory, peer_id: PeerID, roles: Collection[str], messages: AsyncIterator[Message]
+    directory: PeerDirectory, peer: str, roles: Collection[str], messages: AsyncIterator[Message]
 ) -> AsyncGenerator[Message, None]:
     """Yield messages while the peer is admitted, so that a revocation ends the peer's calls."""
     try:
         async for message in messages:
-            if not await directory.admits(peer_id, roles):
+            if not await directory.admits(peer, roles):
                 return
             yield message
     finally:

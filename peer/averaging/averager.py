@@ -115,8 +115,8 @@ class BalancedRounds:
     async def _aggregate_with_group(self: Any, group_info: GroupInfo, **kwargs: Any) -> AveragedGroup:
         """Average with this group. After a `MatchmakingException`, hivemind seeks another group."""
         del kwargs["min_vector_size"]  # used by hivemind's own balancing
-        tokens = [self.directory.token_of(peer) for peer in group_info.peer_ids]
         peers = [peer.to_base58() for peer in group_info.peer_ids]
+        tokens = [self.directory.token_of(peer) for peer in peers]
         control = self._control
         self._lines = lines = self._read_lines(group_info, tokens)
         if not self.wanted.quorum.is_in(peers):
@@ -436,7 +436,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, GradientAverager
         self._take_up(self.averaging.with_code(self.wanted.code))
         self._declare()
         step.wait_for_cancel = partial(given_up, step)
-        self._matchmaking = self.meetings  # instead of hivemind's
+        self._matchmaking = self  # instead of hivemind's
         try:
             await super()._step(step=step, **kwargs)
         except UnconfirmedAverageError as error:  # the trainer's side has it, too
@@ -444,6 +444,11 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, GradientAverager
         finally:
             if step.done() and not step.cancelled():  # hivemind still references the step
                 forget_frames(step.exception())
+
+    async def look_for_group(self, step: StepControl) -> GroupInfo:
+        """Return the next group, as hivemind expects it of its matchmaking."""
+        group = await self.meetings.look_for_group(step)
+        return GroupInfo(group.group_id, tuple(map(PeerID.from_base58, group.peers)), group.declared)
 
     async def _aggregate_with_group(self, group_info: GroupInfo, **kwargs: Any) -> AveragedGroup:
         """Average with this group; stop if the step is cancelled, which hivemind does not check.
@@ -469,7 +474,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, GradientAverager
         self._accusations.accuse(finding.peer_id)
 
     def _key_of(self, peer: PeerID) -> bytes | None:
-        token = self.directory.token_of(peer)
+        token = self.directory.token_of(peer.to_base58())
         return None if token is None else token.public_key.encode()
 
     def _declare(self) -> None:
@@ -512,9 +517,8 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, GradientAverager
         except ValueError as error:
             self.meetings.distrust_leader(str(error))
             raise MatchmakingException(str(error)) from error
-        return replace(
-            group_lines(group_info.peer_ids, known, said), averages_of_own=self.size_in(self.averaging).averages_of_own
-        )
+        peers = [peer.to_base58() for peer in group_info.peer_ids]
+        return group_lines(peers, known, said, self.size_in(self.averaging).averages_of_own)
 
     def _round_failed(self, control: StepControl | None, *, is_void: bool = False) -> None:
         """Record a failed round unless this peer cancelled it; unless it is void, its time limit may be too short."""
@@ -553,7 +557,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, GradientAverager
         low = self._undercounting_again(runner, half) - own
         self._low.round_ended(low)
         for peer in missed | low | silent:
-            token = self.directory.token_of(PeerID.from_base58(peer))
+            token = self.directory.token_of(peer)
             who = "no member" if token is None else f"{token.member} (device {token.device_id}, {token.role})"
             if peer in silent - missed - low:
                 did = "did not send all its parts"
@@ -611,7 +615,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, GradientAverager
         layout = layout_of(group_info.peer_ids, kwargs["peer_fractions"])
         attested = AttestedRound(self.access.run, *self._position, group_id, layout)
         self.auditing.expect(attested)
-        tokens = {peer.to_base58(): self.directory.token_of(peer) for peer in group_info.peer_ids}
+        tokens = {peer: self.directory.token_of(peer) for peer in map(PeerID.to_base58, group_info.peer_ids)}
         members = {peer_id: token.member for peer_id, token in tokens.items() if token is not None}
         trusted = frozenset(peer_id for peer_id, token in tokens.items() if token and token.role in TRUSTED_ROLES)
         guard = self._guard.begin(group_info.group_id, half, members)
@@ -661,7 +665,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, GradientAverager
             key_of=self._key_of,
             are_means=self._guard.makes_means,
         )
-        self.auditing.begin(group_id, audit, self._lines.second_reducers)
+        self.auditing.begin(group_id, audit, list(map(PeerID.from_base58, self._lines.second_reducers)))
         return AveragedGroup(
             size=group_info.group_size,
             samples=round(runner.least_weight),

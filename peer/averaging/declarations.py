@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
-from hivemind.averaging.group_info import GroupInfo
 from hivemind.utils.serializer import MSGPackSerializer
 from pydantic import Field
 
@@ -24,7 +23,8 @@ from auth.errors import RequestError
 from auth.keys import verify_signature
 from auth.statements import Statement
 from peer.config.training import Compression
-from peer.node.quorum import GROUP_ID_BYTES
+from peer.node.quorum import GROUP_ID_BYTES, MOST_PEERS
+from peer.node.scalars import read_scalars, write_scalars
 from peer.reduction.findings import MAX_ID_CHARS, MOST_ACCUSED
 
 MAX_BYTES = 4096  # maximum size of a declaration, including its signature
@@ -109,12 +109,34 @@ def _parts(gathered: bytes) -> tuple[str, bytes]:
         raise ValueError("The declaration is not one.") from error
 
 
-def bound(group: GroupInfo) -> GroupInfo:
-    """Return the group with an ID derived from its peers and their declarations.
+@dataclass(frozen=True)
+class DeclaredGroup:
+    """The peers of a group, in order, and what each has declared."""
 
-    If a leader sends different data to different peers, these peers form separate groups instead of
-    one group with inconsistent shares. The ID always has `GROUP_ID_BYTES`.
-    """
-    content = [group.group_id, [peer.to_bytes() for peer in group.peer_ids], list(group.gathered)]
-    digest = hashlib.sha256(MSGPackSerializer.dumps(content)).digest()
-    return replace(group, group_id=digest[:GROUP_ID_BYTES])
+    group_id: bytes
+    peers: tuple[str, ...]  # peer IDs
+    declared: tuple[bytes, ...]  # signed declarations
+
+    @property
+    def bound(self) -> DeclaredGroup:
+        """This group with an ID derived from its peers and their declarations.
+
+        If a leader sends different data to different peers, these peers form separate groups instead
+        of one group with inconsistent shares. The ID always has `GROUP_ID_BYTES`.
+        """
+        return replace(self, group_id=hashlib.sha256(self.message()).digest()[:GROUP_ID_BYTES])
+
+    def message(self) -> bytes:
+        """Return the message with which a leader tells its followers this group."""
+        return write_scalars([self.group_id, *self.peers, *self.declared])
+
+
+def read_group(message: bytes) -> DeclaredGroup:
+    """Read a leader's group, in which each peer is once. Raises `ValueError` if the message is malformed."""
+    match read_scalars(message, 1 + 2 * MOST_PEERS):
+        case [bytes(group_id), *rest]:
+            peers = [each for each in rest if isinstance(each, str) and len(each) <= MAX_ID_CHARS]
+            declared = [each for each in rest if isinstance(each, bytes)]
+            if len(set(peers)) == len(declared) == len(rest) / 2 and rest == [*peers, *declared]:
+                return DeclaredGroup(group_id, tuple(peers), tuple(declared))
+    raise ValueError("peers and declarations do not belong together")

@@ -33,23 +33,18 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
-from google.protobuf.message import DecodeError
-from hivemind.averaging.group_info import GroupInfo
-from hivemind.p2p import PeerID
-from hivemind.proto.averaging_pb2 import MessageCode, MessageFromLeader
-
+from auth.keys import verify_signature
 from auth.swarm.authorizer import TRAINING_ROLES
-from auth.swarm.directory import PeerDirectory
 from auth.tokens import AccessToken
-from peer.averaging.declarations import Declaration, bound
+from peer.averaging.declarations import Declaration, DeclaredGroup, read_group
 from peer.averaging.rounds import RoundDeadline
 from peer.config.training import Compression
 from peer.node.quorum import (
     GROUP_ID_BYTES,
-    MOST_PEERS,
     HeldAverage,
     Quorum,
     Ruling,
+    Verify,
     certificate,
     read_certificate,
     read_holding,
@@ -73,15 +68,16 @@ GONE_ON_S = 5.0  # pause after a leader has gone on: the trainer will soon begin
 DECLARE_S = 10.0  # longest wait for a follower's declaration
 RENEW_S = 5.0  # shortest interval between look-ups of tokens that a leader misses
 RETRY_S = 0.5  # pause after a failed attempt to follow a leader
-REPORT_S = 0.2  # shortest interval between a peer's reports
+REPORT_S, MOST_REPORT_S = 0.2, 4.0  # shortest and longest interval between a peer's reports, and between counts
+REPORTS_LEFT = 3  # reports in the time that a batch still takes
 MAX_REPORT_BYTES = 2048
 REPORT, FULL, HOLDS = b"r", b"f", b"h"  # a follower's messages begin with: its record; its batch is full; its average
 COUNT, GONE_ON, BEGIN = b"c", b"g", b"b"  # a leader's: its count of the batch; it has taken the step; the group
 CONFIRMED, VOID = b"k", b"v"  # a leader's ruling on an average
 _COUNT = struct.Struct(">Qd")  # samples, seconds until the batch is full
-DELIVERY_S = 0.05  # interval between deliveries to the trainer's process
+DELIVERY_S, MOST_DELIVERY_S = 0.05, 1.0  # shortest and longest interval between deliveries to the trainer's process
 MOST_DELIVERED = 16  # reports that are delivered to the trainer's process at once
-LOOK_S = 1.0  # longest time until the choice of the leader is reconsidered
+LOOK_S, IDLE_LOOK_S = 1.0, 5.0  # longest time until a search looks again; with a trusted leader and no full batch
 Result = TypeVar("Result")
 
 
@@ -98,6 +94,7 @@ class Requirements:
     expected: int = 0  # size at which the group stops waiting for others; 0: unknown
     quorum: Quorum = field(default_factory=Quorum)  # which groups may take the step
     free_s: float = field(default=0.0, compare=False)  # seconds that the leader may wait for expected peers at no cost
+    ready_s: float = field(default=0.0, compare=False)  # longest wait of the leader for peers that still compute
     report: bytes = b""  # this peer's record, for the leader
     samples: int = 0  # samples of the batch that the trainer counts, for followers
     remaining_s: float = field(default=math.inf, compare=False)  # seconds until the batch is full, for followers
@@ -106,6 +103,17 @@ class Requirements:
     def position(self) -> tuple[int, int]:
         """The era and the step, equal for all peers of a group."""
         return self.era, self.step
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the trainer counts a full batch."""
+        return 0 < self.target <= self.samples
+
+    @property
+    def report_s(self) -> float:
+        """The interval between reports, and between counts, which are worth most when the batch is nearly full."""
+        is_known = self.remaining_s < math.inf
+        return min(MOST_REPORT_S, max(REPORT_S, self.remaining_s / REPORTS_LEFT)) if is_known else REPORT_S
 
 
 @dataclass(frozen=True)
@@ -133,6 +141,16 @@ def may_begin(present: int, wanted: Requirements, waited_s: float, grace_s: floa
     return present >= max(2, wanted.required) and (is_complete or waited_s >= max(grace_s, wanted.free_s))
 
 
+class Members(Protocol):
+    """The part of `auth.swarm.directory.PeerDirectory` that meetings use."""
+
+    def token_of(self, peer: str) -> AccessToken | None:
+        """Return the valid token of a peer (by ID), if it is known."""
+
+    async def admitted(self, peers: Collection[str], roles: Collection[str]) -> set[str]:
+        """Return those peers with a valid token for one of the roles, after a look-up if one is unknown."""
+
+
 class Search(Protocol):
     """The part of hivemind's `StepControl` that a search for a group uses."""
 
@@ -152,6 +170,11 @@ class LeaderRecords:
         """Return the first candidate that is not passed over, else the one whose time ends first."""
         now = self._clock()
         return min(leaders, key=lambda leader: max(now, self._passed_over.get(leader, now)), default=None)
+
+    @property
+    def are_clear(self) -> bool:
+        """Whether no leader is passed over."""
+        return all(until <= self._clock() for until in self._passed_over.values())
 
     def failed(self, leader: str, seconds: float) -> None:
         """Pass over a leader for `seconds`, and twice as long after each further failure."""
@@ -236,18 +259,19 @@ class Meetings:
         self,
         transport: Transport,
         name: str,
-        directory: PeerDirectory,
+        directory: Members,
         opened: Callable[[bytes, AccessToken], Declaration],
         sign: Callable[[bytes], bytes],
         deliver: Callable[[Heard], bool],
+        verify: Verify = verify_signature,
     ) -> None:
         """Set up meetings over streams of this name; `opened` verifies a peer's declaration.
 
-        `sign` signs what this peer holds. `deliver` takes what this peer has heard, unless it is
-        busy and returns False.
+        `sign` signs what this peer holds, and `verify` checks others' signatures. `deliver` takes
+        what this peer has heard, unless it is busy and returns False.
         """
         self._transport, self._name, self._directory, self._opened = transport, name, directory, opened
-        self._sign = sign
+        self._sign, self._verify = sign, verify
         self._clock = asyncio.get_running_loop().time
         self._records = LeaderRecords(self._clock)
         self._grace = RoundDeadline(MOST_GRACE_S, LEAST_GRACE_S)
@@ -268,11 +292,15 @@ class Meetings:
         self._held: HeldAverage | None = None  # what this peer holds until there is a ruling
         self._signature, self._held_at = b"", -math.inf  # with the time since which this peer holds it
         self._rests_until = -math.inf  # end of the pause after a group whose round may have failed at once
-        self._deliver, self._delivering = deliver, False
+        self._deliver = deliver
+        self._delivering: asyncio.TimerHandle | None = None  # the next delivery
         self._heard = Heard()  # what has not been delivered
         self._sought = self._wanted.position  # as in this peer's declaration
         self._news = asyncio.Event()  # something that the running search depends on has changed
+        self._counting: asyncio.TimerHandle | None = None  # the next count for the followers
+        self._counted_at = -math.inf  # time of the last one
         self._is_full = False  # whether this peer's batch is full, as the leader is to know
+        self._was_complete = False  # whether all expected peers have come to the group that this peer leads
         self._has_message = asyncio.Event()
         self._renew_at = -math.inf  # time of the next look-up of missing tokens
         self._searching = asyncio.Lock()
@@ -280,7 +308,7 @@ class Meetings:
 
     async def serve(self) -> None:
         """Let other peers follow this one."""
-        await self._transport.serve(self._name, self._welcome)
+        await self._transport.serve(self._name, self.welcome)
 
     def want(self, wanted: Requirements) -> None:
         """Set the trainer's requirements for this search or the next one."""
@@ -289,10 +317,22 @@ class Meetings:
             self._has_message.set()
         if wanted.position != before.position:
             self._heard = Heard(wanted.position, self._heard.reports)
+        if wanted.position != before.position or wanted.is_full != before.is_full:
+            self._wake_followers()
+        elif wanted.samples != before.samples and self._counting is None:
+            counts_at = max(self._clock(), self._counted_at + wanted.report_s)
+            self._counting = asyncio.get_running_loop().call_at(counts_at, self._wake_followers)
+        if _of_group(wanted) != _of_group(before):
+            self._deliver_reports()
+            self._wake_followers()  # this peer may lead them only now
+            self._news.set()
+
+    def _wake_followers(self) -> None:
+        if self._counting is not None:
+            self._counting.cancel()
+        self._counting, self._counted_at = None, self._clock()
         for follower in self._followers.values():
             follower.has_word.set()
-        self._deliver_reports()
-        self._news.set()
 
     def declare(self, position: tuple[int, int], declared: bytes) -> None:
         """Set this peer's signed declaration for its next group, at `position` (era, step)."""
@@ -300,15 +340,15 @@ class Meetings:
             self._lacking.clear()
         self._sought, self._declared = position, declared
 
-    async def look_for_group(self, step: Search) -> GroupInfo:
-        """Return the next group at the declared position, for hivemind's averager; wait until there is one."""
+    async def look_for_group(self, step: Search) -> DeclaredGroup:
+        """Return the next group at the declared position; wait until there is one."""
         async with self._searching:
             self._leader.leave()
             if self._led is not None:
                 self._led.ends_at = min(self._led.ends_at, self._clock())  # for this peer; it may not have begun
             await asyncio.sleep(self._rests_until - self._clock())
-            group = bound(await self._search(step))
-            self._round = _Round(group.group_id, {peer.to_base58() for peer in group.peer_ids})
+            group = (await self._search(step)).bound
+            self._round = _Round(group.group_id, set(group.peers))
             if self._leader.peer == self._transport.peer_id:
                 self._led = self._round
             self._rests_until = self._clock() + RETRY_S
@@ -341,8 +381,7 @@ class Meetings:
         held = HeldAverage(self._name, *self._sought, self._round.group_id, digest)
         self._held, self._signature, self._held_at = held, held.signature(self._sign), self._clock()
         self._has_message.set()
-        for follower in self._followers.values():
-            follower.has_word.set()
+        self._wake_followers()
         try:
             if not await self._is_confirmed(held, self._round.ends_at + RULING_S):
                 raise UnconfirmedAverageError("too few peers hold this round's average")
@@ -365,12 +404,11 @@ class Meetings:
         """Pass over the newest group's leader, because `reason` holds in its group."""
         self._distrust(self._leader.peer, reason)
 
-    async def _welcome(self, caller: str, requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    async def welcome(self, caller: str, requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
         """Let a member wait for a group that this peer leads; send it the group. Others get no answer."""
-        peer = PeerID.from_base58(caller)
-        if not await self._directory.admits(peer, TRAINING_ROLES):
+        if not await self._directory.admitted([caller], TRAINING_ROLES):
             return
-        token = self._directory.token_of(peer)
+        token = self._directory.token_of(caller)
         assert token is not None  # as it is admitted
         try:
             declared = await asyncio.wait_for(anext(requests, b""), DECLARE_S)
@@ -401,11 +439,11 @@ class Meetings:
             await asyncio.wait({hearing})  # the transport cannot close `requests` while a task reads them
 
     async def _words_for(self, follower: _Follower) -> AsyncGenerator[bytes, None]:
-        """Yield the samples that this leader counts, at limited intervals, then the group, and at last the ruling."""
-        counted, counts_at, asked = -1, 0.0, None
+        """Yield the samples that this leader counts, then the group, and at last the ruling."""
+        counted, asked = -1, None
         while not follower.is_replaced:
             follower.has_word.clear()
-            wanted, wait_s = self._wanted, None
+            wanted = self._wanted
             if self._held != asked and follower.declaration.position > wanted.position:
                 asked = self._held
                 if asked is not None:
@@ -421,13 +459,11 @@ class Meetings:
                 return
             is_here = wanted.position == follower.declaration.position and not follower.group_id
             if is_here and self._leads and counted != wanted.samples:
-                wait_s = max(0.0, counts_at - self._clock())
-                if wait_s == 0:
-                    if self._token_of(follower.peer) is None:  # revoked, or it has expired
-                        return
-                    counted, counts_at, wait_s = wanted.samples, self._clock() + REPORT_S, None
-                    yield COUNT + _COUNT.pack(wanted.samples, wanted.remaining_s)
-            await _wait(follower.has_word, wait_s)
+                if self._directory.token_of(follower.peer) is None:  # revoked, or it has expired
+                    return
+                counted = wanted.samples
+                yield count_word(wanted.samples, wanted.remaining_s)
+            await follower.has_word.wait()
 
     async def _hear(self, follower: _Follower, messages: AsyncIterator[bytes]) -> None:
         """Process a follower's messages, at limited intervals."""
@@ -450,15 +486,16 @@ class Meetings:
         """Deliver the followers' newest reports, which concern the leader only."""
         new = {caller: follower.report for caller, follower in self._followers.items() if follower.report}
         if new and self._leads:
-            self._tell(replace(self._heard, reports={**self._heard.reports, **new}))
+            within_s = min(MOST_DELIVERY_S, max(DELIVERY_S, self._wanted.report_s / 2))
+            self._tell(replace(self._heard, reports={**self._heard.reports, **new}), within_s)
             for caller in new:
                 self._followers[caller].report = b""
 
     def _take_holding(self, follower: _Follower, message: bytes) -> None:
         try:
             held, signature = read_holding(message, self._name, follower.declaration.position)
-            token = self._token_of(follower.peer)
-            if token is None or not held.is_signed(token.public_key, signature):
+            token = self._directory.token_of(follower.peer)
+            if token is None or not held.is_signed(token.public_key, signature, self._verify):
                 raise ValueError("its signature is false")
         except ValueError as error:
             logger.info("%s says falsely that it holds an average: %s", follower.peer, error)
@@ -466,24 +503,25 @@ class Meetings:
         follower.held, follower.signature = held, signature
         self._news.set()
 
-    def _tell(self, heard: Heard) -> None:
+    def _tell(self, heard: Heard, within_s: float = DELIVERY_S) -> None:
         """Deliver soon to the trainer's process; try again later if it is busy."""
         self._heard = heard
-        if not self._delivering:
-            self._delivering = True
-            asyncio.get_running_loop().call_later(DELIVERY_S, self._deliver_heard)
+        by = self._clock() + within_s
+        if self._delivering is None or by < self._delivering.when():
+            if self._delivering is not None:
+                self._delivering.cancel()
+            self._delivering = asyncio.get_running_loop().call_at(by, self._deliver_heard)
 
     def _deliver_heard(self) -> None:
-        heard = self._heard
+        heard, self._delivering = self._heard, None
         some = dict(itertools.islice(heard.reports.items(), MOST_DELIVERED))
         if heard.is_news and self._deliver(replace(heard, reports=some)):
             left = {caller: heard.reports[caller] for caller in heard.reports.keys() - some.keys()}
             self._heard = Heard(heard.position, left)
-        self._delivering = self._heard.is_news
-        if self._delivering:
-            asyncio.get_running_loop().call_later(DELIVERY_S, self._deliver_heard)
+        if self._heard.is_news:
+            self._tell(self._heard)
 
-    async def _search(self, step: Search) -> GroupInfo:
+    async def _search(self, step: Search) -> DeclaredGroup:
         while True:
             self._news.clear()
             if (leader := self._first_choice) is None:
@@ -506,10 +544,10 @@ class Meetings:
         is_current = wanted.position == self._sought and (wanted.position != given_up or self._clock() >= until)
         return self._records.first(wanted.leaders) if is_current else None
 
-    async def _meet_at(self, leader: str, step: Search) -> GroupInfo | None:
+    async def _meet_at(self, leader: str, step: Search) -> DeclaredGroup | None:
         """Lead, or follow this leader, until there is a group, the attempt fails, or another peer leads."""
         leads, full_at, group = leader == self._transport.peer_id, math.inf, None
-        self._is_full = False
+        self._is_full = self._was_complete = False
         self._leader = followed = _Leader.of(leader) if leads else self._follow(leader)
         triggering = self._start(step.wait_for_trigger())
         try:
@@ -529,14 +567,26 @@ class Meetings:
                 waited_s = self._clock() - full_at
                 if leads and not is_open and waited_s >= 0 and (group := self._begun(waited_s)) is not None:
                     return group
-                if not leads and waited_s > STALLED_S and len(self._wanted.leaders) > 1:
-                    self._records.failed(leader, FRUITLESS_S)
+                if not leads and waited_s > STALLED_S:
+                    self._stalled(leader)
                     full_at = self._clock()  # if it goes on to lead, it stalls again after as long
-                await _wait(self._news, LOOK_S)
+                is_idle = not (leads or is_full) and self._records.are_clear
+                unready_s = self._wanted.ready_s - waited_s  # until this leader waits no longer for who computes
+                look_s = min(LOOK_S, max(DELIVERY_S, unready_s)) if leads and unready_s > 0 else LOOK_S
+                await _wait(self._news, IDLE_LOOK_S if is_idle else look_s)
+        except asyncio.CancelledError:  # the trainer waits no longer, maybe less than `STALLED_S`
+            if not leads and self._clock() - full_at > MOST_GRACE_S:
+                self._stalled(leader)
+            raise
         finally:
             triggering.cancel()
             if group is None:  # otherwise, the leader is to confirm its average
                 followed.leave()
+
+    def _stalled(self, leader: str) -> None:
+        """Pass over a leader that has not begun with a full batch, if there is another candidate."""
+        if len(self._wanted.leaders) > 1 and self._wanted.position == self._sought:
+            self._records.failed(leader, FRUITLESS_S)
 
     def _start(self, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
         """Run a task whose end is news for the search."""
@@ -565,49 +615,45 @@ class Meetings:
         """Whether more than half of the members report a full batch; they may credit more samples than this peer."""
         present = self._present.values()
         full = {follower.member for follower in present if follower.is_full}
-        own = self._token_of(self._transport.peer_id)
+        own = self._directory.token_of(self._transport.peer_id)
         return 2 * len(full) > len({follower.member for follower in present} | {own.member if own else ""})
 
     async def _renew_tokens(self) -> None:
         """Look up tokens of this leader and its followers that are missing or have expired, at limited intervals."""
         peers = [self._transport.peer_id, *self._followers]
-        if self._clock() >= self._renew_at and any(self._token_of(peer) is None for peer in peers):
+        if self._clock() >= self._renew_at and any(self._directory.token_of(peer) is None for peer in peers):
             self._renew_at = self._clock() + RENEW_S
-            await self._directory.admitted([PeerID.from_base58(peer) for peer in peers], TRAINING_ROLES)
+            await self._directory.admitted(peers, TRAINING_ROLES)
 
-    def _begun(self, waited_s: float) -> GroupInfo | None:
+    def _begun(self, waited_s: float) -> DeclaredGroup | None:
         """Begin as the leader if enough peers are present, and send them the group; else return None."""
         wanted, present = self._wanted, self._present
         if not wanted.quorum.is_in({self._transport.peer_id, *present}):
             return None
-        if not may_begin(len(present) + 1, wanted, waited_s, self._grace.seconds):
-            return None
-        if 0 < wanted.expected <= len(present) + 1:  # otherwise, the wait was in vain
+        if not self._was_complete and 0 < wanted.expected <= len(present) + 1:
+            self._was_complete = True
             self._grace.succeeded(waited_s)
+        are_ready = waited_s >= wanted.ready_s or all(follower.is_full for follower in present.values())
+        if not (are_ready and may_begin(len(present) + 1, wanted, waited_s, self._grace.seconds)):
+            return None
         logger.info("lead %d peers, of %d expected, after %.2f s", len(present) + 1, wanted.expected, waited_s)
         declared = {self._transport.peer_id: self._declared}
         declared |= {caller: follower.declared for caller, follower in present.items()}
         order = sorted(declared)
-        message = MessageFromLeader(
-            code=MessageCode.BEGIN_ALLREDUCE,
-            group_id=secrets.token_bytes(GROUP_ID_BYTES),
-            ordered_peer_ids=[PeerID.from_base58(peer).to_bytes() for peer in order],
-            gathered=[declared[peer] for peer in order],
+        group = DeclaredGroup(
+            secrets.token_bytes(GROUP_ID_BYTES), tuple(order), tuple(declared[peer] for peer in order)
         )
-        group = _group_of(message)
+        group_id, word = group.bound.group_id, BEGIN + group.message()
         for follower in present.values():
-            follower.group_id = bound(group).group_id
-            follower.tell(BEGIN + message.SerializeToString())
+            follower.group_id = group_id
+            follower.tell(word)
         return group
-
-    def _token_of(self, peer: str) -> AccessToken | None:
-        return self._directory.token_of(PeerID.from_base58(peer))
 
     def _belongs(self, follower: _Follower) -> bool:
         """Return whether a follower is at this step, has the same code, and is still a member."""
         said, wanted = follower.declaration, self._wanted
         is_here = said.position == wanted.position and said.code == wanted.code
-        return is_here and self._token_of(follower.peer) is not None
+        return is_here and self._directory.token_of(follower.peer) is not None
 
     async def _leads_on(self) -> bool:
         """As the leader, decide on earlier averages; return whether one is open, so that no group may begin."""
@@ -684,7 +730,7 @@ class Meetings:
 
     def _is_at_step(self, follower: _Follower) -> bool:
         is_here = follower.declaration.position == self._sought and not follower.is_replaced
-        return is_here and self._token_of(follower.peer) is not None
+        return is_here and self._directory.token_of(follower.peer) is not None
 
     async def _is_confirmed(self, held: HeldAverage, decides_by: float) -> bool:
         """Wait for the ruling on this peer's average, from one leader after another."""
@@ -739,7 +785,7 @@ class Meetings:
         self._shown = b""
         try:
             confirmed, signatures = held.confirmed_in(word[len(CONFIRMED) :])
-            signers = read_certificate(signatures, confirmed, self._key_of)
+            signers = read_certificate(signatures, confirmed, self._key_of, self._verify)
         except ValueError as error:
             logger.info("an average is confirmed falsely: %s", error)
             return None
@@ -755,10 +801,10 @@ class Meetings:
 
     def _key_of(self, peer: str) -> str | None:
         """Return the key of a peer whose signature counts."""
-        quorum, token = self._wanted.quorum, self._token_of(peer)
+        quorum, token = self._wanted.quorum, self._directory.token_of(peer)
         return token.public_key if token is not None and peer in quorum.voters | quorum.keepers else None
 
-    async def _group_of(self, leader: _Leader) -> GroupInfo | None:
+    async def _group_of(self, leader: _Leader) -> DeclaredGroup | None:
         """Read the leader's group; return None, after a pause, if the leader has failed or gone on."""
         try:
             if (group := leader.group.result()) is not None:
@@ -769,7 +815,7 @@ class Meetings:
         except TransportError as error:
             logger.info("the leader %s is lost: %s", leader.peer, error)
             self._records.failed(leader.peer, UNREACHABLE_S)
-        except (ValueError, DecodeError) as error:
+        except ValueError as error:
             self._distrust(leader.peer, str(error))
         await asyncio.sleep(RETRY_S)
         return None
@@ -802,6 +848,7 @@ class Meetings:
                         count = _count_in(word)
                         if self._wanted.position == self._sought:
                             self._tell(replace(self._heard, count=count))
+                        continue
                     self._news.set()
             leader.lost(TransportError("it says nothing more."))
         except (TransportError, ValueError) as error:
@@ -811,7 +858,7 @@ class Meetings:
         """Send this peer's declaration and its messages to the leader; yield the leader's. Raises `TransportError`."""
 
         async def said() -> AsyncIterator[bytes]:
-            held, report, is_full = self._held, b"", False
+            held, report, is_full, reports_at = self._held, b"", False, -math.inf
             if held is not None:  # before this peer counts as one that holds nothing
                 yield HOLDS + held.message(self._signature)
             yield self._declared
@@ -820,36 +867,28 @@ class Meetings:
                 if self._is_asked:
                     self._is_asked = False
                     yield self._certified
+                    await asyncio.sleep(REPORT_S)
                 if self._held not in (None, held):
                     held = self._held
                     yield HOLDS + held.message(self._signature)
-                if report != self._wanted.report:
-                    report = self._wanted.report
+                if report != self._wanted.report and self._clock() >= reports_at:
+                    report, reports_at = self._wanted.report, self._clock() + self._wanted.report_s
                     yield REPORT + report
                 if is_full != self._is_full:
                     is_full = self._is_full
                     yield FULL
-                await asyncio.sleep(REPORT_S)
-                await self._has_message.wait()
+                await _wait(self._has_message, None if report == self._wanted.report else reports_at - self._clock())
 
         return self._transport.stream(leader, self._name, said())
 
-    async def _read(self, word: bytes, leader: str) -> GroupInfo:
+    async def _read(self, word: bytes, leader: str) -> DeclaredGroup:
         """Read a leader's group.
 
-        Raises `ValueError` or `DecodeError` if it is invalid, and `TransportError` if strangers are in it.
+        Raises `ValueError` if it is invalid, and `TransportError` if strangers are in it.
         """
-        message = MessageFromLeader.FromString(word)
-        if (
-            not len(set(message.ordered_peer_ids))
-            == len(message.ordered_peer_ids)
-            == len(message.gathered)
-            <= MOST_PEERS
-        ):
-            raise ValueError("peers and declarations do not belong together")
-        group = _group_of(message)
-        peers = set(group.peer_ids)
-        if not peers >= {PeerID.from_base58(leader), PeerID.from_base58(self._transport.peer_id)}:
+        group = read_group(word)
+        peers = set(group.peers)
+        if not peers >= {leader, self._transport.peer_id}:
             raise ValueError("the leader or this peer is missing")
         strangers = peers - await self._directory.admitted(peers, TRAINING_ROLES)
         if strangers:  # this peer may know a revocation sooner than an honest leader, or a token later
@@ -858,7 +897,7 @@ class Meetings:
 
     def _distrust(self, leader: str, reason: str) -> None:
         self._records.failed(leader, INVALID_S)
-        token = self._token_of(leader)
+        token = self._directory.token_of(leader)
         who = "no member" if token is None else f"{token.member} (device {token.device_id}, {token.role})"
         logger.warning("suspicious: %s, peer %s, led a group in which %s: passed over for a time", who, leader, reason)
 
@@ -873,6 +912,16 @@ async def _wait(event: asyncio.Event, seconds: float | None) -> None:
             waking.cancel()
 
 
+def _of_group(wanted: Requirements) -> object:
+    """Return the requirements on which the search for a group depends."""
+    return wanted.position, wanted.code, wanted.leaders, wanted.required, wanted.expected, wanted.quorum
+
+
+def count_word(samples: int, remaining_s: float) -> bytes:
+    """Return a leader's count of the batch, which is full in `remaining_s` seconds."""
+    return COUNT + _COUNT.pack(samples, remaining_s)
+
+
 def _count_in(word: bytes) -> tuple[int, float]:
     """Read a leader's count. Raises `ValueError` if it is malformed."""
     if not (word.startswith(COUNT) and len(word) == len(COUNT) + _COUNT.size):
@@ -881,8 +930,3 @@ def _count_in(word: bytes) -> tuple[int, float]:
     if not remaining_s >= 0:  # or not a number
         raise ValueError("its words are not understood")
     return samples, remaining_s
-
-
-def _group_of(message: MessageFromLeader) -> GroupInfo:
-    peers = tuple(PeerID(peer) for peer in message.ordered_peer_ids)
-    return GroupInfo(message.group_id, peers, tuple(message.gathered))

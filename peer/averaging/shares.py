@@ -31,8 +31,6 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hivemind.p2p import PeerID
-
 from auth.tokens import AccessToken
 from peer.averaging.declarations import Declaration
 from peer.config.training import Compression
@@ -208,7 +206,7 @@ class GroupLines:
     rates: tuple[float | None, ...]
     reduces: tuple[bool, ...]  # whether each peer may reduce
     trusted: tuple[bool, ...]
-    second_reducers: tuple[PeerID, ...]  # directly reachable peers, which audit other reducers
+    second_reducers: tuple[str, ...]  # directly reachable peers, which audit other reducers
     patience_s: float = math.inf  # time limit of the whole round
     averages_of_own: float = 1.0  # bytes of an average per byte of a sender's values
 
@@ -216,8 +214,10 @@ class GroupLines:
 NOBODY = GroupLines((), (), (), ())
 
 
-def group_lines(peers: Sequence[PeerID], tokens: Sequence[AccessToken], said: Sequence[Declaration]) -> GroupLines:
-    """Return the connections of a group, in its order, from its declarations and tokens.
+def group_lines(
+    peers: Sequence[str], tokens: Sequence[AccessToken], said: Sequence[Declaration], averages_of_own: float = 1.0
+) -> GroupLines:
+    """Return the connections of a group (peer IDs in its order), from its declarations and tokens.
 
     A peer reduces nothing if more than half of the other members have caught it cheating or
     received no averages from it, or if the keeper, which every round needs, received none. The
@@ -226,12 +226,13 @@ def group_lines(peers: Sequence[PeerID], tokens: Sequence[AccessToken], said: Se
     members, trusted = [token.member for token in tokens], [token.role in TRUSTED_ROLES for token in tokens]
     return GroupLines(
         rates=tuple(believed(words.rate) for words in said),
-        reduces=reducing_peers([peer.to_base58() for peer in peers], members, trusted, said),
+        reduces=reducing_peers(peers, members, trusted, said),
         trusted=tuple(trusted),
         second_reducers=tuple(
             peer for peer, words in zip(peers, said, strict=True) if words.takes_connections and words.reduces
         ),
         patience_s=agreed_patience(members, [words.patience_s for words in said]),
+        averages_of_own=averages_of_own,
     )
 
 

@@ -13,20 +13,22 @@ has to trust the peer that collects them (`peer.averaging.meetings`).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any
 
 from hivemind.utils.serializer import MSGPackSerializer
 
 from auth.keys import verify_signature
+from peer.node.scalars import read_scalars, write_scalars
 from peer.reduction.attestation import DIGEST_BYTES
 from peer.reduction.findings import MAX_ID_CHARS
 
 GROUP_ID_BYTES = 20  # the size of hivemind's group IDs
 MOST_SIGNATURE_BYTES = 512  # of an RSA key of 4096 bits
 MOST_PEERS = 4096  # of a group
+Verify = Callable[[bytes, bytes, bytes], bool]  # (public key, content, signature) -> whether it is valid
 
 
 class Ruling(Enum):
@@ -104,9 +106,9 @@ class HeldAverage:
         confirmed = replace(self, group_id=message[:GROUP_ID_BYTES], digest=message[GROUP_ID_BYTES:begins_at])
         return confirmed, message[begins_at:]
 
-    def is_signed(self, public_key: str, signature: bytes) -> bool:
+    def is_signed(self, public_key: str, signature: bytes, verify: Verify = verify_signature) -> bool:
         """Return whether the owner of this key (OpenSSH) has signed that it holds this average."""
-        return verify_signature(public_key.encode(), self._content, signature)
+        return verify(public_key.encode(), self._content, signature)
 
     @property
     def _content(self) -> bytes:
@@ -129,27 +131,23 @@ def read_holding(message: bytes, run: str, position: tuple[int, int]) -> tuple[H
 
 def certificate(signatures: Mapping[str, bytes]) -> bytes:
     """Return the message with the holders' signatures, by peer ID."""
-    message: bytes = MSGPackSerializer.dumps(list(signatures.items()))
-    return message
+    return write_scalars(itertools.chain(*signatures.items()))
 
 
-def read_certificate(message: bytes, held: HeldAverage, key_of: Callable[[str], str | None]) -> frozenset[str]:
+def read_certificate(
+    message: bytes, held: HeldAverage, key_of: Callable[[str], str | None], verify: Verify = verify_signature
+) -> frozenset[str]:
     """Return the peers that have signed that they hold this average; `key_of`: peer ID -> its key (OpenSSH).
 
     Raises `ValueError` if the message is malformed, or a signature is false.
     """
-    try:
-        entries: Any = MSGPackSerializer.loads(message)
-    except Exception as error:  # MessagePack's errors have no common base class
-        raise ValueError("it has no certificate") from error
-    if not isinstance(entries, list) or len(entries) > MOST_PEERS:
-        raise ValueError("it has no certificate")
+    values = read_scalars(message, 2 * MOST_PEERS)
     signers = set[str]()
-    for entry in entries:
+    for entry in itertools.zip_longest(values[::2], values[1::2]):
         match entry:
-            case [str(peer), bytes(signature)] if len(peer) <= MAX_ID_CHARS and peer not in signers:
+            case str(peer), bytes(signature) if len(peer) <= MAX_ID_CHARS and peer not in signers:
                 key = key_of(peer)
-                if key is not None and not held.is_signed(key, signature):
+                if key is not None and not held.is_signed(key, signature, verify):
                     raise ValueError("it has a certificate with a false signature")
                 signers |= set() if key is None else {peer}  # this peer may miss the token of an honest one
             case _:

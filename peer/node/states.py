@@ -18,7 +18,6 @@ from typing import Annotated, Any
 
 import torch
 from hivemind.compression import CompressionInfo, RoleAdaptiveCompression, TensorRole
-from hivemind.p2p import PeerID
 from hivemind.proto.averaging_pb2 import DownloadData
 from hivemind.utils import MSGPackSerializer
 from hivemind.utils.asyncio import aiter_with_timeout
@@ -203,10 +202,9 @@ class StateService:
 
     async def _give_state(self, caller: str, _requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
         """Send the state to a few members at once, within the rate limit; reject others as busy."""
-        peer = PeerID.from_base58(caller)
-        if not await self._directory.admits(peer, self._readers):  # checked before the state is copied
+        if not await self._directory.admits(caller, self._readers):  # checked before the state is copied
             return
-        token = self._directory.token_of(peer)
+        token = self._directory.token_of(caller)
         donation = None if token is None else self._donations.begin(token.member, token.device_id, _stop())
         if donation is None:
             self._turned_away()
@@ -217,7 +215,7 @@ class StateService:
         try:
             copy = await self._copied()
             state = self._traffic.sending_state(_messages_of_state(copy))
-            async with aclosing(while_admitted(self._directory, peer, self._readers, state)) as messages:
+            async with aclosing(while_admitted(self._directory, caller, self._readers, state)) as messages:
                 async for message in messages:
                     self._donations.goes_on(donation)
                     yield message.SerializeToString()
@@ -242,11 +240,10 @@ class StateService:
 
     async def _give_average(self, caller: str, requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
         """Send the average of the first missed step to a member that fell behind."""
-        peer = PeerID.from_base58(caller)
-        if not await self._directory.admits(peer, STATE_READERS):
+        if not await self._directory.admits(caller, STATE_READERS):
             return
         request = AverageAfter.FromString(await asyncio.wait_for(anext(requests, b""), PATIENCE_S))
-        token = self._directory.token_of(peer)
+        token = self._directory.token_of(caller)
         donation = None if token is None else self._following.begin(token.member, token.device_id, _stop())
         if donation is None:
             yield _only(TransferFacts(lack=Lack.BUSY)).SerializeToString()
@@ -257,7 +254,7 @@ class StateService:
                 yield _only(TransferFacts(lack=found)).SerializeToString()
                 return
             average = self._traffic.sending_average(_messages_of_average(found, request.step + 1))
-            async with aclosing(while_admitted(self._directory, peer, STATE_READERS, average)) as messages:
+            async with aclosing(while_admitted(self._directory, caller, STATE_READERS, average)) as messages:
                 async for message in messages:
                     self._following.goes_on(donation)
                     yield message.SerializeToString()
@@ -269,7 +266,7 @@ class StateService:
         request = AverageAfter(era=wanted.era, step=wanted.step).SerializeToString()
         values, tensors = sum(map(math.prod, wanted.shapes)), FACTORS * len(wanted.shapes)
         for donor in await self._directory.with_role(self._donor_roles):
-            answer = await self._receive(donor.to_base58(), self._of_average, request, values, tensors)
+            answer = await self._receive(donor, self._of_average, request, values, tensors)
             if answer is not None:
                 facts, received = answer
                 if facts.lack is not None:
@@ -283,8 +280,8 @@ class StateService:
         The keeper's donors are trainers, which may be dishonest or take days at the minimum rate.
         They are therefore asked in random order, a few of them first with a short time limit.
         """
-        donors = {donor.to_base58() for donor in await self._directory.with_role(self._donor_roles)}
-        names = sorted(donors - {self._transport.peer_id, *wanted.refused})
+        donors = await self._directory.with_role(self._donor_roles)
+        names = sorted(set(donors) - {self._transport.peer_id, *wanted.refused})
         random.shuffle(names)
         may_lie = len(names) > 1 and "keeper" not in self._donor_roles
         quick = names[:QUICK_DONORS] if may_lie else []

@@ -94,9 +94,9 @@ class Auditing:
 
     async def _answer(self, caller: str, requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
         """Answer a member's statement with a question, and process the evidence that it then sends."""
-        peer = PeerID.from_base58(caller)
-        if not await self._directory.admits(peer, TRAINING_ROLES):
+        if not await self._directory.admits(caller, TRAINING_ROLES):
             return
+        peer = PeerID.from_base58(caller)
         request = await asyncio.wait_for(anext(requests, b""), AUDIT_S)
         await self._received(request)
         yield (await self._hear(Statement.FromString(request), peer)).SerializeToString()

@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 RETRY_S = 0.1
 RULING_S = 2.0  # wait for the ruling on an average, which may come after others' reports that they have it
 DOUBT_S = 600.0  # longest wait for it
+MOST_READY_S, READY_SHARE = 10.0, 4  # longest wait for peers that still compute, and its share of a round
 LOOK_S = 1.0  # longest wait for a group until the requirements are sent again
 UNAWAITED_GROUPS = 4  # number of groups that do not wait for a peer after it has missed two
 
@@ -95,8 +96,8 @@ class StepRounds:
 
     @property
     def _is_told_full(self) -> bool:
-        """Whether the leader counts a full batch, after which delayed steps add no more samples."""
-        return self._usual.delay and self._tracker.is_told_full
+        """Whether the leader counts a full batch; for a liar, peers would stop one by one, and not meet again."""
+        return self._tracker.is_told_full and (self._usual.delay or self._tracker.view.keepers > 0)
 
     @property
     def has_begun(self) -> bool:
@@ -274,6 +275,7 @@ class StepRounds:
                 expected=demands.expected,
                 quorum=tracker.quorum,
                 free_s=free_s,
+                ready_s=min(MOST_READY_S, self._round_s / READY_SHARE),
                 report=tracker.message(),
                 samples=tracker.view.samples if tracker.view.step == tracker.step else 0,
                 remaining_s=tracker.remaining_s,

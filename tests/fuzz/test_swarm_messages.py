@@ -35,7 +35,7 @@ from auth.swarm.authorizer import (
 )
 from auth.swarm.hivemind_patches import patch_hivemind
 from auth.tokens import AccessToken
-from peer.averaging.declarations import Declaration, open_declaration
+from peer.averaging.declarations import Declaration, DeclaredGroup, open_declaration
 from peer.averaging.meetings import (
     BEGIN,
     CONFIRMED,
@@ -199,15 +199,11 @@ def test_a_weight_of_any_kind_arrives_as_a_number(weight: Any) -> None:
 class Everybody:
     """Takes everybody for a member."""
 
-    def token_of(self, peer: PeerID) -> AccessToken:
+    def token_of(self, peer: str) -> AccessToken:
         """A token of a peer's."""
-        return AccessToken("Ada", "device", peer.to_base58(), "key", "trainer", RUN, NOW, NOW + 60, "a" * 64)
+        return AccessToken("Ada", "device", peer, "key", "trainer", RUN, NOW, NOW + 60, "a" * 64)
 
-    async def admits(self, _peer: PeerID, _roles: object) -> bool:
-        """Whether a peer is a member."""
-        return True
-
-    async def admitted(self, peers: Collection[PeerID], _roles: object) -> set[PeerID]:
+    async def admitted(self, peers: Collection[str], _roles: object) -> set[str]:
         """The members among the peers."""
         return set(peers)
 
@@ -253,8 +249,8 @@ def meet(word: bytes, requests: Sequence[bytes], public_key: str) -> None:
         await asyncio.wait({search}, timeout=DECLARE_S)
         if search.done():
             group = search.result()
-            assert {ADA, MALLORY} <= {peer.to_base58() for peer in group.peer_ids}
-            assert len(set(group.peer_ids)) == len(group.peer_ids) == len(group.gathered)
+            assert set(group.peers) >= {ADA, MALLORY}
+            assert len(set(group.peers)) == len(group.peers) == len(group.declared)
         search.cancel()
         await asyncio.wait({search})
 
@@ -268,14 +264,11 @@ def test_what_a_leader_and_its_followers_say(device: Credentials, data: st.DataO
     """A word is a group with both of them, or the leader is passed over; a follower is heard, or gets no answer."""
     patch_hivemind()  # as before any node
     nested = tuples_in_tuples(data.draw(st.integers(0, 2000)))
-    word = averaging_pb2.MessageFromLeader(
-        group_id=data.draw(st.binary(max_size=30)),
-        ordered_peer_ids=[
-            *(PeerID.from_base58(peer).to_bytes() for peer in (ADA, MALLORY)),
-            *data.draw(st.lists(st.binary(max_size=40), max_size=2)),
-        ],
-        gathered=data.draw(st.lists(st.binary(max_size=20), min_size=2, max_size=4)),
-    ).SerializeToString()
+    word = DeclaredGroup(
+        data.draw(st.binary(max_size=30)),
+        (ADA, MALLORY, *data.draw(st.lists(st.text(max_size=40), max_size=2))),
+        tuple(data.draw(st.lists(st.binary(max_size=20), min_size=2, max_size=4))),
+    ).message()
     declared = SAID.signed(device.device_key.sign)
     tag = st.sampled_from([b"", REPORT, FULL, HOLDS, HOLDS + bytes(52)])
     reports = [

@@ -18,8 +18,6 @@ from hivemind.dht.node import DHTNode
 from hivemind.dht.protocol import DHTProtocol
 from hivemind.dht.routing import DHTID
 from hivemind.dht.validation import DHTRecord
-from hivemind.p2p import PeerID
-from hivemind.proto.averaging_pb2 import MessageFromLeader
 from hivemind.utils import get_dht_time
 
 from auth.credentials import Credentials
@@ -29,6 +27,7 @@ from auth.swarm.authorizer import (
     record_subkey,
     token_subkey,
 )
+from peer.averaging.declarations import DeclaredGroup
 from peer.averaging.meetings import BEGIN, Meetings
 from peer.node.states import StateCopy
 from peer.progress.credit import Allowances
@@ -77,7 +76,7 @@ def lead_falsely(orders: Orders) -> None:
 
     It does so while it is told to; call it before joining.
     """
-    honest = Meetings._welcome
+    honest = Meetings.welcome
 
     async def welcome(meetings: Meetings, caller: str, requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
         if orders.told != "false leader":
@@ -87,11 +86,11 @@ def lead_falsely(orders: Orders) -> None:
             return
         await anext(requests)
         orders.say("led")
-        group = [PeerID.from_base58(peer).to_bytes() for peer in (meetings._transport.peer_id, caller)]
-        word = MessageFromLeader(group_id=bytes(20), ordered_peer_ids=group, gathered=[meetings._declared] * 2)
-        yield BEGIN + word.SerializeToString()
+        yield (
+            BEGIN + DeclaredGroup(bytes(20), (meetings._transport.peer_id, caller), (meetings._declared,) * 2).message()
+        )
 
-    Meetings._welcome = welcome  # type: ignore[method-assign]
+    Meetings.welcome = welcome  # type: ignore[method-assign]
 
 
 class Insider:

@@ -11,11 +11,9 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from hivemind.averaging.group_info import GroupInfo
 from hivemind.p2p import PeerID
-from hivemind.proto.averaging_pb2 import MessageCode, MessageFromLeader
 
-from peer.averaging.declarations import Declaration
+from peer.averaging.declarations import Declaration, DeclaredGroup
 from peer.averaging.meetings import BEGIN, MOST_GRACE_S, RETRY_S, Heard, Meetings, Requirements, UnconfirmedAverageError
 from peer.node.quorum import GROUP_ID_BYTES
 from peer.reduction.attestation import DIGEST_BYTES
@@ -46,14 +44,11 @@ ALL = (ALICE, BOB, CAROL, DAVE)
 
 def begin(peers: Iterable[str], declared: Iterable[bytes] | None = None, group_id: bytes = b"g" * 20) -> bytes:
     """A leader's word."""
-    order = list(peers)
-    message = MessageFromLeader(
-        code=MessageCode.BEGIN_ALLREDUCE,
-        group_id=group_id,
-        ordered_peer_ids=[PeerID.from_base58(peer).to_bytes() for peer in order],
-        gathered=map(declared_by, order) if declared is None else declared,
+    order = tuple(peers)
+    return (
+        BEGIN
+        + DeclaredGroup(group_id, order, tuple(map(declared_by, order) if declared is None else declared)).message()
     )
-    return BEGIN + bytes(message.SerializeToString())
 
 
 class Step:
@@ -80,9 +75,8 @@ class Members:
     def __init__(self, peers: Iterable[str]) -> None:
         self.peers = set(peers)
 
-    def token_of(self, peer: PeerID) -> Any:
+    def token_of(self, peer_id: str) -> Any:
         """The token of a member."""
-        peer_id = peer.to_base58()
         if peer_id not in self.peers:
             return None
         key = key_of(peer_id).public_key.decode()
@@ -90,15 +84,11 @@ class Members:
             member=f"member {peer_id}", device_id="1", role="trainer", peer_id=peer_id, public_key=key
         )
 
-    async def admits(self, peer: PeerID, roles: Collection[str]) -> bool:
-        """Whether a peer is a member."""
-        return bool(await self.admitted([peer], roles))
-
-    async def admitted(self, peers: Collection[PeerID], roles: Collection[str]) -> set[PeerID]:
+    async def admitted(self, peers: Collection[str], roles: Collection[str]) -> set[str]:
         """Those that are members, after a look-up."""
         assert "observer" not in roles
         await asyncio.sleep(0.01)
-        return {peer for peer in peers if peer.to_base58() in self.peers}
+        return self.peers.intersection(peers)
 
 
 def declared_by(owner: str, position: tuple[int, int] = POSITION, compression: str = "none", said: str = "") -> bytes:
@@ -123,7 +113,7 @@ class Peer:
         self.heard: list[Heard] = []  # delivered to the trainer's process
         self.is_busy = False
         sign = key_of(self.peer_id).sign
-        self.meetings = Meetings(transport, NAME, members, opened, sign, self._deliver)  # type: ignore[arg-type]
+        self.meetings = Meetings(transport, NAME, members, opened, sign, self._deliver)
         self.wanted = Requirements()
         self.step = Step()
 
@@ -142,7 +132,7 @@ class Peer:
         self.wanted = replace(self.wanted, **changes)
         self.meetings.want(self.wanted)
 
-    def seek(self, position: tuple[int, int] = POSITION, **declared: str) -> asyncio.Task[GroupInfo]:
+    def seek(self, position: tuple[int, int] = POSITION, **declared: str) -> asyncio.Task[DeclaredGroup]:
         """Search for a group at this position."""
         self.want(era=position[0], step=position[1])
         self.meetings.declare(position, declared_by(self.peer_id, position, **declared))
@@ -171,7 +161,7 @@ class Scene:
         self.members = Members((*names, MALLORY))
         self.mallory = self.network.join(MALLORY, LINE)
         self.peers = {name: Peer(self.network.join(name, LINE), self.members) for name in names}
-        self.searches: dict[str, asyncio.Task[GroupInfo]] = {}
+        self.searches: dict[str, asyncio.Task[DeclaredGroup]] = {}
         self.held: dict[str, asyncio.Task[bool]] = {}
 
     async def serve(self) -> None:
@@ -223,7 +213,7 @@ class Scene:
         for peer in self.peers.values():
             peer.meetings._leader.leave()
 
-    async def after(self, seconds: float) -> dict[str, GroupInfo]:
+    async def after(self, seconds: float) -> dict[str, DeclaredGroup]:
         """The groups that have been found by then."""
         await asyncio.sleep(seconds)
         return {name: search.result() for name, search in self.searches.items() if search.done()}
@@ -287,11 +277,11 @@ def play(scenario: Callable[[Scene], Awaitable[None]], names: Iterable[str] = AL
     assert errors == []
 
 
-def is_one_group(groups: Iterable[GroupInfo], *names: str) -> bool:
+def is_one_group(groups: Iterable[DeclaredGroup], *names: str) -> bool:
     """Whether each of these peers, and nobody else, has been told of the same group of them."""
     first, *others = groups
     assert others == [first] * len(others)
-    assert list(map(str, first.peer_ids)) == sorted(names)
+    assert list(first.peers) == sorted(names)
     assert len(first.group_id) == GROUP_ID_BYTES
-    assert [declared.decode().split(" ")[0] for declared in first.gathered] == sorted(names)
+    assert [declared.decode().split(" ")[0] for declared in first.declared] == sorted(names)
     return 1 + len(others) == len(names)

@@ -337,7 +337,7 @@ async def test_a_call_that_began_before_a_revocation_ends_with_it(authority: Aut
     """Of a long answer, or of parts on their way, nothing passes after the list has come; the rest is let go."""
     alice, bob = member(tmp_path / "alice", authority), member(tmp_path / "bob", authority)
     directory = PeerDirectory(OneRecord(bob), alice, RUN, Clock(NOW))  # type: ignore[arg-type]
-    bob_id, ended = PeerID.from_base58(bob.device_key.peer_id), []
+    bob_id, ended = bob.device_key.peer_id, []
 
     async def messages() -> AsyncIterator[int]:
         try:
@@ -389,7 +389,7 @@ async def test_a_clock_set_back_delays_no_lookup(alice: Credentials, bob: Creden
     directory = PeerDirectory(dht, alice, RUN, wall)  # type: ignore[arg-type]
     first = asyncio.create_task(directory.refresh())
     await dht.asked_times(1)
-    second = asyncio.create_task(directory.admits(PeerID.from_base58(bob.device_key.peer_id), TRAINING_ROLES))
+    second = asyncio.create_task(directory.admits(bob.device_key.peer_id, TRAINING_ROLES))
     dht.asked[0].set_result(entries_of())
     await first
     wall.now -= 3600.0
@@ -403,7 +403,7 @@ async def test_waiting_for_a_lookup_keeps_nobody_from_what_is_known(alice: Crede
     """While a stranger waits for the period's end, known peers are admitted at once."""
     dht = LookedUp()
     directory = directory_of(dht, alice)
-    bob_id = PeerID.from_base58(bob.device_key.peer_id)
+    bob_id = bob.device_key.peer_id
     stranger = asyncio.create_task(directory.admits(bob_id, TRAINING_ROLES))
     await dht.asked_times(1)
     dht.asked[0].set_result(entries_of(bob))
@@ -417,7 +417,7 @@ async def test_those_who_ask_together_share_one_lookup_and_its_failure(alice: Cr
     """A look-up that fails makes nobody a stranger: all who waited for it hear of it, and the next reads again."""
     dht = LookedUp()
     directory = directory_of(dht, alice)
-    bob_id = PeerID.from_base58(bob.device_key.peer_id)
+    bob_id = bob.device_key.peer_id
     asking = [asyncio.create_task(directory.admits(bob_id, TRAINING_ROLES)) for _ in range(3)]
     await dht.asked_times(1)
     dht.asked[0].set_exception(ConnectionError("no line"))
@@ -453,7 +453,7 @@ async def test_a_caller_that_goes_takes_no_lookup_with_it(alice: Credentials, bo
     """Whoever began the look-up may be cancelled (its line broke): those who share it get its answer."""
     dht = LookedUp()
     directory = directory_of(dht, alice)
-    bob_id = PeerID.from_base58(bob.device_key.peer_id)
+    bob_id = bob.device_key.peer_id
     first, second = (asyncio.create_task(directory.admits(bob_id, TRAINING_ROLES)) for _ in range(2))
     await dht.asked_times(1)
     first.cancel()
@@ -469,7 +469,7 @@ async def test_who_asks_during_a_lookup_gets_a_newer_one(alice: Credentials, bob
     older = asyncio.create_task(directory.refresh())
     await dht.asked_times(1)
     timer.now += PeerDirectory.REFRESH_PERIOD_S
-    newer = asyncio.create_task(directory.admits(PeerID.from_base58(bob.device_key.peer_id), TRAINING_ROLES))
+    newer = asyncio.create_task(directory.admits(bob.device_key.peer_id, TRAINING_ROLES))
     for _ in range(5):  # turns of the event loop
         await asyncio.sleep(0.0)
     assert len(dht.asked) == 1
@@ -489,7 +489,7 @@ async def test_a_flood_of_strangers_costs_one_lookup_a_period(alice: Credentials
     await dht.asked_times(1)
     dht.asked[0].set_result(entries_of())
     await first
-    bob_id = PeerID.from_base58(bob.device_key.peer_id)
+    bob_id = bob.device_key.peer_id
     flood = []
     for _ in range(5):
         flood.append(asyncio.create_task(directory.admits(bob_id, TRAINING_ROLES)))
@@ -515,7 +515,7 @@ async def test_malformed_records_spoil_no_others(alice: Credentials, bob: Creden
     asking = asyncio.create_task(directory.with_role(TRAINING_ROLES))
     await dht.asked_times(1)
     dht.asked[0].set_result(found)
-    assert await asking == [PeerID.from_base58(bob.device_key.peer_id)]
+    assert await asking == [bob.device_key.peer_id]
 
 
 @pytest.mark.parametrize("answer", [None, ValueWithExpiration(5, NOW + 10)])
@@ -529,7 +529,7 @@ async def test_an_empty_answer_forgets_nobody(alice: Credentials, bob: Credentia
         dht.asked[number].set_result(found)
         await reading
         timer.now += PeerDirectory.REFRESH_PERIOD_S
-    token = directory.token_of(PeerID.from_base58(bob.device_key.peer_id))
+    token = directory.token_of(bob.device_key.peer_id)
     assert token is not None
     assert token.peer_id == bob.device_key.peer_id
 

@@ -216,7 +216,7 @@ async def test_each_search_is_for_the_step_and_the_code_that_the_trainer_wants(
         await averager._want(each)
         await averager._step(step=step_control(), future_for_init=MPFuture())
         assert averager.averaging.code == each.code
-        assert averager._matchmaking is meetings
+        assert averager._matchmaking is averager
         position, declared = meetings.declared[-1]
         assert position == each.position
         read_declaration(declared, key.public_key.decode(), "run", each.position, each.code)
@@ -283,7 +283,7 @@ class RoundOfTwo(BalancedRounds):
         self._deadline = RoundDeadline(PATIENCE_S)
         self.tensors, self.shares = [torch.zeros(8)], tuple[int, ...]()
         self.directory = SimpleNamespace(
-            token_of=lambda peer: SimpleNamespace(role="trainer", receipt_key=f"pseudonym of {peer.to_base58()}")
+            token_of=lambda peer: SimpleNamespace(role="trainer", receipt_key=f"pseudonym of {peer}")
         )
         self._traffic.up.reserve(1_000)  # before the round
         self.peer_id, self.failures, self.patience_s = PeerID(b"own"), 0, 3.0

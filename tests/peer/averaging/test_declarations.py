@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hivemind.averaging.group_info import GroupInfo
-from hivemind.p2p import PeerID
 from hivemind.utils.serializer import MSGPackSerializer
 
 from auth.keys import DeviceKey
@@ -15,7 +13,7 @@ from peer.averaging.declarations import (
     MAX_BYTES,
     MOST_MISSED,
     Declaration,
-    bound,
+    DeclaredGroup,
     open_declaration,
     read_declaration,
 )
@@ -129,15 +127,15 @@ def test_the_largest_words_fit(key: DeviceKey) -> None:
 
 def test_a_group_of_which_a_leader_tells_two_stories_is_two() -> None:
     """Peers, their order and each one's words are in its ID; the same content has the same."""
-    ada, bob = PeerID(b"ada"), PeerID(b"bob")
+    ada, bob = "ada", "bob"
     told = [
-        GroupInfo(b"g" * 20, (ada, bob), (b"1", b"2")),
-        GroupInfo(b"g" * 20, (bob, ada), (b"1", b"2")),
-        GroupInfo(b"g" * 20, (ada, bob), (b"1", b"3")),
-        GroupInfo(b"h" * 20, (ada, bob), (b"1", b"2")),
+        DeclaredGroup(b"g" * 20, (ada, bob), (b"1", b"2")),
+        DeclaredGroup(b"g" * 20, (bob, ada), (b"1", b"2")),
+        DeclaredGroup(b"g" * 20, (ada, bob), (b"1", b"3")),
+        DeclaredGroup(b"h" * 20, (ada, bob), (b"1", b"2")),
     ]
-    found = [bound(group) for group in told]
+    found = [group.bound for group in told]
     assert len({group.group_id for group in found}) == len(told)
-    assert bound(told[0]) == found[0]
+    assert told[0].bound == found[0]
     assert len(found[0].group_id) == 20
-    assert (found[0].peer_ids, found[0].gathered) == ((ada, bob), (b"1", b"2"))
+    assert (found[0].peers, found[0].declared) == ((ada, bob), (b"1", b"2"))

@@ -12,10 +12,9 @@ import struct
 from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
-from hivemind.averaging.group_info import GroupInfo
-from hivemind.p2p import PeerID
 
 from auth.keys import DeviceKey
 from peer.averaging.declarations import Declaration, open_declaration
@@ -31,6 +30,7 @@ from peer.averaging.meetings import (
     LOOK_S,
     MAX_REPORT_BYTES,
     MOST_DELIVERED,
+    MOST_GRACE_S,
     MOST_PASSED_OVER_S,
     MOST_REMEMBERED,
     RENEW_S,
@@ -46,8 +46,6 @@ from peer.averaging.meetings import (
 )
 from peer.averaging.rounds import LEAST_KNOWN
 from peer.node.quorum import Quorum
-from peer.progress.decision import candidates, required_group_size
-from peer.transport.lines import Line
 from peer.transport.memory import DIAL_S, SILENCE_S
 from tests.support.meeting_scene import (
     ALICE,
@@ -233,6 +231,24 @@ def test_the_grace_follows_earlier_groups() -> None:
     play(scenario)
 
 
+def test_a_leader_waits_for_a_moment_for_followers_that_still_compute() -> None:
+    """Who sends its gradients late would use up the round's time limit; who is silent holds nobody up for long."""
+
+    async def scenario(scene: Scene) -> None:
+        scene.want(ready_s=5.0)
+        scene.seek(ALICE, BOB, CAROL)
+        scene.trigger(ALICE, BOB)
+        assert await scene.after(3.0) == {}
+        scene.trigger(CAROL)
+        assert is_one_group((await scene.after(SOON_S)).values(), ALICE, BOB, CAROL)
+        scene.peers[CAROL].step = Step()
+        scene.seek(ALICE, BOB, CAROL)
+        assert await scene.after(4.5 + RETRY_S) == {}
+        assert is_one_group((await scene.after(1.0)).values(), ALICE, BOB, CAROL)
+
+    play(scenario)
+
+
 def test_a_leader_waits_for_the_required_as_long_as_it_takes() -> None:
     """And begins as soon as they are there, or fewer are required."""
 
@@ -411,7 +427,7 @@ def test_a_member_with_many_devices_is_not_most_members() -> None:
     async def scenario(scene: Scene) -> None:
         token_of = scene.members.token_of
 
-        def of_one_member(peer: PeerID) -> Any:
+        def of_one_member(peer: str) -> Any:
             token = token_of(peer)
             if token is not None and token.peer_id != ALICE:
                 token.member = "one member"
@@ -444,6 +460,24 @@ def test_a_leader_begins_as_soon_as_a_quorum_of_the_voters_is_there(quorum: Quor
         assert await scene.after(100.0) == {}
         scene.want(quorum=quorum)
         assert is_one_group((await scene.after(SOON_S)).values(), ALICE, BOB)
+
+    play(scenario)
+
+
+def test_a_leader_that_stalls_is_left_by_those_who_search_again() -> None:
+    """A trainer may wait less for its round than the leader is given."""
+
+    async def scenario(scene: Scene) -> None:
+        callers = scene.told(None, None)
+        scene.seek(ALICE, BOB, leaders=(MALLORY, ALICE))
+        scene.trigger()
+        await asyncio.sleep(MOST_GRACE_S + 1.0)
+        for name in (ALICE, BOB):
+            scene.searches[name].cancel()
+        await asyncio.sleep(RETRY_S)
+        scene.seek(ALICE, BOB, leaders=(MALLORY, ALICE))
+        assert is_one_group((await scene.after(SOON_S)).values(), ALICE, BOB)
+        assert len(callers) == 2
 
     play(scenario)
 
@@ -486,7 +520,7 @@ def test_a_group_is_kept_although_the_candidates_change_at_that_moment(lookup_s:
     async def scenario(scene: Scene) -> None:
         bob, admitted = scene.peers[BOB], scene.members.admitted
 
-        async def look_up(peers: Collection[PeerID], roles: Collection[str]) -> set[PeerID]:
+        async def look_up(peers: Collection[str], roles: Collection[str]) -> set[str]:
             await asyncio.sleep(lookup_s)
             return await admitted(peers, roles)
 
@@ -761,10 +795,10 @@ def test_followers_hear_what_their_leader_counts() -> None:
         await asyncio.sleep(SOON_S)
         assert bob.heard == [Heard(POSITION, count=(5, 4.0))]
         for number in range(6, 206):
-            alice.want(samples=number, remaining_s=3.0)
+            alice.want(samples=number, remaining_s=0.3)
             await asyncio.sleep(0.01)
         await asyncio.sleep(2 * REPORT_S)
-        assert bob.heard[-1] == Heard(POSITION, count=(205, 3.0))
+        assert bob.heard[-1] == Heard(POSITION, count=(205, 0.3))
         assert 5 <= len(bob.heard) <= 2.0 / REPORT_S + 3
         bob.is_busy = True
         alice.want(samples=300)
@@ -772,7 +806,48 @@ def test_followers_hear_what_their_leader_counts() -> None:
         bob.want(step=STEP + 1)
         bob.is_busy = False
         await asyncio.sleep(1.0)
-        assert bob.heard[-1] == Heard(POSITION, count=(205, 3.0))
+        assert bob.heard[-1] == Heard(POSITION, count=(205, 0.3))
+
+    play(scenario)
+
+
+def test_a_leader_that_learns_only_later_that_it_leads_tells_its_count() -> None:
+    """At once, and also that a batch is full no longer; nobody waits for a change of the samples."""
+
+    async def scenario(scene: Scene) -> None:
+        scene.want(target=8, remaining_s=9.0, samples=8)
+        scene.seek(BOB, leaders=(ALICE,))
+        scene.seek(ALICE, leaders=(CAROL,))
+        await asyncio.sleep(SOON_S)
+        bob = scene.peers[BOB]
+        assert bob.heard == []
+        scene.peers[ALICE].want(leaders=(ALICE,))
+        await asyncio.sleep(SOON_S)
+        assert bob.heard[-1].count == (8, 9.0)
+        scene.peers[ALICE].want(samples=3)
+        await asyncio.sleep(SOON_S)
+        assert bob.heard[-1].count == (3, 9.0)
+
+    play(scenario)
+
+
+def test_counts_are_rare_until_the_batch_is_nearly_full() -> None:
+    """With three messages in the time that is left, and at once when the batch is full; so are reports."""
+
+    async def scenario(scene: Scene) -> None:
+        alice, bob = scene.peers[ALICE], scene.peers[BOB]
+        scene.want(target=100, remaining_s=9.0, samples=1)
+        scene.seek(ALICE, BOB)
+        await asyncio.sleep(SOON_S)
+        for number in range(2, 62):
+            alice.want(samples=number)
+            bob.want(report=b"%d" % number)
+            await asyncio.sleep(0.1)
+        assert [heard.count for heard in bob.heard] == [(1, 9.0), (ANY, 9.0), (ANY, 9.0)]
+        assert [reports[BOB] for reports in alice.reports] == [b"2", ANY]
+        alice.want(samples=100, remaining_s=0.0)
+        await asyncio.sleep(SOON_S)
+        assert bob.heard[-1].count == (100, 0.0)
 
     play(scenario)
 
@@ -878,10 +953,10 @@ def test_a_leader_looks_up_tokens_that_it_misses() -> None:
         token_of, admitted, known = scene.members.token_of, scene.members.admitted, set[str]()
         lookups = 0
 
-        def cached(peer: PeerID) -> Any:
-            return token_of(peer) if peer.to_base58() in known else None
+        def cached(peer: str) -> Any:
+            return token_of(peer) if peer in known else None
 
-        async def look_up(peers: Collection[PeerID], roles: Collection[str]) -> set[PeerID]:
+        async def look_up(peers: Collection[str], roles: Collection[str]) -> set[str]:
             nonlocal lookups
             lookups += 1
             known.update(scene.members.peers)
@@ -954,159 +1029,3 @@ def test_a_search_is_cancelled_although_there_is_news_at_that_moment() -> None:
         assert scene.searches[ALICE].cancelled()
 
     play(scenario)
-
-
-TROUBLE_S = 180.0
-ROUND_S = 5.0
-PATIENCE_S = 30.0  # after which a majority suffices
-MOST_MEETING_S = 900.0  # from the end of all trouble until everybody has met
-
-
-class Trial:
-    """Peers that take step after step while some die, fall silent, and are parted.
-
-    Each sees late who has gone, as in records. A round succeeds if all peers of its group begin it in time. Peers that
-    were not in it come to the next step later, as by a download. In some trials Mallory leads, and tells each peer
-    something else.
-    """
-
-    def __init__(self, scene: Scene, rng: random.Random) -> None:
-        self._scene, self._rng, self._names = scene, rng, list(scene.peers)
-        self._keepers = set(rng.sample(self._names, rng.choice((0, 0, 1))))
-        self._reachable = set(rng.sample(self._names, rng.randint(2, len(self._names))))
-        self._lasting = {*self._keepers, *rng.sample(sorted(self._reachable), 1)}
-        self._lasting |= set(rng.sample(self._names, 2))
-        self._liars = {MALLORY} if rng.random() < 0.3 else set[str]()  # revoked at the end of the trouble
-        self._gone_at: dict[str, float] = {}  # dead and silent peers
-        self._step = dict.fromkeys(self._names, STEP)
-        self._attempts = dict.fromkeys(self._names, 0)
-        self._since = dict.fromkeys(self._names, scene.now())
-        self._deceived: dict[str, None] = {}
-        self._groups: dict[bytes, GroupInfo] = {}
-        self._began: dict[bytes, set[str]] = {}
-        self._tasks: dict[str, list[asyncio.Task[None]]] = {}
-        self.is_over = asyncio.Event()
-
-    async def run(self) -> None:
-        """Live through the trouble; then wait until all living peers have met."""
-        for name in self._names:
-            self._scene.network.lines.connect(name, Line(1e6, 1e6, latency_s=self._rng.uniform(0.005, 0.3)))
-            self._tasks[name] = [asyncio.create_task(work(name)) for work in (self._look, self._average)]
-        self._scene.mallory.handlers[NAME] = self._lie
-        while (now := self._scene.now()) < TROUBLE_S:
-            await asyncio.sleep(min(self._rng.expovariate(1 / 15.0), TROUBLE_S - now))
-            self._trouble()
-        self._scene.network.part()
-        self._liars.clear()
-        for name in self._living:
-            self._resume(name)
-        over = asyncio.create_task(self.is_over.wait())
-        tasks = [task for name in self._living for task in self._tasks[name]]
-        await asyncio.wait({over, *tasks}, timeout=MOST_MEETING_S, return_when=asyncio.FIRST_COMPLETED)
-        has_met = over.done()
-        for task in (over, *tasks):
-            task.cancel()
-        ends = await asyncio.gather(over, *tasks, return_exceptions=True)
-        assert [end for end in ends if isinstance(end, Exception)] == []
-        assert has_met, {name: self._scene.peers[name].meetings._leader.peer for name in self._living}
-
-    @property
-    def _living(self) -> list[str]:
-        return [name for name in self._names if name in self._tasks]
-
-    def _trouble(self) -> None:
-        """Let something happen to some peers."""
-        rng, network = self._rng, self._scene.network
-        name = rng.choice(self._living)
-        match rng.choice(("death", "silence", "silence", "parting", "healing")):
-            case "death" if name not in self._lasting:
-                for task in self._tasks.pop(name):
-                    task.cancel()
-                self._gone_at.setdefault(name, self._scene.now())
-                network.kill(name)
-            case "silence":
-                network.silence(name)
-                self._gone_at.setdefault(name, self._scene.now())
-                asyncio.get_running_loop().call_later(rng.uniform(1.0, 60.0), self._resume, name)
-            case "parting":
-                side = rng.sample(self._names, rng.randint(1, len(self._names) - 1))
-                network.part(side, set(self._names) - set(side))
-            case "healing":
-                network.part()
-
-    async def _lie(self, caller: str, requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-        """Lead a group of all that have called so far, in which everybody has said something else each time."""
-        await anext(requests)
-        self._deceived[caller] = None
-        await asyncio.sleep(self._rng.uniform(0.0, 20.0))
-        group = [*self._deceived, MALLORY]
-        yield begin(group, [declared_by(name, said=str(self._rng.randint(0, 1))) for name in group])
-
-    def _resume(self, name: str) -> None:
-        if name in self._tasks:
-            self._scene.network.resume(name)
-            self._gone_at.pop(name, None)
-
-    async def _look(self, name: str) -> None:
-        """Read the others' records now and then, and come to a step that they have taken."""
-        lag_s, scene, steps = self._rng.uniform(5.0, 30.0), self._scene, self._step
-        while True:
-            seen = {each for each in self._names if self._gone_at.get(each, math.inf) > scene.now() - lag_s} | {name}
-            keepers = self._keepers & seen
-            newest = max(steps[each] for each in seen)
-            if newest > steps[name]:
-                await asyncio.sleep(self._rng.uniform(0.0, 10.0))
-                steps[name] = newest
-                scene.searches[name].cancel()
-            here = {each for each in seen if steps[each] == steps[name]}
-            has_waited = scene.now() - self._since[name] > PATIENCE_S
-            required = required_group_size(len(here), self._attempts[name], has_waited)
-            scene.peers[name].want(
-                step=steps[name],
-                leaders=candidates(keepers, self._reachable & here | self._liars, "run", (0, steps[name])),
-                required=required if keepers else max(required, len(seen) // 2 + 1),
-                expected=len(here),
-            )
-            await asyncio.sleep(self._rng.uniform(0.5, 5.0))
-
-    async def _average(self, name: str) -> None:
-        """Compute a batch, and average it with the others until that succeeds; then take the next step."""
-        peer, scene = self._scene.peers[name], self._scene
-        while True:
-            peer.step, step = Step(), self._step[name]
-            full_s = self._rng.uniform(0.0, 20.0)
-            asyncio.get_running_loop().call_later(full_s, peer.step.trigger)
-            self._since[name], self._attempts[name] = scene.now() + full_s, 0
-            while self._step[name] == step:
-                scene.searches[name] = search = peer.seek((0, step))
-                await asyncio.wait({search})
-                if search.cancelled():
-                    continue
-                group = search.result()
-                await peer.step.wait_for_trigger()
-                has_averaged = await self._round(name, group)
-                peer.meetings.group_ended(has_averaged)
-                self._attempts[name] += 1
-                if has_averaged:
-                    self._step[name] = max(self._step[name], step + 1)
-
-    async def _round(self, name: str, group: GroupInfo) -> bool:
-        assert self._groups.setdefault(group.group_id, group) == group
-        peers, began = set(map(str, group.peer_ids)), self._began.setdefault(group.group_id, set())
-        began.add(name)
-        await asyncio.sleep(ROUND_S)
-        if began == set(self._living) == peers and self._scene.now() > TROUBLE_S + ROUND_S:
-            self.is_over.set()
-        return began == peers
-
-
-@pytest.mark.parametrize("seed", range(100))
-def test_all_living_peers_meet_soon_after_all_trouble(seed: int) -> None:
-    """Peers never have different groups of one ID, nobody fails, and nothing is left (`play`)."""
-    rng = random.Random(seed)
-    names = [id_of(f"peer {number}") for number in range(rng.randint(3, 12))]
-
-    async def scenario(scene: Scene) -> None:
-        await Trial(scene, rng).run()
-
-    play(scenario, names, seed)

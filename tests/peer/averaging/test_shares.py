@@ -157,7 +157,7 @@ def test_parts_are_small_beside_a_reducer_s_share_within_bounds() -> None:
     assert part_size(5 * 10**9, "float16", 3) == 2**19
 
 
-PEERS = tuple(PeerID(b"\x12\x20" + bytes([number]) * 32) for number in range(4))
+PEERS = tuple(PeerID(b"\x12\x20" + bytes([number]) * 32).to_base58() for number in range(4))
 
 
 def token(member: str, role: Role = "trainer") -> AccessToken:
@@ -184,8 +184,8 @@ def said(
         takes_connections=not client,
         reduces=not relayed,
         patience_s=patience_s,
-        accused=[PEERS[index].to_base58() for index in accused],
-        missed=[PEERS[index].to_base58() for index in missed],
+        accused=[PEERS[index] for index in accused],
+        missed=[PEERS[index] for index in missed],
     )
 
 

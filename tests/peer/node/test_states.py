@@ -133,19 +133,19 @@ class Directory:
     def __init__(self) -> None:
         self.roles: dict[str, str] = {}
 
-    def token_of(self, peer: PeerID) -> Any:
+    def token_of(self, peer: str) -> Any:
         """The token of a member."""
-        name = PeerID.to_bytes(peer).decode()
-        is_known = peer.to_base58() in self.roles
+        name = PeerID.from_base58(peer).to_bytes().decode()
+        is_known = peer in self.roles
         return SimpleNamespace(member=name.split("-")[0], device_id=name) if is_known else None
 
-    async def admits(self, peer: PeerID, roles: Collection[str]) -> bool:
+    async def admits(self, peer: str, roles: Collection[str]) -> bool:
         """Whether a peer has one of the roles."""
-        return self.roles.get(peer.to_base58()) in roles
+        return self.roles.get(peer) in roles
 
-    async def with_role(self, roles: Collection[str]) -> list[PeerID]:
+    async def with_role(self, roles: Collection[str]) -> list[str]:
         """All peers with one of the roles."""
-        return [PeerID.from_base58(peer) for peer, role in self.roles.items() if role in roles]
+        return [peer for peer, role in self.roles.items() if role in roles]
 
 
 class Peer:

@@ -20,7 +20,7 @@ from peer.node.quorum import Quorum
 from peer.progress.decision import FULL_GROUP_ATTEMPTS
 from peer.progress.tracker import StepTracker
 from peer.runtime.waits import FUTURE_POLL_S, run_blocking
-from peer.swarm.step_rounds import DOUBT_S, RULING_S, StepRounds
+from peer.swarm.step_rounds import DOUBT_S, MOST_READY_S, RULING_S, StepRounds
 from tests.support.clocks import Clock
 from tests.support.turned_waits import TurnedWaits
 
@@ -323,15 +323,24 @@ def test_samples_that_met_nobody_were_sent_to_nobody(begins: bool, fails: bool, 
     assert scene.rounds.has_sent is has_sent
 
 
-@pytest.mark.parametrize("delay", [False, True])
-def test_only_beside_training_is_the_leaders_count_reason_enough_to_average(delay: bool) -> None:
-    """More samples would overfill the batch, and are of use for the next one; the records show this step later."""
+@pytest.mark.parametrize(("delay", "keepers"), [(False, 0), (False, 1), (True, 0)])
+def test_the_leaders_count_is_reason_enough_to_average(delay: bool, keepers: int) -> None:
+    """More samples would overfill the batch; but who stops computing must not be stopped by any volunteer's lie."""
     scene = Scene(Round(FULL), delay=delay, averaging=1)
-    scene.tracker.is_full = False
+    scene.tracker.is_full, scene.tracker.view.keepers = False, keepers
     assert not scene.rounds.is_due
     scene.tracker.is_told_full = True
-    assert scene.rounds.is_due is delay
-    assert scene.average_when_due() == (FULL if delay else None)
+    assert scene.rounds.is_due is bool(delay or keepers)
+    assert scene.average_when_due() == (FULL if delay or keepers else None)
+
+
+def test_a_leader_waits_the_longer_for_peers_that_compute_the_longer_a_round_takes() -> None:
+    """Their wait would be part of the round's time limit."""
+    scene = Scene(*[Round(replace(FULL, traffic=None, seconds=seconds)) for seconds in (8.0, 60.0)])
+    for ready_s in (0.0, 2.0, MOST_READY_S):
+        assert scene.wanted().ready_s == ready_s
+        if ready_s < MOST_READY_S:
+            scene.average()
 
 
 @pytest.mark.parametrize(("delay", "free_s"), [(False, 0.0), (True, 30.0)])
