@@ -571,7 +571,7 @@ class Meetings:
                     self._stalled(leader)
                     full_at = self._clock()  # if it goes on to lead, it stalls again after as long
                 is_idle = not (leads or is_full) and self._records.are_clear
-                unready_s = self._wanted.ready_s - waited_s  # until this leader waits no longer for who computes
+                unready_s = self._wanted.ready_s - waited_s  # until this leader waits no longer for computing peers
                 look_s = min(LOOK_S, max(DELIVERY_S, unready_s)) if leads and unready_s > 0 else LOOK_S
                 await _wait(self._news, IDLE_LOOK_S if is_idle else look_s)
         except asyncio.CancelledError:  # the trainer waits no longer, maybe less than `STALLED_S`

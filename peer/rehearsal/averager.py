@@ -332,7 +332,7 @@ class RehearsedAverager:
         self._world.tell(self._device.name, "round failed", self.wanted.step, ",".join(sorted(missed)))
 
     def _declare(self, era: int, step: int) -> bytes:
-        """Return what stands for this peer's signed declaration."""
+        """Return a stand-in for this peer's signed declaration."""
         compression, rank = self.averaging.code
         return self._world.members.declare(
             self._device.name,

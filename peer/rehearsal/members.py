@@ -1,4 +1,4 @@
-"""The members of a rehearsed swarm: what real peers look up in the DHT, sign and verify."""
+"""The members of a rehearsed swarm, with stand-ins for their tokens, declarations and signatures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REMEMBERED = 4  # newest declarations of a device; older ones are for steps that
 
 
 class RehearsedMembers:
-    """The devices that have joined, and what they have declared (`auth.swarm.directory`)."""
+    """The devices that have joined, and their declarations (`auth.swarm.directory`)."""
 
     def __init__(self) -> None:
         self._tokens: dict[str, AccessToken] = {}  # by device
@@ -35,7 +35,7 @@ class RehearsedMembers:
         return {peer for peer in peers if (token := self.token_of(peer)) is not None and token.role in roles}
 
     def declare(self, name: str, said: Declaration) -> bytes:
-        """Return what stands for a device's signed declaration."""
+        """Return a stand-in for a device's signed declaration."""
         declared = b"%d" % next(self._numbers)
         self._declared[declared] = said
         newest = self._newest.setdefault(name, [])
@@ -52,7 +52,7 @@ class RehearsedMembers:
 
 
 def signature(name: str, content: bytes) -> bytes:
-    """Return what stands for a device's signature."""
+    """Return a stand-in for a device's signature."""
     return hashlib.blake2b(content, key=name.encode(), digest_size=8).digest()
 
 

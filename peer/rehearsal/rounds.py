@@ -1,4 +1,4 @@
-"""The insides of averaging rounds in virtual time: what a group sends over its lines, and whom it loses.
+"""The insides of averaging rounds in virtual time: the traffic of a group on its lines, and the loss of peers.
 
 Shares of the reduction are computed by `peer.averaging.shares`. Groups meet as real ones do
 (`peer.averaging.meetings`).

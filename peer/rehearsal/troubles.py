@@ -65,7 +65,7 @@ class Troubles:
         return samples * LIES_TIMES if self.lies(name, *lies) else samples
 
     def thaw_of(self, name: str) -> Thaw | None:
-        """Return what tells whether a device is stopped; None if it never is."""
+        """Return the look-up of the event that a stopped device waits for; None if it is never stopped."""
         return partial(self._thaws.get, name) if name in self._may_stop else None
 
     def line_of(self, name: str) -> Line:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 LEAST_S = 1e-3  # shortest wait, so that rounding does not make waits endless
-Thaw = Callable[[], "asyncio.Event | None"]  # what a stopped device waits for; None: it is not stopped
+Thaw = Callable[[], "asyncio.Event | None"]  # the event that a stopped device waits for; None: it is not stopped
 _waits: contextvars.ContextVar[VirtualWaits] = contextvars.ContextVar("waits")  # of the device that runs
 
 

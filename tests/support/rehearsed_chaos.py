@@ -306,10 +306,12 @@ def the_run_recovers(audit: Audit, run: RehearsedRun) -> Iterator[str]:
 
 
 def everybody_contributes(audit: Audit, run: RehearsedRun) -> Iterator[str]:
-    """Once all is healed, each honest device that computes brings samples to steps."""
+    """Once all is healed, each honest device that computes a sample within two batches brings samples to steps."""
     brought = Counter(taken.name for taken in audit.taken if taken.at_s > RECOVERED_S and taken.samples)
+    batches_s = 2 * TARGET / _rate_at_the_end(audit)
     for device in audit.scenario.devices:
-        if device.visits[-1].end_s is None and device.name not in audit.liars and not brought[device.name]:
+        stays = device.visits[-1].end_s is None and (device.samples_per_second or 0.0) * batches_s >= 1
+        if stays and device.name not in audit.liars and not brought[device.name]:
             yield f"{device.name} brought nothing"
 
 

@@ -73,7 +73,7 @@ def doubts_its_line(_plan: WorkerPlan, pipe: Connection, _parent_pid: int) -> No
 def asks_for_a_checkpoint(_plan: WorkerPlan, pipe: Connection, _parent_pid: int) -> None:
     """Would start from one, tells the answer as its device, leaves when told to."""
     lead_own_group()
-    pipe.send(CheckpointWanted(10**9))
+    pipe.send(CheckpointWanted(10**9, 3))
     answer = heard(pipe)
     pipe.send(Ready("Qm", 0, repr(answer)))
     heard(pipe)
