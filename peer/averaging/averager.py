@@ -32,11 +32,11 @@ from peer.averaging.absences import MOST_REMEMBERED, Absences, absent_of, unawai
 from peer.averaging.all_reduce import Attesting, ExactAllReduce, take_averages
 from peer.averaging.bandwidth import RoundTraffic
 from peer.averaging.declarations import MAX_BANDWIDTH, MOST_MISSED, Declaration, open_declaration, read_declaration
-from peer.averaging.error_feedback import ErrorFeedback
-from peer.averaging.gradient_codes import Factors, GradientCode
+from peer.gradients.error_feedback import ErrorFeedback
+from peer.gradients.gradient_codes import Factors, GradientCode
 from peer.averaging.meetings import Heard, Meetings, Requirements, UnconfirmedAverageError
-from peer.averaging.power_sgd import LowRank
-from peer.averaging.remainders import RemainderFile, RemainderOrigin
+from peer.gradients.power_sgd import LowRank
+from peer.gradients.remainders import RemainderFile, RemainderOrigin
 from peer.averaging.rounds import RoundDeadline, forget_frames, give_back
 from peer.averaging.shares import (
     NOBODY,

@@ -1,7 +1,7 @@
 """Sparse compression of gradients: the 64 largest of each chunk of 4096 values, in 2 bits each.
 
 Sarfi et al. 2025 (SparseLoCo, arXiv 2508.15706) show that so few values suffice for training if
-each peer adds its unsent values to its next gradient (`peer.averaging.error_feedback`). A value's 2
+each peer adds its unsent values to its next gradient (`peer.gradients.error_feedback`). A value's 2
 bits are its sign and one of two magnitudes of its chunk; its index within the chunk takes 12 bits.
 In a shorter chunk at the end of a tensor, one value in 64 is sent, rounded up.
 

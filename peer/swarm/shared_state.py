@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from peer.averaging.averager import SwarmGradientAverager
-from peer.averaging.remainders import RemainderFile
+from peer.gradients.remainders import RemainderFile
 from peer.config.run import RunConfig
 from peer.node.states import DonatedState
 from peer.progress.fingerprint import Sketch, drifted

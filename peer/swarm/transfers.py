@@ -17,8 +17,8 @@ from hivemind.proto import runtime_pb2
 
 from auth.errors import SwarmError
 from peer.averaging.averager import SwarmGradientAverager
-from peer.averaging.gradient_codes import Factors
-from peer.averaging.power_sgd import as_matrix, product
+from peer.gradients.gradient_codes import Factors
+from peer.gradients.power_sgd import as_matrix, product
 from peer.config.training import Compression
 from peer.node.average_history import Average, Lack
 from peer.node.states import AverageKept, AverageWanted, DonatedState, HistoryBegun, StateOrder, StateWanted

@@ -27,7 +27,7 @@ from transformers import PreTrainedModel
 from auth.clock import follow_coordinator, swarm_time
 from auth.credentials import Credentials
 from auth.errors import ManyhandsError, SwarmError, WorkerError
-from peer.averaging.remainders import RemainderFile
+from peer.gradients.remainders import RemainderFile
 from peer.averaging.ways import fewest_bytes
 from peer.backends import Backend
 from peer.backends.devices import choose_backend, compile_if_it_pays

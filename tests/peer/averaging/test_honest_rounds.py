@@ -10,8 +10,8 @@ import pytest
 import torch
 from hivemind.averaging.partition import TensorPartContainer
 
-from peer.averaging.error_feedback import ErrorFeedback
-from peer.averaging.power_sgd import LowRank, orthonormal
+from peer.gradients.error_feedback import ErrorFeedback
+from peer.gradients.power_sgd import LowRank, orthonormal
 from peer.backends.local_steps import own_model, with_local_steps
 from peer.backends.torch_cpu import TorchBackend
 from peer.config.run import RunConfig

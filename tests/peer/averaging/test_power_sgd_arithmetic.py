@@ -9,7 +9,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from peer.averaging.power_sgd import LowRank, orthonormal, product, total
+from peer.gradients.power_sgd import LowRank, orthonormal, product, total
 from peer.reduction.sizes import shrinks, values_sent
 
 SHAPES = [torch.Size(shape) for shape in ((24, 40), (7,), (30, 4, 6), (5, 5))]  # of these the first and third shrink
@@ -201,7 +201,7 @@ def test_a_product_in_pieces_is_the_product(monkeypatch: pytest.MonkeyPatch) -> 
     generator = torch.Generator().manual_seed(15)
     left, right = torch.randn(3, 50, generator=generator), torch.randn(3, 20, generator=generator)
     whole = product(left, right)
-    monkeypatch.setattr("peer.averaging.power_sgd.CACHED_VALUES", 45)
+    monkeypatch.setattr("peer.gradients.power_sgd.CACHED_VALUES", 45)
     assert torch.equal(product(left, right), whole)
     assert torch.allclose(whole, left.T @ right, rtol=0, atol=1e-5)
 

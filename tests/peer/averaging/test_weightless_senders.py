@@ -17,8 +17,8 @@ from hivemind.proto import averaging_pb2, runtime_pb2
 
 from auth.swarm.hivemind_patches import patch_hivemind
 from peer.averaging.all_reduce import Attesting, ExactAllReduce, take_averages
-from peer.averaging.error_feedback import ErrorFeedback
-from peer.averaging.power_sgd import FIRST, LowRank, orthonormal
+from peer.gradients.error_feedback import ErrorFeedback
+from peer.gradients.power_sgd import FIRST, LowRank, orthonormal
 from peer.config.training import Averaging
 from peer.network.traffic import Traffic
 from peer.reduction.attestation import AttestedRound, layout_of

@@ -13,8 +13,8 @@ from hivemind.compression import CompressionInfo
 from hivemind.proto import runtime_pb2
 
 from auth.errors import SwarmError
-from peer.averaging.gradient_codes import Factors
-from peer.averaging.power_sgd import product
+from peer.gradients.gradient_codes import Factors
+from peer.gradients.power_sgd import product
 from peer.averaging.shares import part_size
 from peer.config.training import Compression
 from peer.node.average_history import Average, Lack

@@ -18,7 +18,7 @@ from auth.errors import ConfigError, WorkerError
 from auth.keys import AuthorityKey
 from coordinator.members.membership import Membership
 from coordinator.store.engine import Database
-from peer.averaging.remainders import RemainderFile
+from peer.gradients.remainders import RemainderFile
 from peer.config.run import RunConfig
 from peer.data.tokenization.tokenizers import load_special_ids, load_tokenizer
 from peer.limits.usage import CACHE_FOLDER

@@ -19,7 +19,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from peer.averaging.error_feedback import DECAY
+from peer.gradients.error_feedback import DECAY
 
 logger = logging.getLogger(__name__)
 LONGEST_AWAY = 90  # steps after which about one percent of a remainder is left

@@ -1,7 +1,7 @@
 """Gradient encodings, which determine the values that an averaging round averages.
 
-The class here averages all values unchanged. `peer.averaging.power_sgd` averages factors of
-matrices, and `peer.averaging.error_feedback` a few values of each tensor; both keep remainders. The
+The class here averages all values unchanged. `peer.gradients.power_sgd` averages factors of
+matrices, and `peer.gradients.error_feedback` a few values of each tensor; both keep remainders. The
 operator can change an averager's encoding from a given step (`peer.config.steering`). The trainer's
 process calls `load`, `settle` and `forget`; the averager's process calls `average`.
 """

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from peer.averaging.gradient_codes import GradientCode
+from peer.gradients.gradient_codes import GradientCode
 from peer.reduction.top_k import SparseValues
 
 DECAY = 0.95  # factor of a remainder per step, because the parameters change

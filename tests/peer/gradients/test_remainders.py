@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from peer.averaging.averager import SwarmGradientAverager
-from peer.averaging.error_feedback import DECAY
-from peer.averaging.remainders import LONGEST_AWAY, RemainderFile, RemainderOrigin
+from peer.gradients.error_feedback import DECAY
+from peer.gradients.remainders import LONGEST_AWAY, RemainderFile, RemainderOrigin
 from peer.config.training import Averaging
 from peer.limits.usage import clean_cache, disk_use
 from tests.support.idle_averager import accumulate, averaged, idle_averager, take_round

@@ -12,7 +12,7 @@ import torch
 from hivemind.averaging.allreduce import AllreduceException
 
 from peer.averaging.averager import SwarmGradientAverager
-from peer.averaging.power_sgd import FIRST, LowRank
+from peer.gradients.power_sgd import FIRST, LowRank
 from peer.config.training import Averaging
 from tests.support.idle_averager import (
     GROUP,

@@ -10,7 +10,7 @@ import torch
 from hivemind.averaging.partition import TensorPartContainer
 
 from peer.averaging.averager import SwarmGradientAverager
-from peer.averaging.error_feedback import DECAY, ErrorFeedback
+from peer.gradients.error_feedback import DECAY, ErrorFeedback
 from peer.config.training import Averaging
 from peer.reduction.compression import decode, encode
 from peer.reduction.sizes import CHUNK

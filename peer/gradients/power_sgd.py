@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from peer.averaging.gradient_codes import Factors, GradientCode, Reduce
+from peer.gradients.gradient_codes import Factors, GradientCode, Reduce
 from peer.reduction.sizes import shrinks
 
 FIRST = b".images"  # suffix of the group ID for the first half of a round
