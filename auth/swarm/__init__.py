@@ -1,6 +1,6 @@
-"""Authorization within the swarm: signed DHT records, and RPCs restricted to admitted peers.
+"""Authorization within the swarm: signed DHT records, and streams restricted to admitted peers.
 
-`authorizer` controls access to the DHT, `directory` lists the admitted peers, `access` restricts
-the averager, and `hivemind_patches` fixes hivemind. All of them import hivemind, so they are imported
+`authorizer` controls access to the DHT, `directory` lists the admitted peers, `access` holds the
+averager's credentials, and `hivemind_patches` fixes hivemind. All of them import hivemind, so they are imported
 only by processes with a swarm node and by the doctor's helper process.
 """

@@ -1,7 +1,5 @@
 """Fixes for hivemind, applied by `patch_hivemind()` before a process creates its first node.
 
-Streams between peers end completely or with an error (`auth.swarm.streams`).
-
 Messages have at most `MAX_NESTING` levels of nesting. hivemind encodes a tuple as a message within
 a message, and decodes messages recursively without a limit. Ten kilobytes of nested tuples overflow
 the C stack, so a single record could crash every node that reads it.
@@ -31,17 +29,14 @@ import sys
 import tempfile
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing, nullcontext
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import hivemind.dht.node
 import hivemind.p2p.p2p_daemon
-from google.protobuf.message import DecodeError, Message
-from hivemind.p2p import P2P, P2PContext, P2PDaemonError, PeerID
-from hivemind.p2p.p2p_daemon_bindings.datastructures import StreamInfo
+from hivemind.p2p import P2P, P2PDaemonError, PeerID
 from hivemind.utils.serializer import MSGPackSerializer
 from hivemind.utils.timed_storage import TimedStorage
 
@@ -49,7 +44,7 @@ from auth.clock import swarm_time
 from auth.errors import ConfigError
 from auth.swarm.addresses import is_reached
 from auth.swarm.protocol import MemberProtocol
-from auth.swarm.streams import SHOWN_CHARS, StreamError, answer, ask
+from auth.swarm.streams import SHOWN_CHARS
 
 logger = logging.getLogger(__name__)
 SPARE_TIMES = 64  # outdated expiration times tolerated in addition to one per entry
@@ -58,7 +53,6 @@ DAEMON, DAEMON_VARIABLE = "p2pd", "MANYHANDS_P2PD"  # program name, and environm
 MAX_NESTING = 16  # hivemind's own messages have three levels
 _reading = threading.local()
 _decode: Any = MSGPackSerializer._decode_ext_types  # hivemind's original function
-Handler = Callable[[AsyncIterator[Message], P2PContext], AsyncGenerator[Message, None]]
 
 
 @cache
@@ -70,8 +64,6 @@ def patch_hivemind() -> None:
     if own := os.environ.get(DAEMON_VARIABLE):
         program = _daemon_at(Path(own))
         vars(hivemind.p2p.p2p_daemon)["path"] = lambda *_: nullcontext(program)  # replaces hivemind's bundled daemon
-    P2P._add_protobuf_stream_handler = _add_stream_handler
-    P2P._iterate_protobuf_stream_handler = _call_stream_handler
     P2P._call_unary_protobuf_handler = _call_reached
     P2P.call_binary_stream_handler = _open_reached
     P2P._read_outputs = _follow_daemon
@@ -179,49 +171,3 @@ async def _open_or_close(p2p: P2P, peer_id: PeerID, name: str) -> Any:
 def _close_opened(opening: asyncio.Future[Any]) -> None:
     if not opening.cancelled() and opening.exception() is None:
         opening.result()[2].close()
-
-
-async def _add_stream_handler(
-    p2p: P2P, name: str, handler: Handler, request_type: type[Message], balanced: bool = False
-) -> None:
-    async def serve(info: StreamInfo, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        context = P2PContext(handle_name=name, local_id=p2p.peer_id, remote_id=info.peer_id)
-
-        async def answers(requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-            async with aclosing(handler(_decoded(requests, request_type), context)) as responses:
-                async for response in responses:
-                    yield response.SerializeToString()
-
-        await answer(reader, writer, answers, f"`{name}` for {info.peer_id}")
-
-    await p2p.add_binary_stream_handler(name, serve, balanced=balanced)
-
-
-async def _call_stream_handler(
-    p2p: P2P, peer_id: PeerID, name: str, requests: AsyncIterator[Message], response_type: type[Message]
-) -> AsyncIterator[Message]:
-    """Call a handler; return its responses, which raise `StreamError` if the server or stream fails.
-
-    Unlike in hivemind, no request is sent before the first response is awaited.
-    """
-    _, reader, writer = await p2p.call_binary_stream_handler(peer_id, name)
-    server = f"`{name}` of {peer_id}"
-
-    async def encoded() -> AsyncIterator[bytes]:
-        async for request in requests:
-            yield request.SerializeToString()
-
-    async def responses() -> AsyncIterator[Message]:
-        async with aclosing(ask(server, reader, writer, encoded())) as received:
-            try:
-                async for response in _decoded(received, response_type):
-                    yield response
-            except DecodeError as error:
-                raise StreamError(f"{server} sent no valid response") from error
-
-    return responses()
-
-
-async def _decoded(messages: AsyncIterator[bytes], kind: type[Message]) -> AsyncIterator[Message]:
-    async for message in messages:
-        yield kind.FromString(message)

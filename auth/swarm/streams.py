@@ -19,7 +19,6 @@ from contextlib import aclosing, closing, suppress
 from typing import Final
 
 from google.protobuf.message import DecodeError
-from hivemind.p2p import P2PHandlerError
 from hivemind.proto.p2pd_pb2 import RPCError
 
 logger = logging.getLogger(__name__)
@@ -37,7 +36,7 @@ STOPPED = RPCError(message="stopped asking").SerializeToString()  # sent instead
 Answers = Callable[[AsyncIterator[bytes]], AsyncGenerator[bytes, None]]
 
 
-class StreamError(P2PHandlerError):  # type: ignore[misc]  # hivemind has no types
+class StreamError(Exception):
     """A stream has broken off, or the server's handler has failed."""
 
 

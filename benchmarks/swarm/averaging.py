@@ -56,7 +56,6 @@ class Plan:
     address: str
     values: int
     credentials_dir: str = ""
-    patience_s: float = 100.0  # timeout for a peer that sends nothing
     timeout_s: float = 300.0  # timeout of a round
     fails: bool = False  # whether to abort as a reducer in every second round
     initial_peers: tuple[str, ...] = ()
@@ -98,7 +97,7 @@ def measure(code: str, matrices: int, hosts: Sequence[Host], directory: Path) ->
     trusted = [role == "keeper" for role in ROLES]
     shares = reduction_shares(sent, RATES, [True] * len(RATES), trusted, size.averages_of_own)
     least = round_time(size.own, shares, RATES, size.averages_of_own)
-    common = {"averaging": CODES[code], "side": SIDE, "patience_s": LONGEST_S, "timeout_s": LONGEST_S}
+    common = {"averaging": CODES[code], "side": SIDE, "timeout_s": LONGEST_S}
     with started(hosts, swarm_plans(directory, ROLES, values, **common)) as peers:
         before = used_by(peers[1])
         for process, rate in zip(peers, RATES, strict=True):

@@ -12,68 +12,74 @@ import json
 import logging
 import math
 import sys
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from concurrent import futures
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, AsyncIterator  # noqa: UP035 - hivemind reads the annotations of rpc_ methods and knows only typing's
+from typing import Any, cast
 
 import hivemind
 import psutil
 import torch
-from hivemind.averaging.matchmaking import MatchmakingException
-from hivemind.p2p import P2PContext
-from hivemind.proto import averaging_pb2
-from hivemind.utils import MPFuture, get_dht_time
+from hivemind.utils import get_dht_time
 
 from auth.credentials import Credentials
 from auth.swarm.access import SwarmAccess
 from auth.swarm.authorizer import peers_key, record_subkey
 from benchmarks.swarm.averaging import RUN, Plan
-from peer.averaging.all_reduce import ExactAllReduce
-from peer.averaging.averager import AveragedGroup, SwarmGradientAverager
-from peer.averaging.meetings import Requirements, UnconfirmedAverageError
-from peer.averaging.rounds import forget_frames
+from peer.averaging.meetings import Requirements
+from peer.averaging.reducer import Reducer
+from peer.averaging.reduction_service import ReductionService
+from peer.averaging.rounds import OwnSide
 from peer.config.training import Averaging
+from peer.gradients.buffer import GradientBuffer
 from peer.network.placement import Placement
-from peer.network.traffic import Traffic
+from peer.swarm import averager_loop
+from peer.swarm.averager import Averager
+from peer.swarm.averager_loop import AveragerLoop, AveragerParts
 from peer.swarm.dht import start_dht
+from peer.swarm.messages import OrderDone
 
-LIFETIME_S = 3600.0
-
-
-class WatchedAverager(SwarmGradientAverager):
-    """An averager that reports the number of rounds in its process's memory."""
-
-    def held_rounds(self) -> int:
-        """Return the number of rounds in memory."""
-        answer: MPFuture[int] = MPFuture()
-        self._outer_pipe.send(("_count_rounds", [], {"answer": answer}))
-        return int(answer.result())
-
-    async def _count_rounds(self, answer: MPFuture[int]) -> None:
-        answer.set_result(sum(type(thing) is ExactAllReduce for thing in gc.get_objects()))
+LIFETIME_S, LOOK_S, SHUTDOWN_S = 3600.0, 0.01, 5.0
 
 
-class FailingAverager(WatchedAverager):
-    """An averager that aborts in the middle of every second round."""
+class WatchedLoop(AveragerLoop):
+    """An averager's event loop that also reports the number of rounds in its process's memory."""
+
+    def obey(self, order: Any) -> None:
+        """Execute an order, or count the rounds."""
+        if order == "rounds":
+            self._words.say(OrderDone(0, sum(type(thing) is Reducer for thing in gc.get_objects())))
+        else:
+            super().obey(order)
+
+
+def held_rounds(averager: Averager) -> int:
+    """Return the number of rounds in the memory of the averager's process."""
+    averager._orders[0] = answer = futures.Future[int]()
+    averager._send(cast(Any, "rounds"))
+    return answer.result()
+
+
+class FailingReductions(ReductionService):
+    """A service that breaks off all streams in the middle of every second round."""
 
     rounds = 0
 
-    async def _run_allreduce_inplace_(self, *args: Any, **kwargs: Any) -> AveragedGroup:
+    def begin(self, group_id: bytes, reducer: Reducer) -> None:
+        """Begin the next round."""
         self.rounds += 1
-        return await super()._run_allreduce_inplace_(*args, **kwargs)
+        super().begin(group_id, reducer)
 
-    async def rpc_aggregate_part(
-        self, stream: AsyncIterator[averaging_pb2.AveragingData], context: P2PContext
-    ) -> AsyncIterator[averaging_pb2.AveragingData]:
-        """Aggregate all parts or, in every second round, only the first part."""
-        async for message in super().rpc_aggregate_part(stream, context):
-            yield message
-            if self.rounds % 2:
-                return
-
-
-for averager_type in WatchedAverager, FailingAverager:
-    averager_type.__name__ = SwarmGradientAverager.__name__  # hivemind's RPC names contain the class's name
+    async def answer(self, caller: str, requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+        """Return all averages or, in every second round, only the first one."""
+        async with aclosing(super().answer(caller, requests)) as averages:
+            async for average in averages:
+                yield average
+                if self.rounds % 2:
+                    return
 
 
 def used_seconds() -> float:
@@ -102,41 +108,37 @@ def main() -> None:
     parameters = [torch.nn.Parameter(torch.zeros(shape)) for _ in range(plan.values // math.prod(shape))]
     for parameter in parameters:
         parameter.grad = torch.randn(shape)
-    averager = (FailingAverager if plan.fails else WatchedAverager)(
-        traffic=Traffic(),
-        dht=dht,
-        access=access,
-        prefix=f"{RUN}_grad_averager",
-        parameters=parameters,
-        averaging=Averaging(**plan.averaging),
-        allreduce_timeout=plan.timeout_s,
-        next_chunk_timeout=plan.patience_s,
-        start=True,
-        warn=False,
-    )
+    gradients = GradientBuffer(parameters, Averaging(**plan.averaging, averaging_timeout_s=plan.timeout_s))
+    vars(averager_loop)["AveragerLoop"] = WatchedLoop  # in the fork
+    if plan.fails:
+        vars(averager_loop)["ReductionService"] = FailingReductions
+    own = OwnSide(dht.peer_id.to_base58(), RUN, takes_connections=True, reduces=True)
+    averager = Averager(AveragerParts(dht, access, own, gradients.averaging, gradients.shared), cast(Any, None))
+    averager.start()
+    averager.served.result()
     first = plan.initial_peers[0].rsplit("/p2p/", 1)[1] if plan.initial_peers else dht.peer_id.to_base58()
-    wanted = Requirements(code=averager.averaging.code, leaders=(first,), required=plan.peers, expected=plan.peers)
+    wanted = Requirements(code=gradients.averaging.code, leaders=(first,), required=plan.peers, expected=plan.peers)
     print(json.dumps([str(address) for address in dht.get_visible_maddrs()]), flush=True)
     for line in sys.stdin:
         if (asked := json.loads(line)) == "processor":
             print(json.dumps(used_seconds()), flush=True)
             continue
         if asked == "rounds":
-            print(json.dumps(averager.held_rounds()), flush=True)
+            print(json.dumps(held_rounds(averager)), flush=True)
             continue
         wanted = replace(wanted, step=wanted.step + 1)  # a step has one average only
         averager.want(wanted)
-        averager.bandwidth = asked
-        averager.local_samples_accumulated = plan.samples
-        control = averager.schedule_step(timeout=plan.timeout_s, allow_retries=False)
-        averager.step(control=control, reset_accumulators=False, wait=False)
-        try:
-            seconds = control.result(plan.timeout_s).seconds
-        except (MatchmakingException, UnconfirmedAverageError) as error:
-            forget_frames(error)
-            seconds = None
-        print(json.dumps(seconds), flush=True)
-    averager.shutdown()
+        gradients.samples = plan.samples
+        gradients.load()
+        search, failed_before = averager.seek(asked), averager.failed_rounds
+        averager.begin(search, plan.samples)
+        while not search.done() and averager.failed_rounds == failed_before:
+            time.sleep(LOOK_S)
+        if not search.done():
+            averager.give_up(search)
+        is_averaged = not search.cancelled() and search.exception() is None
+        print(json.dumps(search.result().seconds if is_averaged else None), flush=True)
+    averager.shutdown(SHUTDOWN_S)
     dht.shutdown()
 
 

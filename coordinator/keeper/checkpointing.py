@@ -82,7 +82,7 @@ class Checkpointing:
         Such a checkpoint is written at most once a minute. It does not affect the schedule, and is
         deleted when the next checkpoint is written.
         """
-        if (turned_away := self.swarm.state.turned_away) <= self.turned_away:
+        if (turned_away := self.swarm.turned_away) <= self.turned_away:
             return
         self.turned_away = turned_away
         written_at = -math.inf if self.newest is None else self.newest.created_at

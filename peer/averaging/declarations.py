@@ -62,6 +62,13 @@ class Declaration(Statement):
         """The gradient compression and PowerSGD rank."""
         return self.compression, self.powersgd_rank
 
+    def require(self, position: tuple[int, int], code: tuple[Compression, int]) -> None:
+        """Raise `ValueError` unless this declaration is for the step after `position`, and for this code."""
+        if self.position != position:
+            raise ValueError("The declaration is for another step.")
+        if self.code != code:
+            raise ValueError("The declaration is for another code of gradients.")
+
     def signed(self, sign: Callable[[bytes], bytes]) -> bytes:
         """Return the declaration in its wire format, with a signature."""
         body = self.body.encode()
@@ -78,21 +85,6 @@ def open_declaration(gathered: bytes, public_key: str, run: str) -> Declaration:
         raise ValueError(str(error)) from error
     if said.run != run:
         raise ValueError("The declaration is for another run.")
-    return said
-
-
-def read_declaration(
-    gathered: bytes, public_key: str, run: str, position: tuple[int, int], code: tuple[Compression, int]
-) -> Declaration:
-    """Read a declaration for the step after `position` (era, step).
-
-    Raises `ValueError` unless the run, position, code and signature by `public_key` match.
-    """
-    said = open_declaration(gathered, public_key, run)
-    if said.position != position:
-        raise ValueError("The declaration is for another step.")
-    if said.code != code:
-        raise ValueError("The declaration is for another code of gradients.")
     return said
 
 

@@ -16,7 +16,7 @@ The leader is not trusted. Its followers check every declaration (`peer.averagin
 every signature, and that all peers of the group are members. The group's ID depends on all that the
 leader has said, so peers to which it has said different things do not average with each other. A
 leader is passed over for a time if it cannot be reached, breaks the rules, or leads rounds that
-fail. `peer.averaging.averager` uses this module in its own process.
+fail. `peer.averaging.rounds` uses this module.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from typing import Any, Protocol, TypeVar
 from auth.keys import verify_signature
 from auth.swarm.authorizer import TRAINING_ROLES
 from auth.tokens import AccessToken
+from peer.averaging.deadline import RoundDeadline
 from peer.averaging.declarations import Declaration, DeclaredGroup, read_group
-from peer.averaging.rounds import RoundDeadline
 from peer.config.training import Compression
 from peer.node.quorum import (
     GROUP_ID_BYTES,
@@ -149,13 +149,6 @@ class Members(Protocol):
 
     async def admitted(self, peers: Collection[str], roles: Collection[str]) -> set[str]:
         """Return those peers with a valid token for one of the roles, after a look-up if one is unknown."""
-
-
-class Search(Protocol):
-    """The part of hivemind's `StepControl` that a search for a group uses."""
-
-    async def wait_for_trigger(self) -> None:
-        """Wait until this peer's batch is full; it raises `CancelledError` if the round is cancelled."""
 
 
 class LeaderRecords:
@@ -340,14 +333,17 @@ class Meetings:
             self._lacking.clear()
         self._sought, self._declared = position, declared
 
-    async def look_for_group(self, step: Search) -> DeclaredGroup:
-        """Return the next group at the declared position; wait until there is one."""
+    async def look_for_group(self, due: asyncio.Event) -> DeclaredGroup:
+        """Return the next group at the declared position; wait until there is one.
+
+        `due` is set once this peer's batch is full.
+        """
         async with self._searching:
             self._leader.leave()
             if self._led is not None:
                 self._led.ends_at = min(self._led.ends_at, self._clock())  # for this peer; it may not have begun
             await asyncio.sleep(self._rests_until - self._clock())
-            group = (await self._search(step)).bound
+            group = (await self._search(due)).bound
             self._round = _Round(group.group_id, set(group.peers))
             if self._leader.peer == self._transport.peer_id:
                 self._led = self._round
@@ -521,12 +517,12 @@ class Meetings:
         if self._heard.is_news:
             self._tell(self._heard)
 
-    async def _search(self, step: Search) -> DeclaredGroup:
+    async def _search(self, due: asyncio.Event) -> DeclaredGroup:
         while True:
             self._news.clear()
             if (leader := self._first_choice) is None:
                 await _wait(self._news, LOOK_S)
-            elif (group := await self._meet_at(leader, step)) is not None:
+            elif (group := await self._meet_at(leader, due)) is not None:
                 return group
 
     @property
@@ -544,12 +540,12 @@ class Meetings:
         is_current = wanted.position == self._sought and (wanted.position != given_up or self._clock() >= until)
         return self._records.first(wanted.leaders) if is_current else None
 
-    async def _meet_at(self, leader: str, step: Search) -> DeclaredGroup | None:
+    async def _meet_at(self, leader: str, due: asyncio.Event) -> DeclaredGroup | None:
         """Lead, or follow this leader, until there is a group, the attempt fails, or another peer leads."""
         leads, full_at, group = leader == self._transport.peer_id, math.inf, None
         self._is_full = self._was_complete = False
         self._leader = followed = _Leader.of(leader) if leads else self._follow(leader)
-        triggering = self._start(step.wait_for_trigger())
+        waking = self._start(due.wait())
         try:
             while True:
                 self._news.clear()
@@ -558,7 +554,7 @@ class Meetings:
                     return group
                 if self._first_choice != leader:
                     return None
-                if triggering.done() and not triggering.cancelled() and not self._is_full:
+                if due.is_set() and not self._is_full:
                     self._is_full = True
                     self._has_message.set()
                 is_open = leads and await self._leads_on()
@@ -579,7 +575,7 @@ class Meetings:
                 self._stalled(leader)
             raise
         finally:
-            triggering.cancel()
+            waking.cancel()
             if group is None:  # otherwise, the leader is to confirm its average
                 followed.leave()
 

@@ -35,7 +35,7 @@ from auth.tokens import AccessToken
 from peer.averaging.declarations import Declaration
 from peer.config.training import Compression
 from peer.reduction.findings import outvoted
-from peer.reduction.sizes import AVERAGE_BYTES, CHUNK, VALUE_BYTES
+from peer.reduction.sizes import AVERAGE_BYTES, CHUNK, VALUE_BYTES, RoundBytes
 
 PARTS_PER_REDUCER = 32
 SCALE = 2**20  # number of values in estimates, where only proportions matter
@@ -46,6 +46,7 @@ AUXILIARY_RATE = 12.5e6  # bytes/s (100 Mbit/s) assumed for a future auxiliary p
 ROUND_SHARE = 1 / 5  # fraction of a step that a round may take, which leaves enough time for computing
 WORTHWHILE = 0.9  # maximum ratio of round durations with and without one more auxiliary peer
 TRUSTED_ROLES = frozenset({"keeper"})  # roles run by the operator, like the coordinator
+SENDERS_SHARE, REDUCERS_SHARE = 1 / 3, 2 / 3  # shares of the time limit to wait for a sender's or reducer's next part
 TIMES_PROMISED = 2.0  # permitted duration of a round relative to the estimate
 
 
@@ -234,6 +235,45 @@ def group_lines(
         patience_s=agreed_patience(members, [words.patience_s for words in said]),
         averages_of_own=averages_of_own,
     )
+
+
+@dataclass(frozen=True)
+class RoundPlan:
+    """A group's shares of the reduction, and its time limit, which are equal at all its peers."""
+
+    lines: GroupLines
+    shares: tuple[int, ...]  # values that each peer reduces, in the group's order
+    promised_s: float  # time that the round needs by the declared bandwidths
+    limit_s: float
+
+    @property
+    def sender_s(self) -> float:
+        """The seconds for which a reducer waits for a sender's next part."""
+        return self.limit_s * SENDERS_SHARE
+
+    @property
+    def reducer_s(self) -> float:
+        """The seconds for which a sender waits for a reducer's next average, which itself waits for senders."""
+        return self.limit_s * REDUCERS_SHARE
+
+    @classmethod
+    def of(
+        cls,
+        peers: Sequence[str],
+        tokens: Sequence[AccessToken],
+        said: Sequence[Declaration],
+        values: int,
+        sizes: RoundBytes,
+    ) -> RoundPlan:
+        """Plan the round of a group (peer IDs in its order), from its tokens and declarations.
+
+        `values`: the number of averaged values; `sizes`: of the gradients. Raises `ValueError` if no
+        peer may reduce.
+        """
+        lines = group_lines(peers, tokens, said, sizes.averages_of_own)
+        shares = reduction_shares(values, lines.rates, lines.reduces, lines.trusted, lines.averages_of_own)
+        promised_s = round_time(sizes.own, shares, lines.rates, lines.averages_of_own)
+        return cls(lines, shares, promised_s, round_limit(lines.patience_s, promised_s))
 
 
 def reducing_peers(

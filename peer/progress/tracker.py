@@ -15,7 +15,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from auth.clock import swarm_time
@@ -31,7 +31,6 @@ from peer.progress.sample_rate import SampleRate
 from peer.progress.view import GREETING_PERIOD_S, SwarmCourse, SwarmView, claim_of
 from peer.reduction.attestation import AttestedWeight
 from peer.reduction.findings import Finding
-from peer.reduction.shared_caps import WeightCaps
 
 logger = logging.getLogger(__name__)
 INFERRED_LIFETIMES = 3  # of a record, for which a keeper holds on to the voters that it has inferred
@@ -80,13 +79,12 @@ class StepTracker:
         target_batch_size: int,
         refresh: Refresh,
         keepers: Collection[str] = (),
-        caps: WeightCaps | None = None,
         clocks: Clocks | None = None,
     ) -> None:
-        """Set up the tracker; `keepers`: peer IDs of the run's keepers; `caps`: filled in for reductions."""
+        """Set up the tracker; `keepers`: peer IDs of the run's keepers."""
         self._own, self._run, self._refresh = own, run, refresh
         self._clocks = clocks or Clocks()
-        self.course, self._caps = course, caps
+        self.course = course
         self.target_batch_size = target_batch_size
         self.rate = SampleRate(self._clocks.local)
         self.step = 0  # global steps included in this peer's state
@@ -119,6 +117,7 @@ class StepTracker:
         self._led = Led((0, 0), -math.inf)
         self._asked_at = -math.inf  # time of the last read for the sake of an unknown follower
         self._lock = threading.RLock()
+        self.on_caps: Callable[[dict[str, float], float], object] | None = None  # called with new caps for reductions
         self.on_due: Callable[[], object] = lambda: None  # called when a read or a publication may be due earlier
 
     @property
@@ -299,14 +298,16 @@ class StepTracker:
             age_s = self.course.age_s(self.step, self._clocks.local())
             self._credits.take(counted, age_s, self.course.allowances.of)
         if attested:
-            self.course.round_ended(self.step, weights, attested, short)
+            with self._lock:
+                self.course.round_ended(self.step, weights, attested, short)
 
-    def heed(self, findings: Iterable[Finding]) -> None:
-        """Process the averager's findings about other peers, from successful and failed rounds."""
-        findings = list(findings)
-        refused = {found.peer_id: found.detail for found in findings if found.kind == "parts"}
-        self.course.parts_refused(self.step, refused)
-        self.course.suspect_all((found for found in findings if found.kind != "parts"), self.step)
+    def heed(self, found: Finding) -> None:
+        """Process the averager's finding about another peer, from a successful or failed round."""
+        with self._lock:
+            if found.kind == "parts":
+                self.course.parts_refused(self.step, {found.peer_id: found.detail})
+            else:
+                self.course.suspect(found.peer_id, found.kind, self.step, found.detail)
 
     def keepers_are(self, keepers: Collection[str]) -> None:
         """Set the IDs of the run's keepers, one of which may have a new identity."""
@@ -439,8 +440,8 @@ class StepTracker:
         self._read = records = self._newest.take(peers, now)
         self.view = view = self.course.look(self._with_own(records), self.target_batch_size, local)
         self._infer_voters()
-        if self._caps is not None:
-            self._caps.publish(*self.course.weight_caps())
+        if self.on_caps is not None:
+            self.on_caps(*self.course.weight_caps())
         if view.keepers:
             self._keeper_seen_at = now
         self.swarm_step = view.step if view.trainers else max(view.step, self.step)

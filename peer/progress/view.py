@@ -21,7 +21,6 @@ from peer.progress.credit import Allowances, FalseClaims, is_inflated, newcomer_
 from peer.progress.fingerprint import Sketch, drifted
 from peer.progress.records import Beacon, BeaconWatch, KnownPeer, nearest_step
 from peer.reduction.attestation import AttestedWeight
-from peer.reduction.findings import Finding
 from peer.reporting.metrics import Census, census_of
 from peer.reporting.suspicions import Suspicion, SuspicionKind, Suspicions
 
@@ -395,11 +394,6 @@ class SwarmCourse:
         peer = self._peers.get(peer_id)
         member, device = (peer.member, peer.device_id) if peer is not None else ("a member", "unknown")
         self._suspicions.raise_against(Suspicion(peer_id, member, device, kind, step, detail))
-
-    def suspect_all(self, findings: Iterable[Finding], step: int) -> None:
-        """Report the averager's findings as suspicions."""
-        for finding in findings:
-            self.suspect(finding.peer_id, finding.kind, step, finding.detail)
 
     def has_met_all(self, now: float) -> bool:
         """Return whether all peers have had time to appear; the first few may be a minority."""

@@ -20,13 +20,12 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain, groupby, repeat
 from statistics import median_high
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
-from hivemind.p2p import PeerID
 from hivemind.proto import runtime_pb2
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -54,6 +53,17 @@ class AttestedRound:
     step: int  # last step completed before the round
     group_id: bytes
     layout: bytes  # digest of the group's order and shares, because a leader could falsify them
+
+
+@dataclass(frozen=True)
+class Attesting:
+    """The key and round details for signing and verifying attestations; peers are peer IDs."""
+
+    round: AttestedRound
+    key: DeviceKey
+    key_of: Callable[[str], bytes | None]  # peer -> public key (OpenSSH) in its token
+    members: Mapping[str, str] = field(default_factory=dict)  # peer -> member that owns the device
+    trusted: frozenset[str] = frozenset()  # keepers
 
 
 class AttestedSender(BaseModel):
@@ -219,9 +229,9 @@ def attested_weights(attestations: Collection[Attestation], senders: Iterable[st
     return found
 
 
-def layout_of(peers: Iterable[PeerID], fractions: Iterable[float]) -> bytes:
+def layout_of(peers: Iterable[str], shares: Iterable[float]) -> bytes:
     """Return the digest of a group's order and its peers' shares of the reduction."""
-    lines = [f"{peer.to_base58()} {float(fraction)!r}" for peer, fraction in zip(peers, fractions, strict=True)]
+    lines = [f"{peer} {float(share)!r}" for peer, share in zip(peers, shares, strict=True)]
     return digest("\n".join(lines).encode())
 
 

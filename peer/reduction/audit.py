@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from statistics import median
 
 import torch
-from hivemind.p2p import PeerID
 from hivemind.proto import runtime_pb2
 from scipy.optimize import lsq_linear
 
@@ -159,14 +158,14 @@ class Audit:
 
     def __init__(
         self,
-        peers: Sequence[PeerID],
-        own: PeerID,
+        peers: Sequence[str],
+        own: str,
         evidence: Evidence,
         *,
-        key_of: Callable[[PeerID], bytes | None],
+        key_of: Callable[[str], bytes | None],
         are_means: bool = True,
     ) -> None:
-        """Set up the audit; `key_of` returns the public key (OpenSSH) in a peer's token, or None.
+        """Set up the audit of a group (peer IDs); `key_of` returns the public key (OpenSSH) in a peer's token, or None.
 
         Averages that are not plain means depend on earlier rounds and are not recomputed.
         """
@@ -188,7 +187,7 @@ class Audit:
         if mine is not None:
             self._inputs[self.peers.index(own)] = decode(mine[0], TOP_K)
 
-    def hear(self, peer: PeerID, digests: Sequence[bytes]) -> Wanted | None:
+    def hear(self, peer: str, digests: Sequence[bytes]) -> Wanted | None:
         """Process a peer's digests; return the evidence to request, or None for invalid digests."""
         index = self._index_of(peer)
         if index is None or index in self._asked or len(digests) != len(self.peers):
@@ -205,12 +204,12 @@ class Audit:
             self._answered.add(index)
         return wanted
 
-    def _index_of(self, peer: PeerID) -> int | None:
+    def _index_of(self, peer: str) -> int | None:
         return None if peer == self.own or peer not in self.peers else self.peers.index(peer)
 
     def show(
         self,
-        peer: PeerID,
+        peer: str,
         wire: runtime_pb2.Tensor,
         digests: Sequence[bytes],
         attestations: Sequence[bytes] = (),
@@ -253,7 +252,7 @@ class Audit:
             self._inputs[index] = part
 
     def _note(self, index: int, kind: FindingKind, detail: str) -> None:
-        finding = Finding(self.peers[index].to_base58(), kind, detail)
+        finding = Finding(self.peers[index], kind, detail)
         if finding not in self._found:
             self._found.append(finding)
 
@@ -263,7 +262,7 @@ class Audit:
         return len(self._answered) == len(self.peers) - 1
 
     @property
-    def missing(self) -> list[PeerID]:
+    def missing(self) -> list[str]:
         """The senders whose input of the drawn part is missing."""
         return [self.peers[index] for index in self._lines if index not in self._inputs]
 
@@ -275,7 +274,7 @@ class Audit:
             given = [WeightedPart(at, self._inputs[at], line.counted_in(part)) for at, line in self._lines.items()]
             reason = falsified(returned, given, self._drawn.reducer)
             if reason is not None:
-                found.append(Finding(self.peers[self._drawn.reducer].to_base58(), "reduction", reason))
+                found.append(Finding(self.peers[self._drawn.reducer], "reduction", reason))
         return found
 
 

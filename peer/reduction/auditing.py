@@ -14,7 +14,6 @@ from contextlib import aclosing
 
 from google.protobuf.message import DecodeError, Message
 from hivemind.averaging.allreduce import AllreduceException
-from hivemind.p2p import PeerID
 from hivemind.proto import runtime_pb2
 
 from auth.swarm.authorizer import TRAINING_ROLES
@@ -84,7 +83,7 @@ class Auditing:
         """Drop a round that failed."""
         self._rounds.pop(group_id).ended.cancel()
 
-    def begin(self, group_id: bytes, audit: Audit, second_reducers: Sequence[PeerID]) -> None:
+    def begin(self, group_id: bytes, audit: Audit, second_reducers: Sequence[str]) -> None:
         """Start a background audit with `second_reducers`; keep at most `MOST_AUDITS` running."""
         self._rounds[group_id].ended.set_result(audit)
         self._running = [task for task in self._running if not task.done()]
@@ -96,16 +95,15 @@ class Auditing:
         """Answer a member's statement with a question, and process the evidence that it then sends."""
         if not await self._directory.admits(caller, TRAINING_ROLES):
             return
-        peer = PeerID.from_base58(caller)
         request = await asyncio.wait_for(anext(requests, b""), AUDIT_S)
         await self._received(request)
-        yield (await self._hear(Statement.FromString(request), peer)).SerializeToString()
+        yield (await self._hear(Statement.FromString(request), caller)).SerializeToString()
         shown = await asyncio.wait_for(anext(requests, b""), AUDIT_S)
         if shown:
             await self._received(shown)
-            await self._see(Input.FromString(shown), peer)
+            await self._see(Input.FromString(shown), caller)
 
-    async def _hear(self, statement: Statement, remote: PeerID) -> Question:
+    async def _hear(self, statement: Statement, remote: str) -> Question:
         """Process another peer's statement; return the evidence to request from it."""
         heard = self._rounds.get(statement.group_id)
         audit = None if heard is None else await heard.audit()
@@ -120,7 +118,7 @@ class Auditing:
         reducer, part = wanted.drawn.reducer, wanted.drawn.part
         return Question(wanted=True, reducer=reducer, part=part, attestations=wanted.attestations)
 
-    async def _see(self, shown: Input, remote: PeerID) -> None:
+    async def _see(self, shown: Input, remote: str) -> None:
         """Process the evidence sent by another peer."""
         seen = self._rounds.get(shown.group_id)
         audit = None if seen is None else await seen.audit()
@@ -137,7 +135,7 @@ class Auditing:
         if audit.is_complete:
             audited.complete.set()
 
-    async def _run(self, group_id: bytes, audit: Audit, others: Sequence[PeerID]) -> None:
+    async def _run(self, group_id: bytes, audit: Audit, others: Sequence[str]) -> None:
         talks = [self._talk(group_id, audit, peer) for peer in others if peer != audit.own]
         listening = [self._rounds[group_id].complete.wait()] if audit.own in others else []
         tasks = [asyncio.create_task(each) for each in (*talks, *listening)]
@@ -151,7 +149,7 @@ class Auditing:
             for finding in audit.findings():
                 self._on_finding(finding)
 
-    async def _talk(self, group_id: bytes, audit: Audit, peer: PeerID) -> None:
+    async def _talk(self, group_id: bytes, audit: Audit, peer: str) -> None:
         """Send this peer's statement to another peer, then the evidence requested by that peer."""
         asked: asyncio.Future[Question] = asyncio.get_running_loop().create_future()
 
@@ -162,7 +160,7 @@ class Auditing:
                 yield await self._sent(shown)
 
         try:
-            async with aclosing(self._transport.stream(peer.to_base58(), self._name, messages())) as responses:
+            async with aclosing(self._transport.stream(peer, self._name, messages())) as responses:
                 async for response in responses:
                     question = Question.FromString(response)
                     if not asked.done():

@@ -3,7 +3,7 @@
 hivemind adds each part to a sum on arrival, so the last bits of the sum depend on the order, and a
 part that is refused later is already included. Here parts are summed in sender order, once every
 sender still in the round has sent the same part. Banned senders are excluded. A sender with weight
-0 sends no parts. Used by `peer.averaging.all_reduce`.
+0 sends no parts. Used by `peer.averaging.reducer`.
 
 The average is either the mean or centred clipping, which limits each sender's influence
 (Karimireddy, He, Jaggi 2021, arXiv 2012.10333; applied by each reducer to its own parts as in
@@ -21,10 +21,9 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING
 
 import torch
-from hivemind.averaging.partition import AllreduceException, BannedException, TensorPartReducer
+from hivemind.averaging.partition import AllreduceException, BannedException
 
 
 class RefusedPart(AllreduceException):
@@ -75,27 +74,28 @@ def counted_of(contributions: Sequence[WeightedPart]) -> dict[int, float]:
     return {given.sender: given.weight for given in contributions}
 
 
-class PartReducer(TensorPartReducer):
-    """hivemind's reducer, changed to apply a `Combine` function to each complete part."""
-
-    if TYPE_CHECKING:
-        current_part_future: asyncio.Future[ReducedPart]
+class PartReducer:
+    """A buffer of the senders' parts, which applies a `Combine` function to each complete part."""
 
     def __init__(
         self,
         part_shapes: Sequence[torch.Size],
-        num_senders: int,
+        senders: int,
         combine: Combine = reduced_mean,
         unawaited: Collection[int] = (),
     ) -> None:
         """Set up the buffer; the reducer does not wait for `unawaited` senders once all others have sent."""
-        self._combine, self._unawaited = combine, frozenset(unawaited)
+        self.part_shapes, self.num_parts = tuple(part_shapes), len(part_shapes)
+        self._senders, self._combine, self._unawaited = frozenset(range(senders)), combine, frozenset(unawaited)
         self._held: dict[int, WeightedPart] = {}  # sender -> its current part
         self._banned: set[int] = set()
         self._weightless: set[int] = set()  # senders that have no parts
         self.counted: list[Mapping[int, float]] = []  # for each averaged part: sender -> its counted weight
         self.late: frozenset[int] = frozenset()  # senders whose part was missing when the round ended
-        super().__init__(part_shapes, num_senders)
+        self.finished = asyncio.Event()
+        self._reduced: asyncio.Future[ReducedPart] = asyncio.get_running_loop().create_future()  # the current part
+        if not self.num_parts:
+            self.finalize()
 
     @property
     def banned(self) -> frozenset[int]:
@@ -107,26 +107,20 @@ class PartReducer(TensorPartReducer):
         """The indices of the senders with weight 0."""
         return frozenset(self._weightless)
 
-    def reset_accumulators(self) -> None:
-        """Advance to the next part, or end after the last one."""
-        self._held = {}
-        if self.current_part_index >= self.num_parts - 1:
-            self.finalize()
-            return
-        self.current_part_index += 1
-        self.current_part_future = asyncio.Future()
-
     def finalize(self) -> None:
         """End the round; senders whose current part is missing are late."""
-        if not self.finished.is_set() and len(self.counted) < self.num_parts:
+        if self.finished.is_set():
+            return
+        if len(self.counted) < self.num_parts:
             self.late = self._absent()
-        super().finalize()
+        self._reduced.cancel()
+        self.finished.set()
 
     def _absent(self) -> frozenset[int]:
-        return frozenset(range(self.num_senders)) - self._banned - self._weightless - self._held.keys()
+        return self._senders - self._banned - self._weightless - self._held.keys()
 
     async def accumulate_part(
-        self, sender_index: int, part_index: int, tensor_part: torch.Tensor, weight: float = 1.0
+        self, sender: int, part_index: int, part: torch.Tensor, weight: float = 1.0
     ) -> ReducedPart:
         """Store one sender's part until all others have arrived, then return the average.
 
@@ -134,41 +128,42 @@ class PartReducer(TensorPartReducer):
         and `RefusedPart` for an unexpected part. A sender's next part is read only after the
         previous one is answered, so only a sender with two streams can be ahead.
         """
-        if sender_index in self._banned:
-            raise BannedException(f"sender {sender_index} was banned")
+        if sender in self._banned:
+            raise BannedException(f"sender {sender} was banned")
         if self.finished.is_set():
             raise AllreduceException("the round has ended")
-        if part_index != self.current_part_index or sender_index in self._held:
+        if part_index != len(self.counted) or sender in self._held:
             raise RefusedPart(f"sent part {part_index}, which is not due")
-        self.num_parts_received[sender_index] += 1
-        self._held[sender_index] = WeightedPart(sender_index, tensor_part, weight)
-        reduced = self.current_part_future
-        self.check_current_part_finished()
+        self._held[sender] = WeightedPart(sender, part, weight)
+        reduced = self._reduced
+        self._reduce_if_complete()
         return await asyncio.shield(reduced)  # shielded: other callers await the same future
 
-    def on_sender_failed(self, sender_index: int) -> None:
+    def on_sender_failed(self, sender: int) -> None:
         """Ban this sender: stop waiting for it, and drop its contribution to the current part."""
-        self._banned.add(sender_index)
-        self._held.pop(sender_index, None)
-        self.check_current_part_finished()
+        self._banned.add(sender)
+        self._held.pop(sender, None)
+        self._reduce_if_complete()
 
-    def on_sender_weightless(self, sender_index: int) -> None:
+    def on_sender_weightless(self, sender: int) -> None:
         """Stop waiting for the parts of this sender, which has weight 0."""
-        self._weightless.add(sender_index)
-        self.num_parts_received[sender_index] = self.num_parts  # avoids hivemind's warning about missing parts
-        self.check_current_part_finished()
+        self._weightless.add(sender)
+        self._reduce_if_complete()
 
-    def check_current_part_finished(self) -> None:
+    def _reduce_if_complete(self) -> None:
         """Combine the part once all awaited senders have sent it; ban missing unawaited senders."""
         absent = self._absent()
         if self.finished.is_set() or not self._held or not absent <= self._unawaited:
             return
         self._banned |= absent
-        contributions = [self._held[sender] for sender in sorted(self._held)]
-        reduced = self._combine(self.current_part_index, contributions)
+        reduced = self._combine(len(self.counted), [self._held[sender] for sender in sorted(self._held)])
         self.counted.append(reduced.counted)
-        self.current_part_future.set_result(reduced)
-        self.reset_accumulators()
+        self._reduced.set_result(reduced)
+        self._held = {}
+        if len(self.counted) == self.num_parts:
+            self.finalize()
+        else:
+            self._reduced = asyncio.get_running_loop().create_future()
 
 
 def weighted_median(contributions: Sequence[WeightedPart]) -> torch.Tensor:

@@ -1,8 +1,6 @@
 """Findings about other peers in a round, and accusations, which exclude reducers from later groups.
 
-The averager's process sends findings to the trainer's process, which knows the owners of devices. A
-failed round returns no result, and hivemind retries internally, so findings use a separate pipe.
-Its capacity is small and the writer never blocks; excess findings are dropped.
+The averager's process tells them to the trainer's process, which knows the owners of devices.
 
 Without accusations, a reducer that returns false averages could make every round fail. Each peer
 therefore declares to its groups, along with its bandwidth, the reducers that it has caught itself.
@@ -16,12 +14,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from peer.runtime.mailbox import Mailbox
-
 MOST_ACCUSED = 8  # maximum number of accusations by one peer at a time
 ACCUSED_S = 3600.0  # duration of an accusation in seconds
 MAX_ID_CHARS = 100
-MOST_WAITING = 32  # maximum number of findings in the pipe, far below its capacity
 MOST_DETAIL_CHARS = 200
 FindingKind = Literal["reduction", "shown", "average", "parts", "gradient"]  # also used in `reporting.suspicions`
 
@@ -34,20 +29,10 @@ class Finding:
     kind: FindingKind
     detail: str
 
-
-class Findings:
-    """A queue of findings from an averager's process to its parent."""
-
-    def __init__(self) -> None:
-        self._mailbox = Mailbox[Finding](MOST_WAITING)
-
-    def tell(self, finding: Finding) -> None:
-        """Send a finding without blocking; drop it if too many are pending."""
-        self._mailbox.put(Finding(finding.peer_id[:MAX_ID_CHARS], finding.kind, finding.detail[:MOST_DETAIL_CHARS]))
-
-    def take(self) -> list[Finding]:
-        """Return the findings that were sent since the last call."""
-        return self._mailbox.take()
+    @property
+    def bounded(self) -> Finding:
+        """This finding with at most `MAX_ID_CHARS` and `MOST_DETAIL_CHARS`; it may quote other peers."""
+        return Finding(self.peer_id[:MAX_ID_CHARS], self.kind, self.detail[:MOST_DETAIL_CHARS])
 
 
 class Accusations:

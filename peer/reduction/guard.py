@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -27,7 +27,7 @@ from hivemind.compression import CompressionInfo
 
 from peer.config.training import Averaging
 from peer.reduction.combine import ReducedPart, WeightedPart, centered_clipping, counted_of, reduced_mean, weighted_mean
-from peer.reduction.findings import Finding, Findings
+from peer.reduction.findings import Finding
 from peer.reduction.screening import (
     GROSS,
     LEAST_ROUNDS,
@@ -38,13 +38,24 @@ from peer.reduction.screening import (
     Yardsticks,
     scale_to,
 )
-from peer.reduction.shared_caps import CapsOfRound, WeightCaps
 from peer.reduction.standing import RoundGram, Standings, largest_weight_share, share_bounded
 
 logger = logging.getLogger(__name__)
 JUMP = 1000.0  # multiple of the largest recent norm up to which an average is accepted
 LEAST_ROWS = 16  # rows needed to expect a nonzero value from an honest sender
 UNHEARD_ROUNDS = 4  # rounds for which a sender is ignored after most of its values were too large
+
+
+@dataclass(frozen=True)
+class WeightCaps:
+    """The largest accepted weights in samples, which the trainer derives from the run."""
+
+    by_peer: Mapping[str, float] = field(default_factory=dict)  # peer ID -> cap
+    newcomers: float = math.inf  # the cap of every other device
+
+    def of(self, peer_id: str) -> float:
+        """Return the largest accepted weight of this device, in samples."""
+        return self.by_peer.get(peer_id, self.newcomers)
 
 
 @dataclass(frozen=True)
@@ -58,15 +69,16 @@ class Past:
 
 
 class ReductionGuard:
-    """An averager's guard, created before the averager's process is forked."""
+    """An averager's guard."""
 
     def __init__(
         self,
-        caps: WeightCaps | None = None,
-        findings: Findings | None = None,
+        note: Callable[[Finding], object] = lambda _: None,
         averaging: Averaging | None = None,
     ) -> None:
-        self.caps, self.findings = caps or WeightCaps(), findings or Findings()
+        """Set up a guard; `note` receives what it finds of other peers."""
+        self.caps = WeightCaps()  # no limits before the trainer's first caps
+        self._note = note
         self._averaging = averaging or Averaging()
         self._past: dict[bytes, Past] = {}
         self._group, self._refused = b"", set[str]()
@@ -81,7 +93,7 @@ class ReductionGuard:
         if group_id != self._group:
             self._group, self._refused = group_id, set()
         past = self._past.setdefault(half, Past())
-        return RoundGuard(self.caps.read(), self.findings, self._averaging, past, self._refused, members or {})
+        return RoundGuard(self.caps, self._note, self._averaging, past, self._refused, members or {})
 
     def accepted(self, half: bytes, averages: Sequence[torch.Tensor]) -> None:
         """Store the norms of a round's averages, and the averages themselves if clipping needs them."""
@@ -101,14 +113,14 @@ class RoundGuard:
 
     def __init__(
         self,
-        caps: CapsOfRound,
-        findings: Findings,
+        caps: WeightCaps,
+        note: Callable[[Finding], object],
         averaging: Averaging,
         past: Past,
         refused: set[str],
         members: Mapping[str, str],
     ) -> None:
-        self._caps, self._findings, self._averaging, self._past = caps, findings, averaging, past
+        self._caps, self._note, self._averaging, self._past = caps, note, averaging, past
         self.refused = refused  # peer IDs that are banned from the group's rounds
         self._member_of_peer = members
         self._believed: dict[int, float] = {}  # sender -> its declared weight, within its cap
@@ -150,7 +162,7 @@ class RoundGuard:
     def refuse(self, sender: int, reason: str) -> None:
         """Ban a sender for its parts, and report it to the trainer's process."""
         self.refused.add(self._senders[sender])
-        self._findings.tell(Finding(self._senders[sender], "parts", reason))
+        self._note(Finding(self._senders[sender], "parts", reason))
 
     def combine(self, part_index: int, contributions: Sequence[WeightedPart]) -> ReducedPart:
         """Average one part with the accepted weights; scale down contributions that are too large."""
@@ -227,7 +239,7 @@ class RoundGuard:
                 if not was_gross and self._is_gross(given.sender) and self._past.history.limits() is not None:
                     times = GROSS * contribution / gross if gross > 0 else math.inf
                     detail = f"sent a gradient {times:.3g} times the largest that could be an honest one"
-                    self._findings.tell(Finding(self._senders[given.sender], "gradient", detail))
+                    self._note(Finding(self._senders[given.sender], "gradient", detail))
 
     def _believed_by_member(self) -> dict[str, float]:
         weights: dict[str, float] = {}

@@ -11,7 +11,7 @@ show how much could have been counted:
 
 Both can happen to an honest reducer, which compares senders with their median, but seldom in two
 consecutive rounds. Reducers are therefore not reported, and lose their share only after two such
-rounds (`peer.averaging.averager`). This module is pure.
+rounds (`peer.averaging.absences`). This module is pure.
 """
 
 from __future__ import annotations

@@ -5,17 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from auth.tokens import Role
-from peer.averaging.averager import SwarmGradientAverager
+from peer.averaging.absences import Attendance
 from peer.averaging.bandwidth import LineEstimate
+from peer.averaging.meetings import Heard
+from peer.averaging.rounds import AveragingRounds, OwnSide, RoundSearch
 from peer.progress.decision import ASK_EVERY, RETRY_S, samples_at_once
 from peer.progress.refresh import Refresh
 from peer.progress.tracker import Clocks, Owner, StepTracker
 from peer.progress.view import SwarmCourse
-from peer.rehearsal.averager import RehearsedAverager
+from peer.reduction.findings import Accusations
 from peer.rehearsal.exchange import RehearsedExchange
+from peer.rehearsal.gradients import RehearsedGradients, RehearsedRound
+from peer.rehearsal.meetings import RehearsedMeetings
 from peer.rehearsal.scenario import KEEPER, Rehearsed
 from peer.rehearsal.states import RehearsedState, RehearsedTransfers
 from peer.rehearsal.waits import VirtualWaits
@@ -67,15 +72,29 @@ class RehearsedPeer:
         )
         self.exchange = RehearsedExchange(world, owner, self.tracker, self.waits)
         self._line = LineEstimate(world.declared_rate(device), self.waits.now, world.rng)
-        self.averager = RehearsedAverager(world, device, self._transport, course, self.waits, self.tracker.hear)
-        self.averager.bandwidth = self._line.rate
+        self.gradients = RehearsedGradients(world, device.name)
+        attendance, members = Attendance(device.name), world.members
+        self._meetings = RehearsedMeetings(world, device.name, self._transport, self._deliver)
+        self._averager = AveragingRounds(
+            self._meetings,
+            RehearsedRound(world, device.name, self.gradients, course, attendance),
+            attendance,
+            Accusations(self.waits.now),
+            members,
+            OwnSide(device.name, "rehearsal", device.is_reachable, reduces=True),
+            averaging,
+            opened=members.opened,
+            signed=partial(members.declare, device.name),
+            changed=self._stage_reached,
+        )
         self.transfers = RehearsedTransfers(world, device, role, self.waits)
         self.state = RehearsedState(world)
         self._moves = Moves(
             config,
             role,
             self.tracker,
-            cast(SwarmGradientAverager, self.averager),
+            self.gradients,
+            self._averager,
             cast("TrainingState", self.state),
             cast(Transfers, self.transfers),
             self._line,
@@ -97,7 +116,7 @@ class RehearsedPeer:
         try:
             if self.role != "keeper":
                 await asyncio.sleep(self.world.scenario.start_s)
-            await self.averager.serve()
+            await self._meetings.serve()
             self.waits.spawn(self.exchange.run())
             if self.role != "keeper":
                 await self._take_first_state()
@@ -112,11 +131,23 @@ class RehearsedPeer:
             self.tracker.leave()
             self.exchange.publish()
         finally:
-            self.averager.shutdown()
+            self._averager.stop()
             self.die()
             self.world.gone(self)
-            self._lose(LostCause.LEFT.value, self.averager.drop_all())
+            self._lose(LostCause.LEFT.value, self.gradients.drop_all())
             self.stop()
+
+    def _deliver(self, heard: Heard) -> bool:
+        if self.waits.is_stopped:  # though its timers run
+            return False
+        if not self.waits.is_dead:
+            self.tracker.hear(heard)
+            self.waits.tell()
+        return True
+
+    def _stage_reached(self, search: RoundSearch) -> None:
+        del search
+        self.waits.tell()
 
     def die(self) -> None:
         """End everything that runs on this device without notice."""
@@ -170,7 +201,7 @@ class RehearsedPeer:
             await asyncio.sleep(samples / self.device.samples_per_second)
             self.work.computed += samples
             self.tracker.begin_training()
-            self.averager.accumulate(samples)
+            self.gradients.add(samples)
             self._moves.computed(samples)
             await self._advance()
 
@@ -188,7 +219,6 @@ class RehearsedPeer:
     def _measure_line(self) -> None:
         if self._line.is_due():
             self._line.measured(self.world.network.lines.rate(self.name))
-            self.rounds.declare_line()
 
     def _settle(self, outcome: StepOutcome | None) -> None:
         """Count the samples of a step, and those that were lost."""
@@ -198,8 +228,7 @@ class RehearsedPeer:
             if self.role == "trainer":
                 self.work.counted += outcome.samples
                 self.work.steps += 1
-            assert self.averager.newest is not None
-            self.world.step_taken(self, self.averager.newest, outcome.samples)
+            self.world.step_taken(self, self.gradients.newest, outcome.samples)
         elif outcome.followed_steps:
             self._tell("followed", outcome.step)
         self._lose(outcome.lost_reason, outcome.lost_samples)

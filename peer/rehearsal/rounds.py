@@ -10,16 +10,14 @@ import asyncio
 import contextvars
 import itertools
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import median_low
 
-from auth.tokens import AccessToken
-from peer.averaging.averager import REDUCERS_SHARE, SENDERS_SHARE
 from peer.averaging.bandwidth import RoundTraffic
-from peer.averaging.declarations import Declaration
-from peer.averaging.shares import NOBODY, GroupLines, group_lines, reduction_shares, round_limit, round_time
+from peer.averaging.declarations import DeclaredGroup
+from peer.averaging.shares import NOBODY, GroupLines, RoundPlan
 from peer.progress.view import SwarmCourse
 from peer.reduction.attestation import AttestedWeight
 from peer.reduction.sizes import RoundBytes
@@ -31,29 +29,9 @@ FORM_S = 0.3  # time from a complete group to the first part: shares, digests
 FINISH_S = 1.0  # time from the last part to the step: attestations, the last averages, the optimizer
 ROUND_BYTES = 170_000  # bytes per peer and direction besides the parts
 FORM_EXCHANGES = 2  # round trips that `FORM_S` includes
+LAST_S = 0.01  # time before a round's limit at which it ends here, before its peers give it up
 LAST_PARTS = 0.1  # final fraction of a round, in which a lost reducer may already have answered some peers
 SHARES = 2**20  # sum of all shares
-
-
-@dataclass(frozen=True)
-class RoundPlan:
-    """A group's shares of the reduction, and its time limit, which are equal at all its peers."""
-
-    lines: GroupLines
-    share_of: Mapping[str, float]
-    promised_s: float  # time that the round needs by the declared bandwidths
-    patience_s: float
-
-    @classmethod
-    def of(
-        cls, names: Sequence[str], tokens: Sequence[AccessToken], said: Sequence[Declaration], sizes: RoundBytes
-    ) -> RoundPlan:
-        """Plan a group's round from its tokens and declarations; `sizes`: of the gradients."""
-        lines = group_lines(names, tokens, said, sizes.averages_of_own)
-        shares = reduction_shares(SHARES, lines.rates, lines.reduces, lines.trusted, lines.averages_of_own)
-        promised_s = round_time(sizes.own, shares, lines.rates, lines.averages_of_own)
-        share_of = {name: share / SHARES for name, share in zip(names, shares, strict=True)}
-        return cls(lines, share_of, promised_s, round_limit(lines.patience_s, promised_s))
 
 
 @dataclass(frozen=True)
@@ -116,6 +94,7 @@ class Sender:
 class _Round:
     """A running averaging round."""
 
+    peers: tuple[str, ...]
     plan: RoundPlan
     here: dict[str, Sender] = field(default_factory=dict)  # all that have begun
     present: list[Sender] = field(default_factory=list)  # participants not known to be lost
@@ -124,9 +103,14 @@ class _Round:
     winners: list[Sender] = field(default_factory=list)  # peers that have received all averages
 
     @cached_property
+    def share_of(self) -> dict[str, float]:
+        """The fraction of the values that each peer reduces."""
+        return {name: share / SHARES for name, share in zip(self.peers, self.plan.shares, strict=True)}
+
+    @cached_property
     def reducers(self) -> frozenset[str]:
         """The peers with a share of the reduction."""
-        return frozenset(name for name, share in self.plan.share_of.items() if share > 0)
+        return frozenset(name for name, share in self.share_of.items() if share > 0)
 
 
 class RehearsedRounds:
@@ -146,13 +130,14 @@ class RehearsedRounds:
         """Return a new number for an average."""
         return next(self._averages)
 
-    async def average(self, group_id: bytes, plan: RoundPlan, sender: Sender) -> MetGroup | FailedRound:
+    async def average(self, group: DeclaredGroup, plan: RoundPlan, sender: Sender) -> MetGroup | FailedRound:
         """Average with a group, whose round begins with the first peer; a cancelled peer is lost to the others."""
+        group_id = group.group_id
         if group_id in self._ended:
-            await asyncio.sleep(plan.patience_s * REDUCERS_SHARE)
+            await asyncio.sleep(plan.reducer_s)
             return FailedRound(frozenset(), frozenset())
         if group_id not in self._rounds:
-            self._rounds[group_id] = _Round(plan)
+            self._rounds[group_id] = _Round(group.peers, plan)
             task = self._context.run(asyncio.create_task, self._run(group_id))
             self._tasks[task] = None
             task.add_done_callback(self._tasks.pop)
@@ -166,11 +151,11 @@ class RehearsedRounds:
 
     async def _run(self, group_id: bytes) -> None:
         round_ = self._rounds[group_id]
-        await asyncio.sleep(FORM_S + FORM_EXCHANGES * self._lines.exchange_s(round_.plan.share_of))
-        began, patience_s = self._now(), round_.plan.patience_s
-        round_.moved_at, round_.ends_at = began, began + patience_s
-        silent_at = began + patience_s * SENDERS_SHARE
-        while len(self._there(round_)) < len(round_.plan.share_of) and (left_s := silent_at - self._now()) > 0:
+        round_.ends_at = self._now() + round_.plan.limit_s - FINISH_S - LAST_S
+        await asyncio.sleep(FORM_S + FORM_EXCHANGES * self._lines.exchange_s(round_.peers))
+        began = round_.moved_at = self._now()
+        silent_at = began + round_.plan.sender_s
+        while len(self._there(round_)) < len(round_.peers) and (left_s := silent_at - self._now()) > 0:
             await self._changed.wait(left_s)
         round_.present = self._there(round_)
         traffic = self._traffic(round_)
@@ -182,9 +167,7 @@ class RehearsedRounds:
         self._ended.add(group_id)
 
     def _there(self, round_: _Round) -> list[Sender]:
-        return [
-            each for name in round_.plan.share_of if (each := round_.here.get(name)) is not None and not each.is_gone
-        ]
+        return [each for name in round_.peers if (each := round_.here.get(name)) is not None and not each.is_gone]
 
     def _end(self, round_: _Round, traffic: Mapping[Direction, float], began: float) -> None:
         """Deliver the round's result to each peer that is still present."""
@@ -203,7 +186,7 @@ class RehearsedRounds:
             each.outcome.set_result(
                 MetGroup(
                     number=number,
-                    peers=frozenset(plan.share_of),
+                    peers=frozenset(round_.peers),
                     weights={name: weight.named for name, weight in attested.items()},
                     attested=attested,
                     reducers=round_.reducers,
@@ -212,7 +195,7 @@ class RehearsedRounds:
                     lines=plan.lines,
                     traffic=RoundTraffic(sent, received, now - began, plan.promised_s),
                     ended_at=now,
-                    averaged_bytes=self._bytes.sent * plan.share_of[name] * len(senders - {name}),
+                    averaged_bytes=self._bytes.sent * round_.share_of[name] * len(senders - {name}),
                 )
             )
 
@@ -238,7 +221,7 @@ class RehearsedRounds:
                     return
                 continue
             are_all = len(blocked) == len(round_.present)
-            limit_s = round_.plan.patience_s * (REDUCERS_SHARE if are_all else SENDERS_SHARE)
+            limit_s = round_.plan.reducer_s if are_all else round_.plan.sender_s
             await asyncio.sleep(max(0.0, min(round_.ends_at, round_.moved_at + limit_s) - now))
             still = self._blocked(round_)
             if len(still) == len(round_.present):
@@ -291,7 +274,7 @@ class RehearsedRounds:
         present, senders = round_.present, {each.name for each in round_.present if each.weight}
         traffic: dict[Direction, float] = {}
         for each in present:
-            share, sends = round_.plan.share_of[each.name], each.name in senders
+            share, sends = round_.share_of[each.name], each.name in senders
             returned = share * (len(present) - 1)
             brought = share * (len(senders) - sends)
             traffic[each.name, "up"] = self._bytes.sent * (1 - share) * sends + self._bytes.averages * returned

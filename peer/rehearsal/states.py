@@ -8,13 +8,14 @@ from concurrent import futures
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
+import torch
+
 from peer.config.training import Compression
 from peer.network.least_rate import PATIENCE_S
 from peer.node.average_history import HELD_BYTES, Average, AverageHistory, Lack
 from peer.node.donations import AT_ONCE, FOLLOWERS_AT_ONCE, Donation, Donations
 from peer.node.states import DonatedState
 from peer.progress.fingerprint import Sketch
-from peer.rehearsal.averager import RehearsedAverage
 from peer.rehearsal.scenario import KEEPER, Rehearsed
 from peer.rehearsal.waits import VirtualWaits
 from peer.rehearsal.world import World
@@ -48,9 +49,10 @@ class RehearsedState:
         self.number, self.era = cast(int, donated.tensors), donated.era
         self.set_step(donated.step, donated.voters)
 
-    def load_gradients(self, averages: Iterable[RehearsedAverage]) -> None:
+    def load_gradients(self, averages: Iterable[torch.Tensor]) -> None:
         """Load the number of an average."""
-        [self._average] = averages
+        [average] = averages
+        self._average = int(average)
 
     def advance(self, voters: Collection[str]) -> None:
         """Take a step with the loaded average."""
@@ -112,20 +114,20 @@ class RehearsedTransfers:
             return found
         if not await self._download(keeper.transfers, keeper.transfers._followers, self._world.missed_bytes):
             return Lack.BUSY
-        return MissedAverage(cast(Any, [found.encoded]), found.voters)
+        return MissedAverage([found.encoded], found.voters)
 
     def keep(
         self,
         era: int,
         step: int,
-        averages: Iterable[Any],
+        averages: Iterable[torch.Tensor],
         factors: Mapping[int, Any],  # noqa: ARG002
         compression: Compression,  # noqa: ARG002
         voters: Collection[str],
     ) -> None:
         """Store the average that led to `step`."""
         [average] = averages
-        self._history.keep(era, step, Average(cast(Any, average), (self._world.missed_bytes,), tuple(voters)))
+        self._history.keep(era, step, Average(average.clone(), (self._world.missed_bytes,), tuple(voters)))
 
     async def checkpoint(self) -> bool:
         """Download a checkpoint from the coordinator; return whether it arrived."""

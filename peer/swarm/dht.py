@@ -29,11 +29,10 @@ from concurrent import futures
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import psutil
 import torch
-from hivemind.averaging import DecentralizedAverager
 from hivemind.dht import DHT
 from hivemind.dht.crypto import RSASignatureValidator
 from hivemind.dht.node import DHTNode
@@ -60,6 +59,9 @@ from auth.swarm.protocol import node_id_of
 from peer.network.endpoints import one_for_each_peer
 from peer.network.placement import Placement
 from peer.runtime.processes import name_fork, raise_descriptor_limit
+
+if TYPE_CHECKING:
+    from peer.swarm.averager import Averager
 
 logger = logging.getLogger(__name__)
 DAEMON_START_TIMEOUT_S = 60.0
@@ -352,12 +354,11 @@ class NodeWatch:
         self._watching.start()
         self._listening.start()
 
-    def start(self, averager: DecentralizedAverager, name: str) -> None:
-        """Start and watch an averager's process. Raises `SwarmError` if the node is lost during the start."""
+    def start(self, averager: Averager) -> None:
+        """Start and watch an averager. Raises `SwarmError` if it cannot start, or the node is lost meanwhile."""
         gc.freeze()
-        averager.run_in_background(await_ready=False)
-        self._processes = {**self._processes, name: _process(averager.pid)}
-        await_outcome(averager._ready, lambda: self.lost)
+        self._processes = {**self._processes, "averager": _process(averager.start())}
+        await_outcome(averager.served, lambda: self.lost)
 
     def stop(self) -> None:
         """Stop watching, before the node is shut down."""

@@ -13,9 +13,10 @@ from concurrent import futures
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from peer.averaging.averager import AveragedGroup, SwarmGradientAverager
 from peer.averaging.bandwidth import LineEstimate
+from peer.averaging.rounds import AveragedGroup, AveragingRounds
 from peer.config.run import RunConfig
+from peer.gradients.buffer import GradientBuffer
 from peer.node.average_history import Lack
 from peer.progress.decision import DownloadPause, Move, Situation, decide, longest_hold_s
 from peer.progress.fingerprint import drifted
@@ -30,6 +31,7 @@ from peer.swarm.step_rounds import StepRounds
 from peer.swarm.transfers import Transfers
 
 if TYPE_CHECKING:
+    from peer.swarm.averager import Averager
     from peer.swarm.training_state import TrainingState
 
 logger = logging.getLogger(__name__)
@@ -65,7 +67,8 @@ class Moves:
         config: RunConfig,
         role: str,
         tracker: StepTracker,
-        gradients: SwarmGradientAverager,
+        gradients: GradientBuffer,
+        averager: Averager | AveragingRounds,
         training: TrainingState,
         transfers: Transfers,
         line: LineEstimate,
@@ -81,7 +84,9 @@ class Moves:
         self._receipt_of, self._events, self._rng = receipt_of, events, rng
         self._may_follow = role != "keeper"  # the keeper adopts the majority's state and follows no averages
         trains = role == "trainer"
-        self.rounds = StepRounds(gradients, tracker, line, config.averaging, waits, trains=trains, events=events)
+        self.rounds = StepRounds(
+            gradients, averager, tracker, line, config.averaging, waits, trains=trains, events=events
+        )
         self.state = SharedState(
             training, transfers, gradients, tracker, self.rounds, config, waits, is_keeper=role == "keeper"
         )
@@ -262,7 +267,7 @@ class Moves:
         """
         own, all_rates = self._tracker.rate.per_second, self._tracker.view.rate
         share = min(1.0, own / all_rates) if all_rates > 0 else 1.0
-        has_share = self._gradients.local_samples_accumulated >= share * self._tracker.target_batch_size
+        has_share = self._gradients.samples >= share * self._tracker.target_batch_size
         return bool(has_share) or self._has_enough
 
     async def finish(self, collect: Callable[[], None]) -> StepOutcome | None:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from peer.averaging.averager import SwarmGradientAverager
-from peer.gradients.remainders import RemainderFile
 from peer.config.run import RunConfig
+from peer.gradients.buffer import GradientBuffer
+from peer.gradients.remainders import RemainderFile
 from peer.node.states import DonatedState
 from peer.progress.fingerprint import Sketch, drifted
 from peer.progress.tracker import StepTracker
@@ -43,7 +43,7 @@ class SharedState:
         self,
         state: TrainingState,
         transfers: Transfers,
-        gradients: SwarmGradientAverager,
+        gradients: GradientBuffer,
         tracker: StepTracker,
         rounds: StepRounds,
         config: RunConfig,
@@ -82,11 +82,6 @@ class SharedState:
         """Whether a download of a state or average is in progress, which may take hours."""
         return self._transfers.is_downloading
 
-    @property
-    def turned_away(self) -> int:
-        """The number of requests for this peer's state that were rejected as busy."""
-        return self._gradients.turned_away
-
     def take_step(self, voters: Collection[str]) -> None:
         """Apply the gradient that these peers have averaged in one optimizer step, and begin the next global step.
 
@@ -103,7 +98,7 @@ class SharedState:
             self._follow_steering()
             self._gradients.load_average(average.tensors)
             self._step_on_averages(average.voters)
-            self._gradients.reset_accumulated_grads_()
+            self._gradients.drop()
 
     async def download(self) -> bool:
         """Download the state from a donor; return False if no donor had a recent enough state."""
@@ -165,12 +160,12 @@ class SharedState:
     def _step_on_averages(self, voters: Collection[str]) -> None:
         """Apply the averaged gradients; the keeper also stores them for peers that fall behind."""
         gradients = self._gradients
-        with gradients.get_tensors() as averages:
+        with gradients.shared.used() as averages:
             self._state.load_gradients(averages)
         self._state.advance(voters)
         if self._is_keeper:
             code = gradients.averaging.wire_format
-            with gradients.get_tensors() as averages:
+            with gradients.shared.used() as averages:
                 self._transfers.keep(self.era, self.step, averages, gradients.factors, code, voters)
 
     @contextmanager

@@ -8,23 +8,25 @@ from __future__ import annotations
 
 import logging
 import math
-
-from hivemind.averaging.control import AveragingStage, StepControl
+from typing import TYPE_CHECKING
 
 from peer.averaging.absences import Absences
-from peer.averaging.averager import AveragedGroup, SwarmGradientAverager
 from peer.averaging.bandwidth import LineEstimate
 from peer.averaging.meetings import Requirements
-from peer.averaging.rounds import forget_frames
+from peer.averaging.rounds import AveragedGroup, AveragingRounds, RoundSearch, SearchStage
 from peer.averaging.shares import NOBODY, missing_auxiliaries
 from peer.config.steering import NO_CHANGE
 from peer.config.training import Averaging
+from peer.gradients.buffer import GradientBuffer
 from peer.network.traffic import passes_in_time
 from peer.progress.decision import demands_on_group, may_average_alone, patience_s
 from peer.progress.tracker import StepTracker
 from peer.reporting.event_log import NOWHERE, EventLog, RoundBegun, RoundEnded, RoundOutcome
 from peer.reporting.metrics import RoundCounts
 from peer.runtime.waits import Waits
+
+if TYPE_CHECKING:
+    from peer.swarm.averager import Averager
 
 logger = logging.getLogger(__name__)
 RETRY_S = 0.1
@@ -40,7 +42,8 @@ class StepRounds:
 
     def __init__(
         self,
-        gradients: SwarmGradientAverager,
+        gradients: GradientBuffer,
+        averager: Averager | AveragingRounds,
         tracker: StepTracker,
         line: LineEstimate,
         averaging: Averaging,
@@ -51,7 +54,7 @@ class StepRounds:
     ) -> None:
         """Set up rounds; `trains`: whether this peer sends gradients of its own."""
         self._trains = trains
-        self._gradients, self._tracker, self._line = gradients, tracker, line
+        self._gradients, self._averager, self._tracker, self._line = gradients, averager, tracker, line
         self._timeout_s, self._waits = averaging.averaging_timeout_s, waits
         self._usual = averaging  # the run file's settings
         self._in_force = NO_CHANGE, NO_CHANGE.averaging(averaging)
@@ -63,7 +66,7 @@ class StepRounds:
         self._computes_until = -math.inf  # after a wait in vain, this peer computes for as long as it waited
         self.missing_auxiliaries: int | None = None  # computed from the newest group; None before the first group
         self.lines = NOBODY  # connections of the newest group
-        self._scheduled: StepControl | None = None  # a round that was scheduled ahead of time
+        self._search: RoundSearch | None = None  # the search for the next group, begun ahead of time
         self._due_since = math.inf  # start time of the current averaging
         self._round_s = 0.0  # duration of the newest group's round
         self._absences = Absences(free=1, first_rounds=UNAWAITED_GROUPS)  # peers recently absent from groups
@@ -74,8 +77,8 @@ class StepRounds:
         self._require_group()
         if self._tracker.is_held:
             self.cancel()
-        elif self._scheduled is None or self._scheduled.triggered or self._scheduled.done():
-            self._scheduled = self._gradients.schedule_step()
+        elif self._search is None or self._search.is_due or self._search.done():
+            self._search = self._averager.seek(self._line.rate)
 
     def begin_step(self) -> None:
         """Reset the failure count for a new step, and cancel a round of the last step."""
@@ -83,10 +86,10 @@ class StepRounds:
         self.cancel()
 
     def cancel(self) -> None:
-        """Cancel a round that was scheduled ahead of time."""
-        if self._scheduled is not None and not self._scheduled.done():
-            self._scheduled.cancel()
-        self._scheduled = None
+        """Give up a search that was begun ahead of time."""
+        if self._search is not None and not self._search.done():
+            self._averager.give_up(self._search)
+        self._search = None
 
     @property
     def is_full(self) -> bool:
@@ -102,7 +105,7 @@ class StepRounds:
     @property
     def has_begun(self) -> bool:
         """Whether the leader has started this peer's group and waits for this peer."""
-        return self._scheduled is not None and self._scheduled.stage is AveragingStage.AWAITING_TRIGGER
+        return self._search is not None and self._search.stage is SearchStage.MET
 
     @property
     def is_due(self) -> bool:
@@ -141,10 +144,6 @@ class StepRounds:
                 "from step %d on gradients are averaged in %s%s", self._tracker.step, averaging.wire_format, rank
             )
 
-    def declare_line(self) -> None:
-        """Declare this peer's current bandwidth to the next groups."""
-        self._gradients.bandwidth = self._line.rate
-
     async def average_when_due(self) -> AveragedGroup | None:
         """Average, with retries on failure; return None if this peer should compute or leave.
 
@@ -169,34 +168,34 @@ class StepRounds:
 
     async def average(self) -> AveragedGroup | None:
         """Average with all peers at this step; if that fails, change nothing and return None."""
-        tracker, gradients = self._tracker, self._gradients
+        tracker, gradients, averager = self._tracker, self._gradients, self._averager
         self._met_nobody = False
         self.take_up_code()
         if tracker.view.averaging <= 1 and not (self.has_begun or self._is_told_full):
             return self._own_average()
-        control, self._scheduled = self._scheduled, None
-        if control is not None and (control.triggered or control.done()):
-            control = None
+        search, self._search = self._search, None
+        if search is not None and (search.is_due or search.done()):
+            search = None
         self.counts.begin()
-        began, failed_before = self._waits.now(), gradients.failed_rounds
+        began, failed_before = self._waits.now(), averager.failed_rounds
         here = tracker.view.here
         self._require_group()
         self._tell_begin()
         try:
-            control = control or gradients.schedule_step()
-            gradients.step(weight=gradients.due_samples, control=control, reset_accumulators=False, wait=False)
-            group = await self._await_group(control)
+            search = search or averager.seek(self._line.rate)
+            gradients.load()
+            averager.begin(search, gradients.due_samples)
+            group = await self._await_group(search)
         except Exception as error:  # noqa: BLE001 - fault boundary: the caller retries, or downloads the keeper's state
             logger.warning("averaging for step %d failed: %r", tracker.step + 1, error)
             self._tell_end("failed", self._waits.now() - began, cause=repr(error))
-            self._met_nobody = gradients.failed_rounds == failed_before
-            self.has_sent |= not self._met_nobody or (control is not None and control.began_allreduce)
-            self._give_up(control)
-            forget_frames(error)  # breaks a cycle: the error's frames hold `control`, which holds the error
+            self._met_nobody = averager.failed_rounds == failed_before
+            self.has_sent |= not self._met_nobody or (search is not None and search.has_averaged)
+            self._give_up(search)
             return None
         finally:
             tracker.is_reducing(False)
-            tracker.heed(gradients.findings.take())
+        gradients.round_succeeded()
         self._absences.round_ended(here - group.peers)
         self._round_s = group.seconds
         if group.traffic is not None:
@@ -205,7 +204,6 @@ class StepRounds:
             usual_s = tracker.course.allowances.usual_s
             if usual_s:
                 self.missing_auxiliaries = missing_auxiliaries(group.lines, group.traffic.promised_s, usual_s)
-            self.declare_line()
         short = group.samples < tracker.target_batch_size
         tracker.round_ended(group.weights, group.counted, group.attested, short=short)
         self._tell_end("too few samples" if short else "averaged", self._waits.now() - began, group)
@@ -216,7 +214,7 @@ class StepRounds:
         return group
 
     def _tell_begin(self) -> None:
-        tracker, wanted = self._tracker, self._gradients.wanted
+        tracker, wanted = self._tracker, self._averager.wanted
         self._events.add(
             RoundBegun(
                 era=tracker.era,
@@ -249,12 +247,11 @@ class StepRounds:
         if not may_average_alone(tracker.own_id, tracker.quorum, samples, tracker.target_batch_size):
             return None
         self.cancel()
-        self._gradients.load_accumulators_into_averager_()
+        self._gradients.load()
         return AveragedGroup(size=1, samples=samples, averaged_bytes=0, peers=frozenset({tracker.own_id}))
 
     def _require_group(self) -> None:
-        tracker, gradients = self._tracker, self._gradients
-        tracker.heed(gradients.findings.take())
+        tracker = self._tracker
         waited_s, free_s = max(0.0, self._waits.now() - self._due_since), self._free_s
         demands = demands_on_group(
             tracker.view,
@@ -264,11 +261,11 @@ class StepRounds:
             attempts=self.attempts,
             has_waited=waited_s > self._patience_s,
         )
-        gradients.want(
+        self._averager.want(
             Requirements(
                 era=tracker.era,
                 step=tracker.step,
-                code=gradients.averaging.code,
+                code=self._gradients.averaging.code,
                 target=tracker.target_batch_size,
                 leaders=tracker.leaders,
                 required=demands.required,
@@ -293,15 +290,15 @@ class StepRounds:
     def _patience_s(self) -> float:
         return patience_s(self._timeout_s, self._tracker.course.allowances.usual_s)
 
-    def _give_up(self, control: StepControl | None) -> None:
-        if control is None:
+    def _give_up(self, search: RoundSearch | None) -> None:
+        if search is None:
             return
-        if control.began_allreduce:
+        if search.has_averaged:
             self._line.failed()
-        if not control.done():
-            control.cancel()
+        if not search.done():
+            self._averager.give_up(search)
 
-    async def _await_group(self, control: StepControl) -> AveragedGroup:
+    async def _await_group(self, search: RoundSearch) -> AveragedGroup:
         """Wait for the round's result. Raises `TimeoutError` once waiting is pointless.
 
         Waiting is pointless after the deadline, if the batch is no longer full because a peer has
@@ -311,21 +308,21 @@ class StepRounds:
         may be the step's. A peer that trains on nothing must not wait for ever, because it would be
         taken to hang.
         """
-        tracker, gradients = self._tracker, self._gradients
+        tracker, averager = self._tracker, self._averager
         deadline = self._waits.now() + self._timeout_s
-        failed_before, in_doubt_at, is_over_at = gradients.failed_rounds, math.inf, math.inf
+        failed_before, in_doubt_at, is_over_at = averager.failed_rounds, math.inf, math.inf
         while True:
-            await self._waits.news(LOOK_S, control)
-            if control.done():
-                return control.result()
+            await self._waits.news(LOOK_S, search)
+            if search.done():
+                return search.result()
             now, is_full = self._waits.now(), self.is_full  # read before the stage: as a round runs, others may step
-            looks = control.stage in (AveragingStage.IDLE, AveragingStage.LOOKING_FOR_GROUP)
+            looks = search.stage is SearchStage.LOOKING
             tracker.is_reducing(not looks)
-            is_current = self._averaging_after(tracker.step).code == gradients.averaging.code
+            is_current = self._averaging_after(tracker.step).code == self._gradients.averaging.code
             wanted = is_full and is_current and not self._waits.is_interrupted
-            left_behind = gradients.failed_rounds > failed_before and tracker.swarm_step > tracker.step
+            left_behind = averager.failed_rounds > failed_before and tracker.swarm_step > tracker.step
             is_over = self._waits.is_interrupted or tracker.swarm_step > tracker.step
-            in_doubt_at = min(in_doubt_at, now) if control.stage is AveragingStage.FINISHED else math.inf
+            in_doubt_at = min(in_doubt_at, now) if search.stage is SearchStage.CONFIRMING else math.inf
             is_over_at = min(is_over_at, now) if is_over and in_doubt_at < math.inf else math.inf
             is_late = now > deadline + self._timeout_s or now > is_over_at + RULING_S
             gives_up = now > in_doubt_at + DOUBT_S or (is_over and is_late)

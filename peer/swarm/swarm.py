@@ -10,14 +10,12 @@ from __future__ import annotations
 import logging
 import math
 import random
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import TypeVar
 
 import torch
+from hivemind.dht import DHT
 from hivemind.p2p import PeerID
 
 from auth.clock import swarm_time
@@ -27,35 +25,38 @@ from auth.keys import ReceiptKey
 from auth.receipts import ReceiptBody, sign_receipt, whole_samples
 from auth.swarm.access import SwarmAccess
 from auth.swarm.authorizer import Clock
-from peer.averaging.averager import AveragedGroup
 from peer.averaging.bandwidth import LineEstimate
+from peer.averaging.rounds import AveragedGroup, OwnSide
 from peer.averaging.shares import GroupLines
 from peer.config.run import RunConfig
 from peer.config.steering import Steering
 from peer.config.training import Averaging
+from peer.gradients.buffer import GradientBuffer
 from peer.network.placement import Placement
 from peer.network.traffic import Traffic
 from peer.node.average_history import averages_held
 from peer.progress.decision import samples_at_once
 from peer.progress.records import Beacon
-from peer.reduction.guard import ReductionGuard
+from peer.progress.refresh import Refresh
+from peer.progress.tracker import Owner, StepTracker
+from peer.progress.view import SwarmCourse
 from peer.reduction.sizes import missed_average_bytes, values_sent
 from peer.reporting.advice import Conditions
 from peer.reporting.event_log import NOWHERE, EventLog, Suspected
 from peer.reporting.metrics import Census, RoundTally
 from peer.reporting.suspicions import Suspicion, Suspicions
-from peer.runtime.mailbox import Mailbox
 from peer.runtime.waits import ThreadWaits, run_blocking
-from peer.swarm.assembly import SHUTDOWN_S, Assembly
+from peer.swarm.averager import Averager, Listeners
+from peer.swarm.averager_loop import AveragerParts
 from peer.swarm.dht import NodeWatch, join_dht
 from peer.swarm.moves import Moves, StepOutcome
+from peer.swarm.record_exchange import RecordExchange
 from peer.swarm.training_state import TrainingState
 from peer.swarm.transfers import Transfers
 
 logger = logging.getLogger(__name__)
-BEACON_POLL_S, MAILBOX_RETRY_S = 0.2, 0.1
+BEACON_POLL_S, SHUTDOWN_S = 0.2, 2.0
 ANYWHERE = Placement()
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -78,46 +79,65 @@ class Swarm:
 
     def __init__(
         self,
-        assembly: Assembly,
+        config: RunConfig,
+        access: SwarmAccess,
+        dht: DHT,
         model: torch.nn.Module,
-        keeper_ids: Sequence[PeerID],
-        line: LineEstimate,
+        keepers: Sequence[PeerID],
+        place: Placement,
+        *,
+        is_client: bool,
+        traffic: Traffic,
         suspicions: Suspicions,
         on_lost: Callable[[SwarmError], object],
+        events: EventLog,
     ) -> None:
-        """Start the averager on a started DHT node. Raises `SwarmError` if the node is lost."""
-        credentials, guard = assembly.access.credentials, ReductionGuard(averaging=assembly.config.averaging)
-        self._config, self._dht, self._line = assembly.config, assembly.dht, line
-        self._events = assembly.events
-        self._waits = ThreadWaits()
-        self._watch = NodeWatch(self._dht, on_lost, assembly.access.clock)
-        self._tracker = assembly.tracker(keeper_ids, guard.caps, suspicions)
-        self._exchange = assembly.record_exchange(self._tracker, keeper_ids)
-        self.training = TrainingState(model, assembly.config)
-        self._gradients = assembly.gradient_averager(self.training, line.rate, guard)
-        self._watch.start(self._gradients, "averager")
-        run = assembly.access.run
+        """Start the averager on a started DHT node. Raises `SwarmError` if the node is lost.
+
+        `is_client`: whether other peers cannot connect to this peer.
+        """
+        averaging, run, credentials = config.averaging, access.run, access.credentials
+        token, peer_id = credentials.access_token(access.clock()), dht.peer_id.to_base58()
+        self._dht, self._waits = dht, ThreadWaits()
+        self._watch = NodeWatch(dht, on_lost, access.clock)
+        self._tracker = StepTracker(
+            Owner(peer_id, token.member, token.device_id, token.role, is_client),
+            run,
+            SwarmCourse.of(config, peer_id, token.role, suspicions),
+            target_batch_size=averaging.target_batch_size,
+            refresh=Refresh(averaging.progress_refresh_s, averaging.statistics_expiration_s),
+            keepers=[keeper.to_base58() for keeper in keepers],
+        )
+        self._exchange = RecordExchange(dht, access, self._tracker, keepers, averaging.statistics_expiration_s)
+        self.training = TrainingState(model, config)
+        origin = f"{run} of {credentials.authority.hex()}"
+        self._gradients = GradientBuffer(self.training.parameters, averaging, origin)
+        own_side = OwnSide(peer_id, run, not is_client, place.may_reduce)
+        log = events.of_process(f"{events.process}-averager")
+        self._averager = Averager(
+            AveragerParts(dht, access, own_side, averaging, self._gradients.shared, traffic, log),
+            Listeners(self._tracker.hear, self._tracker.heed, self.training.copy),
+        )
+        self._tracker.on_caps = self._averager.cap
+        self._watch.start(self._averager)
+        self._line = LineEstimate(place.bandwidth, time.monotonic, random.Random())
         self._moves = Moves(
-            assembly.config,
-            assembly.role,
+            config,
+            token.role,
             self._tracker,
             self._gradients,
+            self._averager,
             self.training,
-            Transfers(self._gradients, self._waits, assembly.events),
-            line,
+            Transfers(self._averager, self._waits, events),
+            self._line,
             self._waits,
             receipt_of=Witness(credentials.device_key.receipt_key(run), run).receipt,
-            events=assembly.events,
+            events=events,
             rng=random.Random(),
         )
         self.state, self._rounds = self._moves.state, self._moves.rounds
         self.state.restore(0)
         self._exchange.start()
-        for name, served in (
-            ("listener", partial(self._serve, self._gradients.heard, self._tracker.hear)),
-            ("copier", partial(self._serve, self._gradients.copies_wanted, self._give_copy)),
-        ):
-            threading.Thread(target=served, name=name, daemon=True).start()
 
     @classmethod
     def join(
@@ -146,34 +166,18 @@ class Swarm:
             credentials, config.run.name, frozenset({"trainer"} if role == "keeper" else {"keeper"}), clock
         )
         return cls(
-            Assembly(config, access, role, dht, is_client, place.may_reduce, traffic or Traffic(), events),
+            config,
+            access,
+            dht,
             model,
             [PeerID.from_base58(address.rsplit("/p2p/", 1)[1]) for address in initial_peers],
-            LineEstimate(place.bandwidth, time.monotonic, random.Random()),
-            Suspicions(lambda found: _note(found, events, on_suspicion), clock),
-            on_lost,
+            place,
+            is_client=is_client,
+            traffic=traffic or Traffic(),
+            suspicions=Suspicions(lambda found: _note(found, events, on_suspicion), clock),
+            on_lost=on_lost,
+            events=events,
         )
-
-    def _give_copy(self, _wanted: None) -> None:
-        """Copy the state for another peer that downloads it, also while this peer computes."""
-        try:
-            self._gradients.copies.put(self.training.copy())
-        except Exception:
-            self._gradients.copies.put(None)
-            raise
-
-    def _serve(self, mailbox: Mailbox[Item], process: Callable[[Item], None]) -> None:
-        """Process what the averager's process sends, in a thread, until that process has ended."""
-        while True:
-            try:
-                process(mailbox.get())
-            except EOFError:
-                return
-            except Exception:
-                if not self._gradients.is_alive():
-                    return
-                logger.warning("a message from the averager was not processed", exc_info=True)
-                time.sleep(MAILBOX_RETRY_S)
 
     @property
     def step(self) -> int:
@@ -206,6 +210,11 @@ class Swarm:
         shapes = [parameter.shape for parameter in self.training.parameters]
         average_bytes = missed_average_bytes(self.averaging, values_sent(shapes, self.averaging.powersgd_rank))
         return averages_held(average_bytes, sum(map(math.prod, shapes)))
+
+    @property
+    def turned_away(self) -> int:
+        """The number of requests for this peer's state that were rejected as busy."""
+        return self._averager.turned_away
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -257,7 +266,6 @@ class Swarm:
     def line_measured(self, rate: float) -> None:
         """Record a bandwidth measurement: bytes per second in the slower direction."""
         self._line.measured(rate)
-        self._rounds.declare_line()
 
     @property
     def has_ended(self) -> bool:
@@ -270,7 +278,7 @@ class Swarm:
 
     def add(self, samples: int) -> None:
         """Report a microbatch whose gradient, summed over its samples, was added to `.grad`."""
-        self._gradients.accumulate_grads_(samples)
+        self._gradients.add(samples)
         self._moves.computed(samples)
 
     def samples_at_once(self, microbatch: int) -> int:
@@ -359,9 +367,7 @@ class Swarm:
         self._waits.close()
         self._rounds.cancel()
         self._exchange.stop(SHUTDOWN_S)
-        self._gradients.shutdown()
-        self._gradients.heard.close()
-        self._gradients.copies_wanted.close()
+        self._averager.shutdown(SHUTDOWN_S)
         self._dht.shutdown()
 
 

@@ -9,23 +9,25 @@ import logging
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from hivemind.compression import CompressionBase, CompressionInfo, NoCompression
 from hivemind.proto import runtime_pb2
 
 from auth.errors import SwarmError
-from peer.averaging.averager import SwarmGradientAverager
+from peer.config.training import Compression
 from peer.gradients.gradient_codes import Factors
 from peer.gradients.power_sgd import as_matrix, product
-from peer.config.training import Compression
 from peer.node.average_history import Average, Lack
 from peer.node.states import AverageKept, AverageWanted, DonatedState, HistoryBegun, StateOrder, StateWanted
 from peer.reduction.compression import average_code_of, decode, is_finite
 from peer.reduction.sizes import shrinks
 from peer.reporting.event_log import TAKEN, Downloaded, EventLog
 from peer.runtime.waits import Waits
+
+if TYPE_CHECKING:
+    from peer.swarm.averager import Averager
 
 logger = logging.getLogger(__name__)
 LOOK_S = 0.5  # interval between checks of a download's progress
@@ -43,7 +45,7 @@ class MissedAverage:
 class Transfers:
     """One peer's downloads of states and missed averages, and what it keeps for others."""
 
-    def __init__(self, averager: SwarmGradientAverager, waits: Waits, events: EventLog) -> None:
+    def __init__(self, averager: Averager, waits: Waits, events: EventLog) -> None:
         self._averager, self._waits, self._events = averager, waits, events
         self.is_downloading = False  # whether a download is in progress, which may take hours
 

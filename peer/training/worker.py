@@ -27,7 +27,6 @@ from transformers import PreTrainedModel
 from auth.clock import follow_coordinator, swarm_time
 from auth.credentials import Credentials
 from auth.errors import ManyhandsError, SwarmError, WorkerError
-from peer.gradients.remainders import RemainderFile
 from peer.averaging.ways import fewest_bytes
 from peer.backends import Backend
 from peer.backends.devices import choose_backend, compile_if_it_pays
@@ -41,6 +40,7 @@ from peer.data.batching.batches import Batch, BatchStream, PhasedBatches, open_b
 from peer.data.batching.synthetic import random_batch
 from peer.data.tokenization.special_tokens import SpecialIds
 from peer.data.tokenization.tokenizers import load_special_ids, load_tokenizer
+from peer.gradients.remainders import RemainderFile
 from peer.limits.usage import CACHE_FOLDER, require_memory
 from peer.models.build import build_model
 from peer.models.optimizer_setup import state_size

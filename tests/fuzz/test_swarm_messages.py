@@ -9,7 +9,6 @@ import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
 from contextlib import aclosing, suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -241,8 +240,7 @@ def meet(word: bytes, requests: Sequence[bytes], public_key: str) -> None:
         await meetings.serve()
         meetings.want(Requirements(leaders=(MALLORY, ADA)))
         meetings.declare((0, 0), b"")
-        step: Any = SimpleNamespace(triggered=False, wait_for_trigger=asyncio.Event().wait)
-        search = asyncio.create_task(meetings.look_for_group(step))
+        search = asyncio.create_task(meetings.look_for_group(asyncio.Event()))
         async with aclosing(mallory.stream(ADA, "meet", said())) as words:
             with suppress(asyncio.TimeoutError):
                 assert (await asyncio.wait_for(anext(words, b""), DECLARE_S))[:1] in (b"", COUNT)

@@ -157,8 +157,8 @@ def test_packages_only_import_what_lies_below_them() -> None:
 # A folder imports only what stands left of it; folders between two `<` do not import each other.
 LAYERS = {
     "peer": "config, protocol, installer < runtime, network < transport < reporting, verification, data.tokenization"
-    " < reduction, data.selection, control, limits < node < averaging, data.sources < data.batching, data.corpus, data"
-    " < models, progress < backends, swarm < training, doctor < rehearsal < agent < cli",
+    " < reduction, data.selection, control, limits < node, gradients < averaging, data.sources < data.batching,"
+    " data.corpus, data < models, progress < backends, swarm < training, doctor < rehearsal < agent < cli",
     "coordinator": "store, throttling < run < ledger < members < checkpoints, context < statistics, evaluation.tasks,"
     " backup, playground, tracking, control < keeper, evaluation, announcements < publishing < web.http < web.state"
     " < web.api, web.admin < web.pages < web < service < cli",

@@ -1,17 +1,18 @@
-"""What a liar sends in place of its parts, in plain hivemind and here alike: patches in its own process only."""
+"""What a liar sends in place of its parts: patches in its own process only."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 from collections.abc import AsyncIterator, Callable
-from typing import Any
 
 import torch
-from hivemind.averaging.allreduce import AllReduceRunner
 from hivemind.compression import deserialize_torch_tensor, serialize_torch_tensor
 from hivemind.proto import averaging_pb2
+from hivemind.utils.asyncio import as_aiter
 
+from peer.averaging.all_reduce import ExactAllReduce
+from peer.averaging.reducer import Messages
 from tests.support.peer_processes import Orders
 
 HUGE = 1e30
@@ -81,11 +82,18 @@ async def twisted(attack: str, parts: AsyncIterator[Part]) -> AsyncIterator[Part
         yield last
 
 
-def send_bad_parts(orders: Orders, runner: type[AllReduceRunner] = AllReduceRunner) -> None:
+def send_bad_parts(orders: Orders) -> None:
     """From now on let this process, and what it forks, send what it is told to; call it before joining."""
-    honest = runner._generate_input_for_peer
+    honest = ExactAllReduce._committed_parts
 
-    def parts(self: Any, peer_index: int) -> AsyncIterator[Part]:
-        return twisted(orders.told, honest(self, peer_index))
+    async def committed_parts(self: ExactAllReduce, reducer: int) -> Messages:
+        opening, *messages = [message async for message in honest(self, reducer)]
+        parts = [part async for part in twisted(orders.told, as_aiter(*messages))]
+        if parts:  # it is committed to what it sends, as an honest sender is
+            opening.weight = parts[0].weight
+            digests = self.evidence.commit(reducer, [part.tensor_part for part in parts], opening.weight)
+            opening.tensor_part.buffer = b"".join(digests)
+        for message in opening, *parts:
+            yield message
 
-    runner._generate_input_for_peer = parts
+    ExactAllReduce._committed_parts = committed_parts  # type: ignore[method-assign]

@@ -5,7 +5,7 @@ Patches in its own process only.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from hivemind.proto import averaging_pb2, runtime_pb2
 
-from peer.averaging.all_reduce import ATTESTED, ExactAllReduce
+from peer.averaging.reducer import ATTESTED, Messages, Reducer
 from peer.reduction.attestation import SignedAttestation, digest_of, digest_of_all
 from peer.reduction.audit import Drawn, Evidence
 from peer.reduction.combine import PartReducer, ReducedPart
@@ -27,35 +27,35 @@ FALSE_AVERAGES: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {  # give
 
 def return_false_averages(orders: Orders) -> None:
     """From now on let this process, and what it forks, reduce falsely while it is told to; call it before joining."""
-    honest, honest_stream = PartReducer.accumulate_part, ExactAllReduce._accumulate_parts_streaming
+    honest, honest_answer = PartReducer.accumulate_part, Reducer.answer
 
     async def accumulate_part(reducer: PartReducer, *args: Any, **kwargs: Any) -> ReducedPart:
         reduced = await honest(reducer, *args, **kwargs)
         falsify = FALSE_AVERAGES.get(orders.told)
         return replace(reduced, average=falsify(reduced.average)) if falsify else reduced
 
-    async def stream(
-        reducing: ExactAllReduce, parts: AsyncIterator[averaging_pb2.AveragingData], sender_index: int
-    ) -> AsyncIterator[averaging_pb2.AveragingData]:
+    async def answer(
+        reducer: Reducer, caller: str, messages: Messages
+    ) -> AsyncGenerator[averaging_pb2.AveragingData, None]:
         digests: list[bytes] = []
-        async with aclosing(honest_stream(reducing, parts, sender_index)) as answers:
-            async for answer in answers:
-                if orders.told in ("unlike", "two accounts") and sender_index % 2:
-                    yield _other_answer(reducing, answer, digests, orders.told == "two accounts")
+        async with aclosing(honest_answer(reducer, caller, messages)) as answers:
+            async for message in answers:
+                if orders.told in ("unlike", "two accounts") and reducer.peers.index(caller) % 2:
+                    yield _other_answer(reducer, message, digests, orders.told == "two accounts")
                 else:
-                    yield answer
+                    yield message
 
     PartReducer.accumulate_part = accumulate_part  # type: ignore[method-assign]
-    ExactAllReduce._accumulate_parts_streaming = stream  # type: ignore[method-assign]
+    Reducer.answer = answer  # type: ignore[method-assign]
 
 
 def _other_answer(
-    reducing: ExactAllReduce, answer: averaging_pb2.AveragingData, digests: list[bytes], attests: bool
+    reducer: Reducer, answer: averaging_pb2.AveragingData, digests: list[bytes], attests: bool
 ) -> averaging_pb2.AveragingData:
     """The negative of an average, and where it `attests` that, an attestation of these."""
     wire = answer.tensor_part
     if answer.code == ATTESTED:
-        key = reducing._attesting.key
+        key = reducer.attesting.key
         opened = SignedAttestation(wire.buffer).opened(key.public_key)
         other = opened.model_copy(update={"averages": digest_of_all(digests).hex()})
         content = SignedAttestation.sign(key, other).content if attests else wire.buffer

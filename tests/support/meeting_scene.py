@@ -51,24 +51,6 @@ def begin(peers: Iterable[str], declared: Iterable[bytes] | None = None, group_i
     )
 
 
-class Step:
-    """A step, as far as a search looks at it."""
-
-    def __init__(self) -> None:
-        self._event = asyncio.Event()
-
-    def trigger(self) -> None:
-        """The batch is full."""
-        self._event.set()
-
-    @property
-    def triggered(self) -> bool:
-        return self._event.is_set()
-
-    async def wait_for_trigger(self) -> None:
-        await self._event.wait()
-
-
 class Members:
     """Knows the members without a DHT."""
 
@@ -115,7 +97,7 @@ class Peer:
         sign = key_of(self.peer_id).sign
         self.meetings = Meetings(transport, NAME, members, opened, sign, self._deliver)
         self.wanted = Requirements()
-        self.step = Step()
+        self.due = asyncio.Event()  # set once its batch is full
 
     def _deliver(self, heard: Heard) -> bool:
         if not self.is_busy:
@@ -136,7 +118,7 @@ class Peer:
         """Search for a group at this position."""
         self.want(era=position[0], step=position[1])
         self.meetings.declare(position, declared_by(self.peer_id, position, **declared))
-        return asyncio.create_task(self.meetings.look_for_group(self.step))
+        return asyncio.create_task(self.meetings.look_for_group(self.due))
 
     async def confirm(self, digest: bytes = DIGEST) -> bool:
         """Hold the newest group's average; returns whether it was confirmed."""
@@ -184,7 +166,7 @@ class Scene:
     def trigger(self, *names: str) -> None:
         """The batches of these (default: of all) are full."""
         for name in names or self.peers:
-            self.peers[name].step.trigger()
+            self.peers[name].due.set()
 
     async def meet(self, *names: str, leaders: Collection[str] = ALL) -> None:
         """Let these become a group, whose round begins."""

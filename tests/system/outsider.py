@@ -37,7 +37,6 @@ from auth.swarm.authorizer import (
     read_entries,
 )
 from auth.swarm.hivemind_patches import patch_hivemind
-from peer.averaging.averager import SwarmGradientAverager
 from peer.averaging.declarations import Declaration
 from peer.transport.p2p import P2PTransport
 from tests.support.waiting import PATIENCE_S
@@ -46,10 +45,7 @@ TRIES_S = 10.0  # to find a group
 
 
 class HivemindMeetings(DecentralizedAverager):  # type: ignore[misc]  # hivemind has no types
-    """Names hivemind's own RPCs as the swarm's averagers would serve them."""
-
-
-HivemindMeetings.__name__ = SwarmGradientAverager.__name__
+    """Names hivemind's own RPCs, as an averager of hivemind would serve them."""
 
 
 async def collect(stream: AsyncIterator[Any]) -> list[Any]:
@@ -65,15 +61,15 @@ async def follow(p2p: hivemind.P2P, keeper: PeerID, run: str, sign: Callable[[by
         yield said.signed(sign)
         await asyncio.Event().wait()  # a follower stays
 
-    stream = P2PTransport(p2p).stream(keeper.to_base58(), f"{run}_grad_averager.meet", words())
+    stream = P2PTransport(p2p).stream(keeper.to_base58(), f"{run}_averager.meet", words())
     return await asyncio.wait_for(collect(stream), PATIENCE_S)
 
 
 async def call_directly(p2p: hivemind.P2P, keeper: PeerID, run: str, sign: Callable[[bytes], bytes]) -> dict[str, Any]:
-    """The keeper's meetings and the averagers' RPCs, without asking the DHT for anything."""
-    gradients = SwarmGradientAverager.get_stub(p2p, keeper, namespace=f"{run}_grad_averager")
+    """The keeper's meetings and the services of its averager, without asking the DHT for anything."""
+    transport, peer = P2PTransport(p2p), keeper.to_base58()
     join = averaging_pb2.JoinRequest(
-        schema_hash=b"x" * 20, expiration=get_dht_time() + 5, gather=b"", group_key=f"{run}_grad_averager.0b"
+        schema_hash=b"x" * 20, expiration=get_dht_time() + 5, gather=b"", group_key=f"{run}_averager.0b"
     )
     part = averaging_pb2.AveragingData(
         code=averaging_pb2.PART_FOR_AVERAGING,
@@ -82,23 +78,21 @@ async def call_directly(p2p: hivemind.P2P, keeper: PeerID, run: str, sign: Calla
         weight=1e9,
     )
 
-    async def request() -> AsyncIterator[bytes]:
-        yield b""
+    async def request(content: bytes) -> AsyncIterator[bytes]:
+        yield content
 
-    async def parts() -> AsyncIterator[averaging_pb2.AveragingData]:
-        yield part
-
-    meetings = HivemindMeetings.get_stub(p2p, keeper, namespace=f"{run}_grad_averager")
+    plain = HivemindMeetings.get_stub(p2p, keeper, namespace=f"{run}_averager")
     try:
-        joined = await collect(await meetings.rpc_join_group(join))
+        joined = await collect(await plain.rpc_join_group(join))
     except P2PDaemonError:  # nobody serves it
         joined = []
-    parts_answers = await collect(await gradients.rpc_aggregate_part(parts()))
-    downloaded = await collect(P2PTransport(p2p).stream(keeper.to_base58(), f"{run}_grad_averager.state", request()))
+    averages = await collect(transport.stream(peer, f"{run}_averager.reduce", request(part.SerializeToString())))
+    downloaded = await collect(transport.stream(peer, f"{run}_averager.state", request(b"")))
+    codes = [averaging_pb2.AveragingData.FromString(answer).code for answer in averages]
     return {
         "join_group": len(joined),
         "groups": len(await follow(p2p, keeper, run, sign)),
-        "aggregate_part": [averaging_pb2.MessageCode.Name(answer.code) for answer in parts_answers],
+        "aggregate_part": [averaging_pb2.MessageCode.Name(code) for code in codes],
         "state_messages": len(downloaded),
     }
 
@@ -106,7 +100,7 @@ async def call_directly(p2p: hivemind.P2P, keeper: PeerID, run: str, sign: Calla
 def try_to_average(dht: hivemind.DHT, run: str) -> bool:
     """The ordinary way: declare an averager under the run's name and look for a group."""
     averager = DecentralizedAverager(
-        [torch.ones(4)], dht, start=True, prefix=f"{run}_grad_averager", min_matchmaking_time=2.0, request_timeout=1.0
+        [torch.ones(4)], dht, start=True, prefix=f"{run}_averager", min_matchmaking_time=2.0, request_timeout=1.0
     )
     try:
         control = averager.step(timeout=TRIES_S, allow_retries=False, wait=False)
@@ -151,7 +145,7 @@ def start_shared_memory() -> None:
 def main(run: str, addresses: list[str], credentials: Path | None, token: Path | None) -> None:
     """Attack and report."""
     start_shared_memory()
-    patch_hivemind()  # else it would not understand how the swarm ends its streams
+    patch_hivemind()
     dht = hivemind.DHT(
         initial_peers=addresses,
         start=True,
@@ -163,7 +157,7 @@ def main(run: str, addresses: list[str], credentials: Path | None, token: Path |
     keeper = PeerID.from_base58(addresses[0].rsplit("/p2p/", 1)[1])
     gained: dict[str, Any] = {
         "records": count_records(dht.get(peers_key(run), latest=True)),
-        "averagers": count(dht.get(f"{run}_grad_averager.0b", latest=True)),
+        "averagers": count(dht.get(f"{run}_averager.0b", latest=True)),
         "ping_answered": dht.run_coroutine(partial(ping, keeper=keeper)),
         "stored": dht.run_coroutine(partial(store, keeper=keeper)),
     }

@@ -1,15 +1,13 @@
-"""Which DHT requests and records a node takes; the averaging RPCs are attacked in tests/system."""
+"""Which DHT requests and records a node takes, and whom a directory admits."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
-import itertools
 import weakref
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,12 +16,11 @@ from hivemind.dht.protocol import DHTProtocol
 from hivemind.dht.routing import DHTID
 from hivemind.dht.validation import CompositeValidator, DHTRecord
 from hivemind.p2p import PeerID
-from hivemind.proto import averaging_pb2, dht_pb2
+from hivemind.proto import dht_pb2
 from hivemind.utils.timed_storage import ValueWithExpiration
 
 from auth.credentials import Credentials
 from auth.keys import AuthorityKey
-from auth.swarm.access import AuthorizedAverager, SwarmAccess
 from auth.swarm.authorizer import (
     MAX_BEACON_BYTES,
     MAX_RECORD_BYTES,
@@ -532,107 +529,3 @@ async def test_an_empty_answer_forgets_nobody(alice: Credentials, bob: Credentia
     token = directory.token_of(bob.device_key.peer_id)
     assert token is not None
     assert token.peer_id == bob.device_key.peer_id
-
-
-class Rounds:
-    """What stands below the mixin: serves everybody."""
-
-    async def rpc_join_group(self, request: str, _context: Any) -> AsyncIterator[str]:
-        yield request
-
-    async def rpc_aggregate_part(self, stream: AsyncIterator[str], _context: Any) -> AsyncIterator[str]:
-        async for part in stream:
-            yield f"average of {part}"
-
-    async def rpc_download_state(self, request: str, _context: Any) -> AsyncIterator[str]:
-        for number in (1, 2):
-            yield f"{request} {number}"
-
-
-class Averager(AuthorizedAverager, Rounds):
-    """The mixin over it."""
-
-    def __init__(self, dht: Any, access: SwarmAccess) -> None:
-        self.dht, self.access = dht, access
-
-
-class AveragesAlone(Rounds):
-    """Averages for a sender without parts."""
-
-    async def rpc_aggregate_part(self, stream: AsyncIterator[str], _context: Any) -> AsyncIterator[str]:
-        assert [part async for part in stream] == []
-        for number in (1, 2):
-            yield f"average {number}"
-
-
-class AverageGiver(AuthorizedAverager, AveragesAlone):
-    """The mixin over that."""
-
-    def __init__(self, access: SwarmAccess) -> None:
-        self.access = access
-
-
-async def test_who_is_shut_out_in_the_middle_of_a_round_receives_no_further_average(alice: Credentials) -> None:
-    """Nor does a peer without samples, which sends nothing that could be refused."""
-    admitted = iter((True, True, False))  # when it calls, before the first average, before the second
-
-    async def admits(*_: Any) -> bool:
-        return next(admitted)
-
-    async def nothing() -> AsyncIterator[str]:
-        for part in ():
-            yield part
-
-    giver: Any = AverageGiver(SwarmAccess(alice, RUN, frozenset({"keeper"}), Clock(NOW)))
-    giver._directory = SimpleNamespace(admits=admits)
-    context = SimpleNamespace(remote_id=PeerID.from_base58(alice.device_key.peer_id))
-    assert [answer async for answer in giver.rpc_aggregate_part(nothing(), context)] == ["average 1"]
-
-
-@pytest.mark.parametrize(
-    ("role", "averages", "contributes"),
-    [
-        ("trainer", True, True),
-        ("auxiliary", True, False),
-        ("keeper", True, False),
-        ("observer", False, False),
-        (None, False, False),
-    ],
-)
-async def test_each_call_serves_the_roles_that_it_is_for(
-    authority: AuthorityKey,
-    alice: Credentials,
-    mallory: Credentials,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    role: Role | None,
-    averages: bool,
-    contributes: bool,
-) -> None:
-    """Others get a refusal, or nothing; without a role: a stranger. Who only claims to contribute is named."""
-    caller = member(tmp_path, authority, role=role) if role else mallory
-    averager = Averager(None, SwarmAccess(alice, RUN, frozenset({"keeper"}), Clock(NOW)))
-    averager._directory = PeerDirectory(
-        OneRecord(caller),  # type: ignore[arg-type]
-        alice,
-        RUN,
-        Clock(NOW),
-        itertools.count().__next__,  # a look-up never waits for the one before
-    )
-    peer = PeerID.from_base58(caller.device_key.peer_id)
-    context: Any = SimpleNamespace(remote_id=peer)
-
-    async def parts() -> AsyncIterator[str]:
-        yield "part 1"
-        yield "part 2"
-
-    calls: Any = averager
-    assert calls.rpc_join_group is None  # hivemind's matchmaking is served to nobody, nor is its way of giving states
-    assert calls.rpc_download_state is None
-    averaged = [answer async for answer in calls.rpc_aggregate_part(parts(), context)]
-    refused = averaging_pb2.PROTOCOL_VIOLATION
-    wanted = ["average of part 1", "average of part 2"]
-    assert averaged == (wanted if averages else [averaging_pb2.AveragingData(code=refused)])
-    assert await averager.may_contribute(peer) is contributes
-    who = f"alice (device device-1, {role})" if role else "no member"
-    assert (f"suspicious: {who}, peer {peer}, sent gradients" in caplog.text) is not contributes

@@ -15,7 +15,6 @@ from peer.averaging.declarations import (
     Declaration,
     DeclaredGroup,
     open_declaration,
-    read_declaration,
 )
 
 POSITION = (1, 4)
@@ -29,9 +28,11 @@ SAID: dict[str, Any] = {
 }
 
 
-def read(gathered: bytes, key: DeviceKey, position: tuple[int, int] = POSITION) -> Declaration:
+def read(gathered: bytes, key: DeviceKey) -> Declaration:
     """What others make of these bytes."""
-    return read_declaration(gathered, key.public_key.decode(), "run", position, ("float16", 0))
+    said = open_declaration(gathered, key.public_key.decode(), "run")
+    said.require(POSITION, ("float16", 0))
+    return said
 
 
 def test_what_was_said_is_read(key: DeviceKey) -> None:
@@ -75,7 +76,7 @@ def test_a_leader_cannot_change_words(key: DeviceKey, keys: list[bytes]) -> None
     with pytest.raises(ValueError, match="was changed"):
         read(MSGPackSerializer.dumps([slower, signature]), key)
     with pytest.raises(ValueError, match="was changed"):
-        read_declaration(said.signed(key.sign), keys[0].decode(), "run", POSITION, ("float16", 0))
+        open_declaration(said.signed(key.sign), keys[0].decode(), "run")
 
 
 @pytest.mark.parametrize(

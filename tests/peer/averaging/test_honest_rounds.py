@@ -10,12 +10,12 @@ import pytest
 import torch
 from hivemind.averaging.partition import TensorPartContainer
 
-from peer.gradients.error_feedback import ErrorFeedback
-from peer.gradients.power_sgd import LowRank, orthonormal
 from peer.backends.local_steps import own_model, with_local_steps
 from peer.backends.torch_cpu import TorchBackend
 from peer.config.run import RunConfig
 from peer.data.batching.batches import Batch
+from peer.gradients.error_feedback import ErrorFeedback
+from peer.gradients.power_sgd import LowRank, orthonormal
 from peer.models.build import build_model
 from peer.models.optimizer_setup import build_optimizer, build_scheduler, parameter_groups
 from peer.reduction.combine import WeightedPart, weighted_mean

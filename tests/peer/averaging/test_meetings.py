@@ -17,6 +17,7 @@ from unittest.mock import ANY
 import pytest
 
 from auth.keys import DeviceKey
+from peer.averaging.deadline import LEAST_KNOWN
 from peer.averaging.declarations import Declaration, open_declaration
 from peer.averaging.meetings import (
     BEGIN,
@@ -44,7 +45,6 @@ from peer.averaging.meetings import (
     Requirements,
     may_begin,
 )
-from peer.averaging.rounds import LEAST_KNOWN
 from peer.node.quorum import Quorum
 from peer.transport.memory import DIAL_S, SILENCE_S
 from tests.support.meeting_scene import (
@@ -61,7 +61,6 @@ from tests.support.meeting_scene import (
     STEP,
     Peer,
     Scene,
-    Step,
     begin,
     declared_by,
     id_of,
@@ -178,7 +177,7 @@ def test_followers_wait_for_a_leader_at_an_earlier_step() -> None:
         alice, dave = scene.peers[ALICE], scene.peers[DAVE]
         for peer in (alice, dave):
             peer.want(leaders=ALL, expected=2)
-            peer.step.trigger()
+            peer.due.set()
         earlier = [peer.seek((0, STEP - 1)) for peer in (alice, dave)]
         await asyncio.wait(earlier, timeout=1.0)
         assert is_one_group([search.result() for search in earlier], ALICE, DAVE)
@@ -241,7 +240,7 @@ def test_a_leader_waits_for_a_moment_for_followers_that_still_compute() -> None:
         assert await scene.after(3.0) == {}
         scene.trigger(CAROL)
         assert is_one_group((await scene.after(SOON_S)).values(), ALICE, BOB, CAROL)
-        scene.peers[CAROL].step = Step()
+        scene.peers[CAROL].due = asyncio.Event()
         scene.seek(ALICE, BOB, CAROL)
         assert await scene.after(4.5 + RETRY_S) == {}
         assert is_one_group((await scene.after(1.0)).values(), ALICE, BOB, CAROL)
@@ -894,24 +893,6 @@ def test_a_leader_of_strangers_is_passed_over_for_a_short_time(caplog: pytest.Lo
 
     play(scenario)
     assert "suspicious" not in caplog.text
-
-
-def test_a_round_that_is_cancelled_begins_for_nobody() -> None:
-    """hivemind's step counts as triggered when it is cancelled."""
-
-    class Cancelled(Step):
-        async def wait_for_trigger(self) -> None:
-            await super().wait_for_trigger()
-            raise asyncio.CancelledError
-
-    async def scenario(scene: Scene) -> None:
-        scene.peers[ALICE].step = scene.peers[BOB].step = Cancelled()
-        scene.seek(ALICE, BOB, CAROL, leaders=(ALICE,))
-        scene.trigger(ALICE, BOB)
-        assert await scene.after(100.0) == {}
-        assert not any(follower.is_full for follower in scene.peers[ALICE].meetings._followers.values())
-
-    play(scenario)
 
 
 def test_two_with_a_full_batch_are_most_only_while_they_are() -> None:

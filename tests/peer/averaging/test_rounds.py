@@ -1,190 +1,451 @@
-"""Rounds of averaging: the deadline follows their duration, and some facts outlive a round.
-
-The rounds are real ones, of two peers in processes of their own.
-"""
+"""Searches for groups and their rounds, in virtual time, with stand-ins for meetings and for the inside of a round."""
 
 from __future__ import annotations
 
-import gc
-import json
-import subprocess
-import sys
-import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, replace
-from pathlib import Path
-from typing import TypeAlias
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import pytest
 
-from auth.credentials import Credentials
-from benchmarks.swarm.averaging import RUN, Plan, hear, swarm_plans, tell
-from peer.averaging.meetings import LEAST_GRACE_S
-from peer.averaging.rounds import LEAST_KNOWN, LEAST_S, REMEMBERED, RoundDeadline, forget_frames, give_back
-from peer.network.placement import Placement
-from peer.swarm.dht import start_dht
-from tests.support.waiting import wait_until
+from auth.keys import DeviceKey
+from auth.tokens import AccessToken
+from peer.averaging.absences import Attendance
+from peer.averaging.deadline import LEAST_KNOWN, LEAST_S
+from peer.averaging.declarations import Declaration, DeclaredGroup, open_declaration
+from peer.averaging.meetings import Requirements, UnconfirmedAverageError
+from peer.averaging.rounds import (
+    AveragedGroup,
+    AveragingRounds,
+    OwnSide,
+    PlannedRound,
+    RoundError,
+    RoundSearch,
+    SearchStage,
+)
+from peer.config.training import Averaging
+from peer.node.quorum import Quorum
+from peer.reduction.findings import Accusations
+from peer.reduction.sizes import RoundBytes
+from peer.transport.virtual_time import run_virtual
 
-pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")  # by hivemind, for its daemon
+GROUP = AveragedGroup(size=2, samples=12, averaged_bytes=900, seconds=2.0, digest=b"digest")
+LOST = RoundError("a line is cut")
+LONGEST_S = 3600.0
+Ending = AveragedGroup | Exception | float  # a number: seconds until the exchange would end
 
 
-class Gradients:
-    """Something large that a round holds."""
+class FakeMeetings:
+    """Meetings that let this peer meet another one at once, and confirm an average once they `may_confirm`."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+        self.may_confirm = asyncio.Event()
+        self.may_confirm.set()
+        self.is_void = False
+        self.wanted = list[Requirements]()
+        self.declared = list[tuple[tuple[int, int], bytes]]()
+        self.changes: Mapping[int, bytes] = {}  # what the leader makes of the declarations of a group, by place
+        self.ends_at = list[float]()
+        self.held = list[bytes]()
+        self.came_about = list[bool]()
+        self.reasons = list[str]()
+        self.lacking = 0  # rounds whose average this peer does not have
+
+    def want(self, wanted: Requirements) -> None:
+        self.wanted.append(wanted)
+
+    def declare(self, position: tuple[int, int], declared: bytes) -> None:
+        self.declared.append((position, declared))
+
+    async def look_for_group(self, _due: asyncio.Event) -> DeclaredGroup:
+        await asyncio.sleep(1.0)
+        others = self.scene.others
+        declared = [self.declared[-1][1], *[self.scene.others_declaration()] * len(others)]
+        declared = [self.changes.get(place, each) for place, each in enumerate(declared)]
+        return DeclaredGroup(b"group", ("own", *others), tuple(declared))
+
+    def group_ended(self, came_about: bool) -> None:
+        self.came_about.append(came_about)
+
+    def distrust_leader(self, reason: str) -> None:
+        self.reasons.append(reason)
+
+    def round_began(self, ends_at: float) -> None:
+        self.ends_at.append(ends_at)
+
+    def round_failed(self) -> None:
+        self.lacking += 1
+
+    async def confirm(self, digest: bytes) -> None:
+        self.held.append(digest)
+        await self.may_confirm.wait()
+        if self.is_void:
+            raise UnconfirmedAverageError("too few peers hold it")
 
 
-def failed_round() -> tuple[weakref.ref[Gradients], BaseException]:
-    """A round that fails while it holds gradients; returns them, and the exception, caused by another."""
-    gradients = Gradients()
-    try:
+class Scene:
+    """A peer at step 4 that meets one on a line three times as fast; its exchanges end as they are told to."""
+
+    def __init__(self, key: DeviceKey, *endings: Ending, other: Mapping[str, Any] | None = None) -> None:
+        self.key, self.endings, self.other = key, list(endings), dict(other or {})
+        self.others: tuple[str, ...] = ("other",)
+        self.values, self.sizes = 8, RoundBytes(600.0, 600.0)
+        self.codes = list[tuple[str, int]]()
+        self.rounds_begun = list[PlannedRound]()
+        self.ended_early = 0  # exchanges that were cancelled
+        self.came_about = True
+        self.are_members = True
+        self.stages = list[SearchStage]()
+        self.meetings = FakeMeetings(self)
+        self.attendance = Attendance("own")
+        self.accusations = Accusations(asyncio.get_running_loop().time)
+        self.rounds = AveragingRounds(
+            self.meetings,  # type: ignore[arg-type]
+            self,
+            self.attendance,
+            self.accusations,
+            self,
+            OwnSide("own", "run", takes_connections=True, reduces=True),
+            Averaging(compression="float16", averaging_timeout_s=LONGEST_S),
+            opened=lambda declared, token: open_declaration(declared, token.public_key, "run"),
+            signed=self.signed,
+            changed=lambda search: self.stages.append(search.stage),
+        )
+        self.rounds.want(Requirements(step=4, code=("float16", 0), target=12))
+
+    def signed(self, said: Declaration) -> bytes:
+        """Sign what this peer says, as the other one does."""
+        return said.signed(self.key.sign)
+
+    def others_declaration(self) -> bytes:
+        """What the other peer declares."""
+        own = open_declaration(self.meetings.declared[-1][1], self.key.public_key.decode(), "run")
+        return self.signed(own.model_copy(update={"rate": 30.0, "patience_s": LONGEST_S} | self.other))
+
+    def token_of(self, peer: str) -> AccessToken | None:
+        """Both are members, unless they are not any more."""
+        public_key = self.key.public_key.decode()
+        token = AccessToken(peer, "1", peer, public_key, "trainer", "run", 0.0, 1.0, f"pseudonym of {peer}")
+        return token if self.are_members else None
+
+    async def admitted(self, peers: Any, _roles: Any) -> set[str]:
+        """Everybody."""
+        return set(peers)
+
+    def take_up(self, averaging: Averaging) -> None:
+        """Use another code."""
+        self.codes.append(averaging.code)
+
+    async def average(self, round_: PlannedRound) -> AveragedGroup:
+        """End as told."""
+        self.rounds_begun.append(round_)
+        ending = self.endings.pop(0)
         try:
-            raise ConnectionError
-        except ConnectionError as error:
-            raise TimeoutError from error
-    except TimeoutError as error:
-        return weakref.ref(gradients), error
+            await asyncio.sleep(ending if isinstance(ending, float) else 2.0)
+        except asyncio.CancelledError:
+            self.ended_early += 1
+            raise
+        finally:
+            round_.came_about = self.came_about
+        if isinstance(ending, Exception):
+            raise ending
+        return GROUP
+
+    async def search(self, samples: float = 12.0) -> AveragedGroup:
+        """Seek a group, and average with it."""
+        return await asyncio.wrap_future(self.begun(samples))
+
+    def begun(self, samples: float = 12.0) -> RoundSearch:
+        """A search with a full batch."""
+        search = self.rounds.seek(10.0)
+        self.rounds.begin(search, samples)
+        return search
+
+    def declared(self) -> Declaration:
+        """What this peer has declared last."""
+        return open_declaration(self.meetings.declared[-1][1], self.key.public_key.decode(), "run")
 
 
-def test_a_forgotten_failure_holds_no_gradients() -> None:
-    """Who keeps the exception keeps nothing of the frames that it and its cause passed."""
-    gradients, error = failed_round()
-    assert gradients() is not None
-    forget_frames(error)
-    give_back()
-    assert gradients() is None
-    assert isinstance(error.__cause__, ConnectionError)
+@pytest.fixture
+def play(key: DeviceKey) -> Callable[..., None]:
+    """Run a test's coroutine in virtual time, with a scene of these endings."""
+
+    def run(main: Callable[[Scene], Coroutine[Any, Any, None]], *endings: Ending, **parts: Any) -> None:
+        async def begin() -> None:
+            await main(Scene(key, *endings, **parts))
+
+        run_virtual(begin())
+
+    return run
 
 
-def test_objects_in_a_circle_are_freed() -> None:
-    """What only holds itself is gone at once, not when Python would look for it."""
-    gc.disable()
-    try:
-        gradients = Gradients()
-        gradients.round = {"holds": gradients}  # type: ignore[attr-defined]
-        held = weakref.ref(gradients)
-        del gradients
-        assert held() is not None
-        give_back()
-        assert held() is None
-    finally:
-        gc.enable()
+Play = Callable[..., None]
 
 
-Peer: TypeAlias = subprocess.Popen[str]
+def test_a_group_averages_once_the_batch_is_full(play: Play) -> None:
+    """Shares are those of the lines; the trainer's side learns each stage, and the group in the end."""
+
+    async def main(scene: Scene) -> None:
+        search = scene.rounds.seek(10.0)
+        await asyncio.sleep(5.0)
+        assert (search.stage, search.has_averaged, scene.rounds_begun) == (SearchStage.MET, False, [])
+        scene.rounds.begin(search, 7.0)
+        found = await asyncio.wrap_future(search)
+        [round_] = scene.rounds_begun
+        assert (round_.weight, round_.due_since, round_.position, round_.target) == (7.0, 5.0, (0, 4), 12)
+        assert (round_.plan.shares, round_.plan.promised_s) == ((2, 6), 60.0)
+        assert search.has_averaged
+        assert scene.stages == [
+            SearchStage.LOOKING,
+            SearchStage.MET,
+            SearchStage.AVERAGING,
+            SearchStage.CONFIRMING,
+            SearchStage.ENDED,
+        ]
+        assert found == replace(
+            GROUP,
+            lines=round_.plan.lines,
+            peers=frozenset({"own", "other"}),
+            pseudonyms={peer: f"pseudonym of {peer}" for peer in ("own", "other")},
+        )
+        assert (scene.meetings.came_about, scene.meetings.held) == ([True], [b"digest"])
+        assert (scene.rounds.failed_rounds, scene.meetings.lacking) == (0, 0)
+
+    play(main, GROUP)
 
 
-def start(plan: Plan) -> Peer:
-    """A peer's process."""
-    command = [sys.executable, "-m", "benchmarks.swarm.averaging_peer", json.dumps(asdict(plan))]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+def test_each_search_is_for_the_step_and_the_code_that_the_trainer_wants(play: Play) -> None:
+    """Both are declared, with what is known of this peer."""
+    wanted = [
+        Requirements(1, 5, ("8bit-blockwise", 0)),
+        Requirements(1, 6, ("float16", 8)),
+        Requirements(1, 7, ("float16", 8)),
+    ]
+
+    async def main(scene: Scene) -> None:
+        scene.accusations.accuse("mallory")
+        for each in wanted:
+            scene.rounds.want(each)
+            await scene.search()
+            said = scene.declared()
+            assert scene.meetings.declared[-1][0] == said.position == each.position
+            assert (said.code, said.rate, said.accused) == (each.code, 10.0, ["mallory"])
+            assert (said.takes_connections, said.reduces, said.patience_s) == (True, True, LONGEST_S)
+        assert scene.meetings.wanted[1:] == wanted
+        assert scene.codes == [("8bit-blockwise", 0), ("float16", 8)]
+
+    play(main, GROUP, GROUP, GROUP)
 
 
-@contextmanager
-def started(directory: Path) -> Iterator[tuple[Peer, Peer]]:
-    """Two peers that know each other, the second of which fails. They leave at the end."""
-    first, second = (
-        replace(plan, address="127.0.0.1", patience_s=2.0)
-        for plan in swarm_plans(directory, ("trainer", "trainer"), values=1_000_000)
-    )
-    with start(first) as peer, start(replace(second, initial_peers=tuple(hear(peer)), fails=True)) as failing:
-        hear(failing)
-        yield peer, failing
-        for process in (peer, failing):
-            process.communicate()  # ends its input, upon which it leaves
+@pytest.mark.parametrize(
+    ("voters", "averages"),
+    [(["own", "other"], True), (["own", "other", "third"], True), (["a third", "own"], False), (["third"], False)],
+)
+def test_a_group_that_is_no_quorum_does_not_average(play: Play, voters: list[str], averages: bool) -> None:
+    """Beside it others may take the same step; nothing was begun then, and who leads such groups is passed over."""
+
+    async def main(scene: Scene) -> None:
+        scene.rounds.want(replace(scene.rounds.wanted, quorum=Quorum(frozenset(voters))))
+        search = scene.begun()
+        await asyncio.sleep(1.5)
+        assert (bool(scene.rounds_begun), search.has_averaged) == (averages, averages)
+        assert (scene.meetings.came_about, scene.rounds.failed_rounds) == ([False] * (not averages), 0)
+
+    play(main, GROUP)
 
 
-def run_round(peer: Peer, failing: Peer) -> bool:
-    """Let both average once; returns whether that succeeded for the first."""
-    for process in (peer, failing):
-        tell(process, None)
-    answers = [hear(process) for process in (peer, failing)]
-    return answers[0] is not None
+@pytest.mark.parametrize("is_void", [False, True])
+def test_an_average_waits_until_it_is_confirmed(play: Play, is_void: bool) -> None:
+    """Without a time limit here; a void one makes the round a failed one, and ends the search."""
+
+    async def main(scene: Scene) -> None:
+        scene.meetings.may_confirm.clear()
+        scene.meetings.is_void = is_void
+        search = scene.begun()
+        await asyncio.sleep(2 * LONGEST_S)
+        assert (search.stage, search.done()) == (SearchStage.CONFIRMING, False)
+        scene.meetings.may_confirm.set()
+        with pytest.raises(UnconfirmedAverageError) if is_void else contextlib.nullcontext():
+            await asyncio.wrap_future(search)
+        assert (scene.rounds.failed_rounds, scene.meetings.lacking) == (is_void, is_void)
+
+    play(main, GROUP)
 
 
-def held_rounds(peer: Peer) -> int:
-    """The number of rounds that the peer has in memory."""
-    tell(peer, "rounds")
-    return int(hear(peer))
+def test_an_average_of_too_few_samples_waits_for_nobody(play: Play) -> None:
+    """It leads to no step, of which the trainer then tells."""
+
+    async def main(scene: Scene) -> None:
+        scene.rounds.want(replace(scene.rounds.wanted, target=13))
+        assert (await scene.search()).samples == 12
+        assert (scene.meetings.held, scene.stages[-2:]) == ([], [SearchStage.AVERAGING, SearchStage.ENDED])
+
+    play(main, GROUP)
 
 
-@pytest.mark.usefixtures("forked")
-def test_no_round_outlives_its_end(tmp_path: Path) -> None:
-    """Neither rounds that succeeded nor those that failed stay in the averager's memory until the next one."""
-    with started(tmp_path) as (peer, failing):
-        assert False in [run_round(peer, failing) for _ in range(3)]
-        wait_until("the peer holds no round", lambda: held_rounds(peer) == 0, poll_s=0.1)
+@pytest.mark.parametrize(
+    ("agreed_s", "promised_s", "limit_s"),
+    [
+        (3.0, 1.0, LEAST_S),
+        (30.0, 1.0, 30.0),
+        (30.0, 40.0, 80.0),
+        (LONGEST_S, 1.0, LONGEST_S),
+        (30.0, 1e6, LONGEST_S),
+    ],
+)
+def test_a_round_has_the_limits_that_its_group_agrees_on(
+    play: Play, agreed_s: float, promised_s: float, limit_s: float
+) -> None:
+    """Within this run's bounds; a silent sender is given up before those who wait for its reducer give that up."""
+
+    async def main(scene: Scene) -> None:
+        scene.others = ("other", "third")
+        scene.sizes = RoundBytes(10.0 * promised_s / 1.5, 10.0 * promised_s / 1.5)  # two have no known rate
+        await scene.search()
+        [round_] = scene.rounds_begun
+        assert round_.plan.limit_s == pytest.approx(limit_s)
+        assert (round_.plan.sender_s, round_.plan.reducer_s) == pytest.approx((limit_s / 3, 2 * limit_s / 3))
+        assert scene.meetings.ends_at == pytest.approx([1.0 + limit_s])
+
+    play(main, GROUP, other={"patience_s": agreed_s, "rate": None})
 
 
-async def frozen_objects(dht: object, node: object) -> int:
-    """How many objects no search in the DHT's process touches."""
-    del dht, node
-    return gc.get_freeze_count()
+@pytest.mark.parametrize("ending", [LOST, 2 * LONGEST_S])
+def test_after_a_failed_round_another_group_is_looked_for(play: Play, ending: Ending) -> None:
+    """Also after one that has come to its limit, as soon as it has ended here."""
+
+    async def main(scene: Scene) -> None:
+        scene.came_about = False
+        search = scene.begun()
+        found = await asyncio.wrap_future(search)
+        assert found.samples == GROUP.samples
+        assert (len(scene.rounds_begun), scene.ended_early) == (2, isinstance(ending, float))
+        assert (scene.rounds.failed_rounds, scene.meetings.lacking) == (1, 1)
+        assert scene.stages.count(SearchStage.LOOKING) == 2
+        assert scene.meetings.came_about == [False, False]
+
+    play(main, ending, GROUP)
 
 
-def test_the_dhts_process_searches_nothing_that_it_was_forked_with(tmp_path: Path) -> None:
-    """So that none of the pages which it shares with the worker is ever copied for that."""
-    [plan] = swarm_plans(tmp_path, ("trainer",), values=1)
-    place = Placement(host_maddrs=("/ip4/127.0.0.1/tcp/0",))
-    gc.unfreeze()  # see `pytest_collection_finish`: what the process inherits frozen would count as well
-    try:
-        dht = start_dht(RUN, Credentials(Path(plan.credentials_dir)), (), place)
-    finally:
-        gc.freeze()
-    try:
-        assert dht.run_coroutine(frozen_objects) > 0
-    finally:
-        dht.shutdown()
+def test_only_an_unexplained_failure_asks_for_more_time(play: Play) -> None:
+    """A reducer that is missing is not too slow a line, and has cost enough time already."""
+
+    async def main(scene: Scene) -> None:
+        for _ in range(LEAST_KNOWN):
+            await scene.search()
+        usual_s = scene.rounds._deadline.seconds
+        assert usual_s == LEAST_S
+        scene.attendance.round_ended(missed=["mallory"], reducers=["mallory", "bob", "carol"])
+        scene.endings = [LOST, 1e9]
+        search = scene.begun()
+        await asyncio.sleep(5.0)
+        assert (scene.declared().patience_s, scene.declared().missed) == (usual_s, ["mallory"])
+        scene.rounds.give_up(search)
+        scene.rounds._attendance = Attendance("own")
+        scene.endings = [LOST, 1e9]
+        scene.begun()
+        await asyncio.sleep(5.0)
+        assert scene.declared().patience_s == 2 * usual_s
+
+    play(main, *[GROUP] * LEAST_KNOWN)
 
 
-def after(rounds: Sequence[float], most_s: float = 600.0) -> RoundDeadline:
-    """The deadline after rounds that took these seconds."""
-    deadline = RoundDeadline(most_s)
-    for seconds in rounds:
-        deadline.succeeded(seconds)
-    return deadline
+def test_another_code_begins_with_what_is_usual_in_it(play: Play) -> None:
+    """Times of rounds are learnt anew."""
+
+    async def main(scene: Scene) -> None:
+        for code in (*[("float16", 0)] * LEAST_KNOWN, ("8bit-blockwise", 0)):
+            scene.rounds.want(replace(scene.rounds.wanted, code=code))
+            await scene.search()
+        assert scene.declared().patience_s == LONGEST_S
+
+    play(main, *[GROUP] * (LEAST_KNOWN + 1))
 
 
-def test_at_first_the_runs_limit_holds() -> None:
-    """Nothing is known yet."""
-    assert after([2.0] * (LEAST_KNOWN - 1)).seconds == 600.0
+@pytest.mark.parametrize(
+    ("changes", "other", "reason"),
+    [
+        ({0: b"changed"}, {}, "changed what this peer"),
+        ({1: b"changed"}, {}, "The declaration is not one"),
+        ({}, {"step": 3}, "another step"),
+        ({}, {"compression": "none"}, "another code"),
+        ({}, {"run": "other"}, "another run"),
+    ],
+)
+def test_a_group_with_changed_words_is_given_up(
+    play: Play, changes: dict[int, bytes], other: dict[str, Any], reason: str
+) -> None:
+    """One's own, or another's; and the leader is distrusted."""
+
+    async def main(scene: Scene) -> None:
+        scene.meetings.changes = changes
+        scene.begun()
+        await asyncio.sleep(1.5)
+        assert scene.rounds_begun == []
+        [found] = scene.meetings.reasons
+        assert reason in found
+
+    play(main, other=other)
 
 
-def test_it_follows_the_rounds() -> None:
-    """Slow lines get more time, and rounds that vary more than rounds that are alike."""
-    assert after([30.0] * 10).seconds == pytest.approx(90.0)
-    assert after([20.0, 40.0] * 5).seconds > after([30.0] * 10).seconds
-    assert after([0.2] * 10).seconds == LEAST_S
+def test_a_group_with_a_peer_that_is_shut_out_is_given_up(play: Play) -> None:
+    """The leader may not know of that yet."""
+
+    async def main(scene: Scene) -> None:
+        scene.are_members = False
+        scene.begun()
+        await asyncio.sleep(1.5)
+        assert (scene.rounds_begun, scene.meetings.reasons) == ([], [])
+        assert len(scene.meetings.declared) == 2
+
+    play(main)
 
 
-def test_one_slow_round_changes_little_and_twenty_change_it() -> None:
-    """The median is what counts, of the newest rounds."""
-    assert after([30.0] * 10 + [500.0]).seconds == pytest.approx(90.0)
-    assert after([30.0] * 10 + [60.0] * REMEMBERED).seconds == pytest.approx(180.0)
+@pytest.mark.parametrize("after_s", [0.5, 1.5])
+def test_a_search_that_was_given_up_takes_part_in_no_round(play: Play, after_s: float) -> None:
+    """Also when its round has begun: else its samples would be averaged here, and by the next attempt once more."""
+
+    async def main(scene: Scene) -> None:
+        search = scene.begun()
+        await asyncio.sleep(after_s)
+        scene.rounds.give_up(search)
+        await asyncio.sleep(2 * LONGEST_S)
+        has_begun = after_s > 1.0
+        assert (search.cancelled(), len(scene.rounds_begun), scene.ended_early) == (True, has_begun, has_begun)
+        assert [round_.is_given_up() for round_ in scene.rounds_begun] == [True] * has_begun
+        assert (scene.rounds.failed_rounds, scene.meetings.came_about) == (0, [])
+
+    play(main, LONGEST_S / 2)
 
 
-def test_failures_double_it_up_to_the_runs_limit() -> None:
-    """A line that got slower is given more time, not up."""
-    deadline = after([30.0] * 10)
-    for expected in (180.0, 360.0, 600.0, 600.0):
-        deadline.failed()
-        assert deadline.seconds == pytest.approx(expected)
-    for _ in range(10_000):
-        deadline.failed()
-    assert deadline.seconds == 600.0
-    deadline.succeeded(30.0)
-    assert deadline.seconds == pytest.approx(90.0)
+def test_who_leaves_gives_up_its_search(play: Play) -> None:
+    """And nothing before it has begun one."""
+
+    async def main(scene: Scene) -> None:
+        scene.rounds.stop()
+        search = scene.begun()
+        scene.rounds.stop()
+        assert search.cancelled()
+
+    play(main)
 
 
-def test_it_never_exceeds_the_runs_limit() -> None:
-    """Which the operator sets."""
-    assert after([30.0] * 10, most_s=45.0).seconds == 45.0
-    assert after([0.1] * 10, most_s=5.0).seconds == 5.0
+def test_a_search_that_breaks_off_tells_the_trainer_why(play: Play, caplog: pytest.LogCaptureFixture) -> None:
+    """It is no failed round, after which the search would go on."""
+
+    async def main(scene: Scene) -> None:
+        scene.meetings.look_for_group = partial(_broken)  # type: ignore[assignment]
+        with pytest.raises(RoundError, match="broken"):
+            await scene.search()
+        assert scene.rounds.failed_rounds == 0
+
+    play(main)
+    assert "a search for a group has failed" in caplog.text
 
 
-def test_the_least_is_what_is_measured() -> None:
-    """The wait for a group's peers has another least time than a round."""
-    deadline = RoundDeadline(15.0, LEAST_GRACE_S)
-    for _ in range(LEAST_KNOWN):
-        assert deadline.seconds == 15.0
-        deadline.succeeded(0.5)
-    assert deadline.seconds == LEAST_GRACE_S < LEAST_S
+async def _broken(_due: asyncio.Event) -> DeclaredGroup:
+    raise RoundError("broken")

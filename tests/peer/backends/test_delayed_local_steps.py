@@ -9,24 +9,18 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
-import hivemind
 import pytest
 import torch
 
-from auth.keys import DeviceKey
-from auth.swarm.access import SwarmAccess
-from peer.averaging.averager import SwarmGradientAverager
 from peer.backends.local_steps import LocalSteps, own_model
 from peer.backends.torch_cpu import TorchBackend
 from peer.config.run import RunConfig
+from peer.gradients.buffer import GradientBuffer
 from peer.models.optimizer_setup import build_optimizer, parameter_groups
-from peer.network.traffic import Traffic
 from peer.swarm.swarm import Swarm
 from tests.support.swarm_peer import moments
 from tests.support.tiny_albert import random_batch, tiny_config, tiny_model
-from tests.support.waiting import PATIENCE_S
 
-pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")  # by hivemind, for its daemon
 SAMPLES = 3  # in a microbatch
 LOCAL_BATCH = 2 * SAMPLES
 RATE = 0.1
@@ -51,43 +45,44 @@ def flat(model: torch.nn.Module) -> torch.Tensor:
 class Peer:
     """One peer without a network; its methods are what `Swarm.advance` does in each case."""
 
-    def __init__(self, config: RunConfig, averager_of: Callable[..., SwarmGradientAverager]) -> None:
+    def __init__(self, config: RunConfig) -> None:
         self.common = tiny_model(config)
         self.own = own_model(config, self.common)
         groups = parameter_groups(self.common, config)
         self.outer = build_optimizer(config, groups)
-        self.averager = averager_of([parameter for group in groups for parameter in group["params"]])
+        self.parameters: list[torch.nn.Parameter] = [parameter for group in groups for parameter in group["params"]]
+        self.gradients = GradientBuffer(self.parameters, config.averaging)
         self.swarm: Any = Swarm.__new__(Swarm)
         self.state = SimpleNamespace(step=0)
         training = SimpleNamespace(optimizer=self.outer)
-        vars(self.swarm).update(_gradients=self.averager, state=self.state, training=training)
+        vars(self.swarm).update(_gradients=self.gradients, state=self.state, training=training)
         self.backend = LocalSteps(config, TorchBackend(config, self.own), self.own, self.common, self.swarm)
 
     def train(self, *seeds: int) -> None:
         """Compute microbatches."""
         for seed in seeds:
             result = self.backend.accumulate(random_batch(seed, SAMPLES))
-            self.averager.accumulate_grads_(result.samples)
+            self.gradients.add(result.samples)
 
     def begin_beside(self) -> None:
         """Let a round average what there is, and train on."""
         self.backend.collect()
-        self.averager.hold()
+        self.gradients.hold()
 
     def fail_beside(self) -> None:
         """Hear that this round failed."""
-        self.averager.take_back()
+        self.gradients.take_back()
 
     def mean(self) -> tuple[int, list[torch.Tensor]]:
         """Return the samples and the mean that this peer brings to a round."""
-        self.averager.load_accumulators_into_averager_()
-        with self.averager.get_tensors() as tensors:
-            return self.averager.due_samples, [tensor.clone() for tensor in tensors]
+        self.gradients.load()
+        with self.gradients.shared.used() as tensors:
+            return self.gradients.due_samples, [tensor.clone() for tensor in tensors]
 
     def take_step(self, average: Sequence[torch.Tensor]) -> None:
         """Take the step of a round beside which this peer trained, or for which it waited."""
         self.backend.collect()
-        with self.averager.making_room():
+        with self.gradients.making_room():
             self._step_on(average)
         self.backend.synchronize()
 
@@ -99,10 +94,10 @@ class Peer:
     def follow(self, average: Sequence[torch.Tensor]) -> None:
         """Take a step that this peer missed; its samples count one step late."""
         self.backend.collect()
-        self.averager.hold()
+        self.gradients.hold()
         self._step_on(average)
-        self.averager.reset_accumulated_grads_()
-        self.averager.take_back()
+        self.gradients.drop()
+        self.gradients.take_back()
         self.backend.synchronize()
 
     def download(self, donor: Peer) -> None:
@@ -110,14 +105,14 @@ class Peer:
         with torch.no_grad():
             for mine, theirs in zip(self.common.parameters(), donor.common.parameters(), strict=True):
                 mine.copy_(theirs)
-        for mine, theirs in zip(self.averager.parameters, donor.averager.parameters, strict=True):
+        for mine, theirs in zip(self.parameters, donor.parameters, strict=True):
             self.outer.state[mine]["momentum"].copy_(donor.outer.state[theirs]["momentum"])
-        self.averager.drop_all()
+        self.gradients.drop_all()
         self.state.step = donor.state.step
         self.backend.synchronize()
 
     def _step_on(self, average: Sequence[torch.Tensor]) -> None:
-        for parameter, values in zip(self.averager.parameters, average, strict=True):
+        for parameter, values in zip(self.parameters, average, strict=True):
             assert parameter.grad is not None
             parameter.grad.copy_(values)
         self.outer.step()
@@ -127,7 +122,7 @@ class Peer:
         """Return the mean that a round would average now, as one vector in the model's order."""
         self.backend.collect()
         grads = [cast(torch.Tensor, p.grad).flatten() for p in self.common.parameters() if p.requires_grad]
-        return torch.cat(grads) / self.averager.due_samples
+        return torch.cat(grads) / self.gradients.due_samples
 
 
 class Reference:
@@ -196,25 +191,6 @@ def stepped(
     return parameter.detach().clone()
 
 
-@pytest.fixture
-def new_peer(dht: hivemind.DHT, key: DeviceKey) -> Callable[[RunConfig], Peer]:
-    """Make a peer whose averager is never started, so that no round begins."""
-    access = cast(SwarmAccess, SimpleNamespace(run="run", credentials=SimpleNamespace(device_key=key)))
-
-    def averager_of(parameters: Sequence[torch.nn.Parameter]) -> SwarmGradientAverager:
-        return SwarmGradientAverager(
-            parameters,
-            dht=dht,
-            prefix="test",
-            access=access,
-            traffic=Traffic(),
-            allreduce_timeout=PATIENCE_S,
-            start=False,
-        )
-
-    return lambda config: Peer(config, averager_of)
-
-
 def average_of(peers: Sequence[Peer]) -> list[torch.Tensor]:
     """Return the mean of the peers' means by samples."""
     brought = [peer.mean() for peer in peers]
@@ -227,7 +203,7 @@ def require_one_state(peers: Sequence[Peer]) -> None:
     """Require the same common parameters and outer momenta of all, bit by bit."""
     for peer in peers[1:]:
         assert torch.equal(flat(peer.common), flat(peers[0].common))
-        for mine, theirs in zip(peer.averager.parameters, peers[0].averager.parameters, strict=True):
+        for mine, theirs in zip(peer.parameters, peers[0].parameters, strict=True):
             assert torch.equal(peer.outer.state[mine]["momentum"], peers[0].outer.state[theirs]["momentum"])
 
 
@@ -271,7 +247,7 @@ class Trial:
         self.peers.append(joiner)
 
     def _step(self, means: list[torch.Tensor]) -> None:
-        weights = torch.tensor([peer.averager.due_samples for peer in self.peers], dtype=torch.float32)
+        weights = torch.tensor([peer.gradients.due_samples for peer in self.peers], dtype=torch.float32)
         gradient = (torch.stack(means) * (weights / weights.sum())[:, None]).sum(dim=0)
         common = stepped(self._outer, self._references[0].common, gradient, keep=True)
         average = average_of(self.peers)
@@ -284,20 +260,20 @@ class Trial:
 
     def _compare_pseudo_gradients(self) -> None:
         for peer, reference in self._pairs():
-            assert peer.averager.due_samples == peer.swarm.own_samples
+            assert peer.gradients.due_samples == peer.swarm.own_samples
             assert torch.allclose(peer.pseudo_gradient(), reference.pseudo_gradient(), rtol=0, atol=1e-5)
 
     def _pairs(self) -> list[tuple[Peer, Reference]]:
         return list(zip(self.peers, self._references, strict=True))
 
 
-def test_rounds_beside_training_follow_the_method(new_peer: Callable[[RunConfig], Peer]) -> None:
+def test_rounds_beside_training_follow_the_method() -> None:
     """Two peers of unequal speed, in rounds of which one fails and one is waited for, and a third that joins.
 
     Each copy and each pseudo-gradient is that of plain PyTorch, and after each step all peers hold the same state.
     """
     config = delayed_run()
-    trial = Trial(config, [new_peer(config), new_peer(config)])
+    trial = Trial(config, [Peer(config), Peer(config)])
     trial.train([1, 2, 3, 4], [5, 6])
     trial.begin()
     trial.train([7, 8, 9], [10])  # a half of a local batch beside the round, too
@@ -311,7 +287,7 @@ def test_rounds_beside_training_follow_the_method(new_peer: Callable[[RunConfig]
     trial.begin()  # of all that the failed round had, and what came beside it and since
     trial.train([20, 21], [22, 23])
     trial.end()
-    trial.join(new_peer(config))
+    trial.join(Peer(config))
     trial.train([24, 25], [26], [27, 28])
     trial.wait()  # as for the last step of a phase
     assert all(torch.equal(flat(peer.own), flat(peer.common)) for peer in trial.peers)
@@ -328,14 +304,14 @@ EVENTS = ("train", "train", "begin", "wait", "follow", "fail", "end")
 def can_happen(event: str, peer: Peer) -> bool:
     """Return whether the event can be the peer's next."""
     if event in ("fail", "end"):
-        return peer.averager.holds
-    return event == "train" or (not peer.averager.holds and peer.averager.due_samples > 0)
+        return peer.gradients.holds
+    return event == "train" or (not peer.gradients.holds and peer.gradients.due_samples > 0)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_every_local_step_is_in_exactly_one_average(seed: int, new_peer: Callable[[RunConfig], Peer]) -> None:
+def test_every_local_step_is_in_exactly_one_average(seed: int) -> None:
     """Whatever happens to rounds: an outer step of rate 1 moves a lone peer's model by its local steps, each once."""
-    peer, draw = new_peer(delayed_run(outer=(1.0, 0.0))), torch.Generator().manual_seed(seed)
+    peer, draw = Peer(delayed_run(outer=(1.0, 0.0))), torch.Generator().manual_seed(seed)
     start, moved, of_others = (flat(peer.common).mul_(factor) for factor in (1, 0, 0))
 
     def leave(*_: object) -> None:
@@ -346,7 +322,7 @@ def test_every_local_step_is_in_exactly_one_average(seed: int, new_peer: Callabl
 
     def follow() -> None:
         of_others.sub_(flat(peer.common))
-        peer.follow([0.01 * torch.randn(p.shape, generator=draw) for p in peer.averager.parameters])
+        peer.follow([0.01 * torch.randn(p.shape, generator=draw) for p in peer.parameters])
         of_others.add_(flat(peer.common))
 
     peer.backend.inner.register_step_pre_hook(leave)
@@ -371,9 +347,9 @@ def test_every_local_step_is_in_exactly_one_average(seed: int, new_peer: Callabl
     assert torch.allclose(flat(peer.common), start + moved + of_others, rtol=0, atol=2e-5)
 
 
-def test_gradients_collected_beside_a_round_are_of_the_samples_since(new_peer: Callable[[RunConfig], Peer]) -> None:
+def test_gradients_collected_beside_a_round_are_of_the_samples_since() -> None:
     """Collected before the step, they are the local steps from the guess, times their samples."""
-    peer = new_peer(delayed_run())
+    peer = Peer(delayed_run())
     peer.train(1, 2)
     peer.begin_beside()
     peer.train(3)
@@ -386,10 +362,10 @@ def test_gradients_collected_beside_a_round_are_of_the_samples_since(new_peer: C
     assert progress.norm() > 0.01
 
 
-def test_who_takes_anothers_state_begins_at_the_common_parameters(new_peer: Callable[[RunConfig], Peer]) -> None:
+def test_who_takes_anothers_state_begins_at_the_common_parameters() -> None:
     """Progress beside a round goes with the samples that are lost, and is in no later average."""
     config = delayed_run()
-    peer, donor = new_peer(config), new_peer(config)
+    peer, donor = Peer(config), Peer(config)
     donor.train(9, 8)
     donor.step_alone()
     peer.train(1, 2)
@@ -403,9 +379,9 @@ def test_who_takes_anothers_state_begins_at_the_common_parameters(new_peer: Call
     assert torch.equal(peer.pseudo_gradient(), donor.pseudo_gradient())
 
 
-def test_inner_moments_are_kept_beside_rounds(new_peer: Callable[[RunConfig], Peer]) -> None:
+def test_inner_moments_are_kept_beside_rounds() -> None:
     """Neither the guess nor the average begins them anew."""
-    peer = new_peer(delayed_run("adamw"))
+    peer = Peer(delayed_run("adamw"))
     peer.train(1, 2)
     peer.begin_beside()
     after_one = moments(peer.backend.inner)
@@ -418,9 +394,9 @@ def test_inner_moments_are_kept_beside_rounds(new_peer: Callable[[RunConfig], Pe
     assert moments(peer.backend.inner) == after_two
 
 
-def test_a_run_whose_rounds_are_waited_for_has_no_guesses(new_peer: Callable[[RunConfig], Peer]) -> None:
+def test_a_run_whose_rounds_are_waited_for_has_no_guesses() -> None:
     """With and without delay, all parameters are the same bit by bit; without it, no second base is held."""
-    peers = [new_peer(delayed_run("adamw", delay=delay)) for delay in (False, True)]
+    peers = [Peer(delayed_run("adamw", delay=delay)) for delay in (False, True)]
     for seeds in ([1, 2, 3], [4], [5, 6, 7, 8]):
         for peer in peers:
             peer.train(*seeds)

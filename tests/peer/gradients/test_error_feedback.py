@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import hivemind
 import pytest
 import torch
 from hivemind.averaging.partition import TensorPartContainer
 
-from peer.averaging.averager import SwarmGradientAverager
-from peer.gradients.error_feedback import DECAY, ErrorFeedback
 from peer.config.training import Averaging
+from peer.gradients.error_feedback import DECAY, ErrorFeedback
 from peer.reduction.compression import decode, encode
 from peer.reduction.sizes import CHUNK
 from peer.reduction.top_k import TOP_K, sent_of
-from tests.support.idle_averager import accumulate, averaged, idle_averager, take_round
+from tests.support.gradient_rounds import GradientRounds
 
-pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")  # by hivemind, for its daemon
 SHAPES = [torch.Size((30, 300)), torch.Size((7,)), torch.Size((0, 4))]
 Tensors = list[torch.Tensor]
 
@@ -135,18 +132,6 @@ def test_what_cannot_be_kept_is_dropped() -> None:
     assert all(tensor.isfinite().all() for tensor in tensors)
 
 
-@pytest.fixture
-def parameters() -> list[torch.nn.Parameter]:
-    """A matrix of more than two chunks, and a bias."""
-    return [torch.nn.Parameter(torch.zeros(SHAPES[0])), torch.nn.Parameter(torch.zeros(SHAPES[1]))]
-
-
-@pytest.fixture
-def averager(dht: hivemind.DHT, parameters: list[torch.nn.Parameter]) -> SwarmGradientAverager:
-    """An averager of sparse gradients."""
-    return idle_averager(dht, parameters, Averaging(compression="topk-2bit"))
-
-
 def average_ones(values: Sequence[torch.Tensor], half: bytes) -> None:
     """Average with peers so that all is one."""
     del half
@@ -155,24 +140,19 @@ def average_ones(values: Sequence[torch.Tensor], half: bytes) -> None:
 
 
 @pytest.mark.parametrize("delayed", [False, True])
-def test_what_a_step_does_not_send_comes_with_the_next(
-    averager: SwarmGradientAverager,
-    parameters: list[torch.nn.Parameter],
-    monkeypatch: pytest.MonkeyPatch,
-    delayed: bool,
-) -> None:
+def test_what_a_step_does_not_send_comes_with_the_next(delayed: bool) -> None:
     """Also with delayed steps: what is accumulated beside the round is neither in it nor in what it leaves over."""
+    parameters = [torch.nn.Parameter(torch.zeros(shape)) for shape in SHAPES[:2]]
+    rounds = GradientRounds(parameters, Averaging(compression="topk-2bit"))
     if delayed:
-        averager.hold()
-        accumulate(averager, parameters, seed=2, samples=4)
+        rounds.buffer.hold()
+        rounds.accumulate(seed=2, samples=4)
     memory = ErrorFeedback()
     send(memory, 1, 6)
-    take_round(averager, average_ones, monkeypatch)
-    with averager.making_room():
-        assert all(bool((tensor == 1).all()) for tensor in averaged(averager))
+    rounds.take_round(average_ones)
+    assert all(bool((tensor == 1).all()) for tensor in rounds.take_step())
     if not delayed:
-        accumulate(averager, parameters, seed=2, samples=4)
+        rounds.accumulate(seed=2, samples=4)
     expected = means_of(sums_of(2, 4), 4)
     memory.load(expected, 4)
-    averager.load_accumulators_into_averager_()
-    assert close(averaged(averager), expected[:2])
+    assert close(rounds.loaded(), expected[:2])

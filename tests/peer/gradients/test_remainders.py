@@ -7,19 +7,16 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import hivemind
 import pytest
 import torch
 
-from peer.averaging.averager import SwarmGradientAverager
+from peer.config.training import Averaging
 from peer.gradients.error_feedback import DECAY
 from peer.gradients.remainders import LONGEST_AWAY, RemainderFile, RemainderOrigin
-from peer.config.training import Averaging
 from peer.limits.usage import clean_cache, disk_use
-from tests.support.idle_averager import accumulate, averaged, idle_averager, take_round
+from tests.support.gradient_rounds import GradientRounds
 from tests.support.small_disks import small_disk
 
-pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")  # by hivemind, for its daemon
 ORIGIN = RemainderOrigin(run="test of an authority", era=2, step=40, code="topk-2bit")
 KEPT = {0: torch.tensor([[1.0, -2.0]]), 2: torch.zeros(0, 4)}
 SHAPES = {index: tensor.shape for index, tensor in KEPT.items()}
@@ -151,43 +148,39 @@ def averages_nothing(values: object, half: bytes) -> None:
     """Average with a peer that has the same numbers."""
 
 
-def new_averager(dht: hivemind.DHT, averaging: Averaging) -> tuple[SwarmGradientAverager, list[torch.nn.Parameter]]:
-    """An averager of a model with twelve tensors, all of other shapes."""
+def new_session(averaging: Averaging) -> GradientRounds:
+    """Begin a session with a model of twelve tensors, all of other shapes."""
     parameters = [torch.nn.Parameter(torch.zeros(24, 40 + index)) for index in range(11)]
-    parameters.append(torch.nn.Parameter(torch.zeros(5)))
-    return idle_averager(dht, parameters, averaging), parameters
+    return GradientRounds([*parameters, torch.nn.Parameter(torch.zeros(5))], averaging)
 
 
-def next_numbers(averager: SwarmGradientAverager, parameters: list[torch.nn.Parameter]) -> list[torch.Tensor]:
+def next_numbers(session: GradientRounds) -> list[torch.Tensor]:
     """Return what it would average next."""
-    accumulate(averager, parameters, seed=2, samples=3)
-    averager.load_accumulators_into_averager_()
-    return averaged(averager)
+    session.accumulate(seed=2, samples=3)
+    return session.loaded()
 
 
 CODES = [Averaging(powersgd_rank=2), Averaging(compression="topk-2bit")]
 
 
 @pytest.mark.parametrize("averaging", CODES)
-def test_the_next_session_begins_with_the_same_numbers(
-    averaging: Averaging, dht: hivemind.DHT, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_next_session_begins_with_the_same_numbers(averaging: Averaging, path: Path) -> None:
     """As the session that ended would have gone on; in another code, or the second time, without remainders."""
     file = RemainderFile(path)
-    first, others = new_averager(dht, averaging), [new_averager(dht, averaging) for _ in range(2)]
-    take_round(first[0], averages_nothing, monkeypatch)
-    with first[0].making_room():
-        pass
+    first, others = new_session(averaging), [new_session(averaging) for _ in range(2)]
+    first.take_round(averages_nothing)
+    first.take_step()
     for code in CODES:
-        first[0].keep_remainders(file, 0, 1)
-        other = new_averager(dht, code)[0]
-        other.resume_remainders(file, 0, 1)
-        assert bool(other._code.remainders) == (code == averaging)
-    first[0].keep_remainders(file, 0, 1)
-    expected = next_numbers(*first)
-    for averager, _ in others:
-        averager.drop_all()
-        averager.resume_remainders(file, 0, 1)
-    resumed, without = (next_numbers(*each) for each in others)  # the file is read once
+        first.buffer.keep_remainders(file, 0, 1)
+        other = new_session(code)
+        fresh = other.loaded()
+        other.buffer.resume_remainders(file, 0, 1)
+        assert torch.equal(other.loaded()[0], fresh[0]) == (code != averaging)
+    first.buffer.keep_remainders(file, 0, 1)
+    expected = next_numbers(first)
+    for other in others:
+        other.buffer.drop_all()
+        other.buffer.resume_remainders(file, 0, 1)
+    resumed, without = map(next_numbers, others)  # the file is read once
     assert all(torch.allclose(ours, theirs, atol=1e-5) for ours, theirs in zip(resumed, expected, strict=True))
     assert not torch.allclose(without[0], expected[0], atol=1e-3)

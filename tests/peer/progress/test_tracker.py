@@ -18,6 +18,7 @@ from peer.progress.records import Course, KnownPeer, PeerRecord
 from peer.progress.refresh import REPORTS_PER_S, UNKNOWN_S, Refresh
 from peer.progress.tracker import INFERRED_LIFETIMES, LED_SHARE, NOTHING_SEEN, Clocks, Owner, StepTracker
 from peer.progress.view import GREETING_PERIOD_S, MEETING_S, SwarmCourse, SwarmView, TrainerPace
+from peer.reduction.findings import Finding, FindingKind
 from peer.reporting.suspicions import Suspicions
 from tests.support.clocks import Clock
 from tests.support.peer_records import peers, record
@@ -73,6 +74,20 @@ def trainers(clock: Clock, *samples: int) -> list[KnownPeer]:
 def said(clock: Clock, samples: int) -> bytes:
     """A trainer's report that it has just sent to its leader."""
     return record(0, samples, time=clock.now).report()
+
+
+@pytest.mark.parametrize(("kind", "samples"), [("parts", 28), ("average", 44)])
+def test_findings_of_the_averager_are_suspicions(
+    tracker: StepTracker, clock: Clock, kind: FindingKind, samples: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The samples of a device whose parts were refused fill no batch."""
+    known = trainers(clock, 8, 16)
+    look(tracker, *known)
+    assert tracker.samples == 44
+    tracker.heed(Finding("trainer-1", kind, "did what no honest peer does"))
+    assert "peer trainer-1) did what no honest peer does (step 0)" in caplog.text
+    look(tracker, *known)
+    assert tracker.samples == samples
 
 
 @pytest.mark.parametrize(("era", "known"), [(0, (23, 0)), (1, (5, 40))])

@@ -10,7 +10,6 @@ from functools import cache
 import pytest
 import torch
 from cryptography.hazmat.primitives.asymmetric import rsa
-from hivemind.p2p import PeerID
 from hivemind.proto import runtime_pb2
 
 from auth.keys import RSA_BITS, RSA_EXPONENT, DeviceKey
@@ -91,11 +90,10 @@ def test_a_peers_own_attestation_is_of_what_it_returned() -> None:
     assert kept.returned.average[0] == float(kept.drawn.part)
 
 
-PEERS = [PeerID(b"\x12\x20" + bytes([number]) * 32) for number in range(4)]
+PEERS = ["ada", "bob", "carol", "dave"]
 
 AUDITOR, SENDER, REDUCER, KEEPER = range(4)
 
-NAMES = [peer.to_base58() for peer in PEERS]
 
 WEIGHTS = (4.0, 8.0, 12.0, 0.0)
 
@@ -146,7 +144,7 @@ class AuditedPart:
         return AttestedSender.of_parts(WEIGHTS[index], self.digests[index] if WEIGHTS[index] else [], [counted])
 
     @staticmethod
-    def key_of(peer: PeerID) -> bytes:
+    def key_of(peer: str) -> bytes:
         return key_of(PEERS.index(peer)).public_key
 
     def say(self, who: int, held: bytes | None = None) -> Wanted | None:
@@ -185,14 +183,14 @@ def test_a_false_average_is_found(code: str, factor: float) -> None:
     true = decode(AuditedPart(CODES[code]).average, HALF_BYTES)
     false = AuditedPart(CODES[code], false=true * factor)
     false.say_all()
-    assert false.named() == [(NAMES[REDUCER], "reduction")]
+    assert false.named() == [(PEERS[REDUCER], "reduction")]
 
 
 def test_weights_that_the_reducer_has_attested_must_be_those_in_the_average() -> None:
     """It cannot count one sender and say that it counted another."""
     false = AuditedPart(0, counted=(4.0, 2.0, 12.0, 0.0))
     false.say_all()
-    assert false.named() == [(NAMES[REDUCER], "reduction")]
+    assert false.named() == [(PEERS[REDUCER], "reduction")]
 
 
 def test_a_sender_that_counts_nothing_is_not_asked() -> None:
@@ -238,7 +236,7 @@ def test_who_shows_other_bytes_than_it_sent_is_named_and_nobody_else(who: int) -
         framing.wires[who] = encode(torch.zeros(LENGTH), 0)
         framing.digests[who] = digests or framing.digests[who]
         framing.say_all()
-        assert framing.named() == [(NAMES[who], "shown")]
+        assert framing.named() == [(PEERS[who], "shown")]
 
 
 def test_who_does_not_hold_the_same_attestation_is_not_believed() -> None:
@@ -263,7 +261,7 @@ def test_a_reducer_that_attests_two_things_of_one_round_is_named() -> None:
     for who in (SENDER, KEEPER):
         assert part.say(who, SignedAttestation(content).digest) == Wanted(None, (REDUCER,))
         part.show(who, content)
-    assert part.named() == [(NAMES[REDUCER], "reduction")]
+    assert part.named() == [(PEERS[REDUCER], "reduction")]
 
 
 def test_other_attestations_prove_nothing() -> None:
@@ -285,7 +283,7 @@ def test_other_attestations_prove_nothing() -> None:
 def test_few_attestations_are_asked_for() -> None:
     """Each costs a check of a signature."""
     many = AuditedPart(0)
-    peers = [*PEERS, *(PeerID(b"\x12\x20" + bytes([number]) * 32) for number in range(4, 9))]
+    peers = [*PEERS, *(f"peer {number}" for number in range(4, 9))]
     many.evidence._parts = (1,) * 9
     many.evidence.attestations.update(dict.fromkeys(range(9), many.evidence.attestations[REDUCER]))
     audit = Audit(peers, peers[AUDITOR], many.evidence, key_of=many.key_of)
@@ -296,7 +294,7 @@ def test_few_attestations_are_asked_for() -> None:
 
 def test_statements_and_inputs_count_once_from_the_group_only() -> None:
     """In the form that was asked for; whatever else comes is ignored."""
-    part, stranger = AuditedPart(0), PeerID(b"\x12\x20" + b"s" * 32)
+    part, stranger = AuditedPart(0), "stranger"
     digests = part.evidence.digests
     assert part.audit.hear(stranger, digests) is None
     assert part.audit.hear(PEERS[AUDITOR], digests) is None

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 from hivemind.averaging.allreduce import AllreduceException
-from hivemind.p2p import PeerID
 
 from peer.network.traffic import Traffic
 from peer.protocol.audit_pb2 import Input, Question, Statement
@@ -28,7 +27,7 @@ from peer.transport.transport import TransportError
 from peer.transport.virtual_time import run_virtual
 from tests.support.receipts import key_of
 
-PEERS = [PeerID(b"\x12\x20" + bytes([number]) * 32) for number in range(4)]
+PEERS = ["ada", "bob", "carol", "dave"]
 REDUCER = 2
 GROUP = b"group"
 ROUND = AttestedRound("run", 0, 7, GROUP, bytes(32))
@@ -42,7 +41,7 @@ class Talker:
     def __init__(self, network: MemoryNetwork, own: int, average: float = 1.0) -> None:
         self.peer, self.found = PEERS[own], list[Finding]()
         self.traffic = Traffic()
-        transport = network.join(self.peer.to_base58(), LINE)
+        transport = network.join(self.peer, LINE)
         directory: Any = SimpleNamespace(admits=self.admits)
         self.auditing = Auditing(transport, "audit", directory, self.traffic, self.found.append)
         self.strangers = set[str]()
@@ -60,14 +59,14 @@ class Talker:
         """Whether this peer takes the other for a member."""
         return peer not in self.strangers
 
-    async def ask(self, peer: PeerID, *messages: bytes) -> list[Question]:
+    async def ask(self, peer: str, *messages: bytes) -> list[Question]:
         """What another peer answers to these messages."""
 
         async def said() -> AsyncIterator[bytes]:
             for message in messages:
                 yield message
 
-        stream = self.auditing._transport.stream(peer.to_base58(), "audit", said())
+        stream = self.auditing._transport.stream(peer, "audit", said())
         return [Question.FromString(answer) async for answer in stream]
 
 
@@ -79,7 +78,7 @@ async def talkers_on(network: MemoryNetwork, *averages: float) -> list[Talker]:
     return talkers
 
 
-async def talk(talkers: list[Talker], second_reducers: list[PeerID]) -> None:
+async def talk(talkers: list[Talker], second_reducers: list[str]) -> None:
     """All of them have ended their round, one after another, and say what they have to say."""
     for talker in talkers:
         talker.auditing.expect(ROUND)
@@ -121,8 +120,8 @@ async def test_every_second_reducer_finds_a_false_average(network: MemoryNetwork
     talkers = await talkers_on(network, -1.0, -1.0, -1.0, -1.0)
     await talk(talkers, [PEERS[0], PEERS[1], PEERS[REDUCER]])
     assert [[found.peer_id for found in talker.found] for talker in talkers] == [
-        [PEERS[REDUCER].to_base58()],
-        [PEERS[REDUCER].to_base58()],
+        [PEERS[REDUCER]],
+        [PEERS[REDUCER]],
         [],
         [],
     ]
@@ -136,7 +135,7 @@ async def test_who_was_given_another_attestation_than_the_others_finds_it_out(ne
     for talker in talkers[:2]:
         details = [found.detail for found in talker.found]
         assert any("different accounts" in detail for detail in details)
-        assert {found.peer_id for found in talker.found} == {PEERS[REDUCER].to_base58()}
+        assert {found.peer_id for found in talker.found} == {PEERS[REDUCER]}
 
 
 @in_memory
@@ -146,7 +145,7 @@ async def test_who_shows_other_bytes_is_named(network: MemoryNetwork) -> None:
     talkers[1].evidence._sent[REDUCER] = [encode(torch.zeros(LENGTH), 0)]
     await talk(talkers, PEERS)
     for talker in (talkers[0], talkers[3]):
-        assert [(found.peer_id, found.kind) for found in talker.found] == [(PEERS[1].to_base58(), "shown")]
+        assert [(found.peer_id, found.kind) for found in talker.found] == [(PEERS[1], "shown")]
 
 
 @in_memory
@@ -166,7 +165,7 @@ async def test_a_groups_id_is_used_once_at_a_step(network: MemoryNetwork) -> Non
 async def test_who_does_not_answer_fails_nothing(network: MemoryNetwork) -> None:
     """The audit ends without a result when its time is over."""
     talkers = await talkers_on(network, -1.0, -1.0, -1.0)
-    network.silence(PEERS[0].to_base58())
+    network.silence(PEERS[0])
     await talk(talkers, PEERS[:3])
     assert not any(talker.found for talker in talkers)
     assert not any(talker.auditing._rounds for talker in talkers)
@@ -183,7 +182,7 @@ async def test_of_a_round_that_came_to_nothing_nothing_is_heard(network: MemoryN
     asked.auditing.give_up(GROUP)
     assert await waiting == [Question()]
     assert await asking.ask(asked.peer, statement) == [Question()]
-    asked.strangers.add(asking.peer.to_base58())
+    asked.strangers.add(asking.peer)
     assert await asking.ask(asked.peer, statement) == []
 
 
@@ -217,7 +216,7 @@ async def test_a_round_that_does_not_end_here_is_waited_for_no_longer_than_an_au
 async def test_few_audits_hold_what_was_sent(network: MemoryNetwork) -> None:
     """The oldest ends when further rounds do, lest a silent peer fill this one's memory."""
     talker, silent = await talkers_on(network, 1.0, 1.0)
-    network.silence(silent.peer.to_base58())
+    network.silence(silent.peer)
     for number in range(MOST_AUDITS + 2):
         talker.auditing.expect(replace(ROUND, group_id=bytes([number])))
         talker.auditing.begin(bytes([number]), talker.audit, [silent.peer])

@@ -2,48 +2,24 @@
 
 from __future__ import annotations
 
-import multiprocessing as mp
-
 import pytest
 
 from peer.reduction.findings import (
     ACCUSED_S,
+    MAX_ID_CHARS,
     MOST_ACCUSED,
     MOST_DETAIL_CHARS,
-    MOST_WAITING,
     Accusations,
     Finding,
-    Findings,
     outvoted,
 )
 
 
-def test_findings_come_from_another_process_in_order() -> None:
-    """All that was said before a process ended can be taken once."""
-    findings, context = Findings(), mp.get_context("fork")
-    said = [Finding("a", "parts", "sent rubbish"), Finding("b", "gradient", "sent too much")]
-
-    def find() -> None:
-        for finding in said:
-            findings.tell(finding)
-
-    process = context.Process(target=find)
-    process.start()
-    process.join()
-    assert findings.take() == said
-    assert findings.take() == []
-
-
-def test_what_nobody_takes_is_bounded() -> None:
-    """Who tells never waits; long details are cut, and what does not fit is dropped."""
-    findings = Findings()
-    for _ in range(10 * MOST_WAITING):
-        findings.tell(Finding("a" * 1000, "parts", "b" * 10_000))
-    taken = findings.take()
-    assert len(taken) == MOST_WAITING
-    assert len(taken[0].detail) == MOST_DETAIL_CHARS
-    findings.tell(Finding("a", "parts", "again"))
-    assert len(findings.take()) == 1
+def test_a_finding_that_quotes_others_is_bounded() -> None:
+    """On its way to the trainer's process."""
+    finding = Finding("a" * 1000, "parts", "b" * 10_000).bounded
+    assert (len(finding.peer_id), len(finding.detail)) == (MAX_ID_CHARS, MOST_DETAIL_CHARS)
+    assert finding.bounded == finding
 
 
 PEERS = ["keeper", "alice", "bob", "mallory"]

@@ -17,10 +17,12 @@ from peer.reduction.guard import (
     AverageScreen,
     ReductionGuard,
     RoundGuard,
+    WeightCaps,
     norm_of,
     too_large,
 )
 from peer.reduction.screening import LEAST_ROUNDS, REMEMBERED_ROUNDS
+from tests.support.notes import Notes
 
 SHAPES = [(6, 4), (8,)]
 NAMES = ["a", "b", "c"]
@@ -61,7 +63,7 @@ def reduced(of_round: RoundGuard, senders: list[list[torch.Tensor]], weights: li
 def test_honest_parts_are_averaged_as_they_are() -> None:
     """By weight, bit by bit."""
     senders = [gradients(seed) for seed in range(3)]
-    averages = reduced(begun(ReductionGuard(), senders[0], 2.0), senders, [2.0, 1.0, 1.0])
+    averages = reduced(begun(ReductionGuard(Notes()), senders[0], 2.0), senders, [2.0, 1.0, 1.0])
     for average, *brought in zip(averages, *map(parts, senders), strict=True):
         total = torch.zeros_like(brought[0])
         for part, weight in zip(brought, [2.0, 1.0, 1.0], strict=True):
@@ -73,7 +75,7 @@ def test_honest_parts_are_averaged_as_they_are() -> None:
 @pytest.mark.parametrize("own_weight", [0.0, 1.0])
 def test_an_enormous_gradient_is_named_and_does_not_count(size: float, own_weight: float) -> None:
     """Nor does its weight: at trainers, and at a keeper, once there is a history."""
-    guard, senders = ReductionGuard(), [gradients(0), gradients(1), gradients(2, size)]
+    guard, senders = ReductionGuard(Notes()), [gradients(0), gradients(1), gradients(2, size)]
     for seed in range(LEAST_ROUNDS):
         guard.accepted(b"", gradients(seed))
     of_round = begun(guard, senders[0], own_weight)
@@ -82,12 +84,12 @@ def test_an_enormous_gradient_is_named_and_does_not_count(size: float, own_weigh
     expected = [(first + second) / 2 for first, second in zip(parts(senders[0]), parts(senders[1]), strict=True)]
     for average, without in zip(averages, expected, strict=True):
         assert torch.allclose(average, without)
-    assert {(found.peer_id, found.kind) for found in guard.findings.take()} == {("c", "gradient")}
+    assert {(found.peer_id, found.kind) for found in guard._note} == {("c", "gradient")}
 
 
 def test_who_sends_one_enormous_tensor_of_several_is_not_named() -> None:
     """An honest head's gradient may jump a thousandfold, where most samples are learnt; that tensor does not count."""
-    guard, senders = ReductionGuard(), [gradients(0), gradients(1), gradients(2)]
+    guard, senders = ReductionGuard(Notes()), [gradients(0), gradients(1), gradients(2)]
     for seed in range(LEAST_ROUNDS):
         guard.accepted(b"", gradients(seed))
     senders[2][1] *= 1e3
@@ -95,24 +97,24 @@ def test_who_sends_one_enormous_tensor_of_several_is_not_named() -> None:
     averages = reduced(of_round, senders, [1.0] * 3)
     assert torch.allclose(averages[0], sum(parts(of)[0] for of in senders) / 3)
     assert torch.allclose(averages[-1], (senders[0][1] + senders[1][1]) / 2)
-    assert guard.findings.take() == []
+    assert guard._note == []
     assert of_round.credited(2) == 1.0
 
 
 @pytest.mark.parametrize("size", [1e3, 1e30])
 def test_at_first_an_enormous_gradient_does_not_count(size: float) -> None:
     """And nobody is named: the first gradients of a small tensor may differ as much among honest peers."""
-    guard, senders = ReductionGuard(), [gradients(0), gradients(1), gradients(2, size)]
+    guard, senders = ReductionGuard(Notes()), [gradients(0), gradients(1), gradients(2, size)]
     of_round = begun(guard, senders[0], 1.0)
     averages = reduced(of_round, senders, [1.0] * 3)
     assert torch.allclose(averages[0], sum(parts(of)[0] for of in senders[:2]) / 2)
-    assert guard.findings.take() == []
+    assert guard._note == []
     assert of_round.credited(2) == 0.0
 
 
 def test_who_was_too_large_does_not_count_in_the_rounds_that_follow() -> None:
     """Its parts are looked at all the same: after some rounds of honest ones it counts again."""
-    guard, honest = ReductionGuard(), [gradients(seed) for seed in range(3)]
+    guard, honest = ReductionGuard(Notes()), [gradients(seed) for seed in range(3)]
     of_round = begun(guard, honest[0], 1.0)
     reduced(of_round, [*honest[:2], gradients(2, 40.0)], [1.0] * 3)  # it is made smaller
     of_round.ended()
@@ -128,7 +130,7 @@ def test_who_was_too_large_does_not_count_in_the_rounds_that_follow() -> None:
 
 def test_nobody_is_left_out_where_nobody_would_be_left() -> None:
     """If all gradients of a round are too large for what was usual, they count as zeros, and the round ends."""
-    guard, senders = ReductionGuard(), [gradients(0, 1e6), gradients(1, 1e6)]
+    guard, senders = ReductionGuard(Notes()), [gradients(0, 1e6), gradients(1, 1e6)]
     for seed in range(LEAST_ROUNDS):
         guard.accepted(b"", gradients(seed, 1e-6))
     averages = reduced(begun(guard, gradients(0, 1e-6), 1.0), senders, [1.0] * 2)
@@ -137,14 +139,14 @@ def test_nobody_is_left_out_where_nobody_would_be_left() -> None:
 
 def test_a_keeper_of_two_trainers_measures_by_its_history() -> None:
     """Before that it takes what comes, for it cannot tell which of the two is right."""
-    guard, large = ReductionGuard(), gradients(2, 1e3)
+    guard, large = ReductionGuard(Notes()), gradients(2, 1e3)
     first = reduced(begun(guard, gradients(0), 0.0), [gradients(0), large], [1.0, 1.0])
     assert norm_of(first[-1]) > 100
     for seed in range(LEAST_ROUNDS):
         guard.accepted(b"", gradients(seed))
     later = reduced(begun(guard, gradients(0), 0.0), [gradients(0), large], [1.0, 1.0])
     assert norm_of(later[-1]) < 4
-    assert [found.peer_id for found in guard.findings.take()] == ["b"]
+    assert [found.peer_id for found in guard._note] == ["b"]
 
 
 def taken(
@@ -172,7 +174,7 @@ def taken(
 @pytest.mark.parametrize("aggregation", ["mean", "centered_clipping"])
 def test_a_claim_counts_as_far_as_gradients_bear_it_out(aggregation: Literal["mean", "centered_clipping"]) -> None:
     """In the first round it has no more than half of all weight; from the second on what its noise shows."""
-    guard, rng = ReductionGuard(averaging=Averaging(aggregation=aggregation)), torch.Generator().manual_seed(0)
+    guard, rng = ReductionGuard(Notes(), averaging=Averaging(aggregation=aggregation)), torch.Generator().manual_seed(0)
     weights, alike = [160.0, 8.0, 8.0, 8.0], [1.0] * 4
     assert taken(guard, weights, alike, {}, rng) == pytest.approx([24.0, 8.0, 8.0, 8.0])
     later = taken(guard, weights, alike, {}, rng)
@@ -181,17 +183,17 @@ def test_a_claim_counts_as_far_as_gradients_bear_it_out(aggregation: Literal["me
 
 def test_who_points_away_does_not_count() -> None:
     """Its devices together, and nobody is named: no proof of it could be shown."""
-    guard, members = ReductionGuard(), {"0": "liar", "1": "liar"}
+    guard, members = ReductionGuard(Notes()), {"0": "liar", "1": "liar"}
     rng = torch.Generator().manual_seed(0)
     for _ in range(8):
         last = taken(guard, [8.0] * 5, [-1.0, -1.0, 1.0, 1.0, 1.0], members, rng)
     assert last == [0.0, 0.0, 8.0, 8.0, 8.0]
-    assert guard.findings.take() == []
+    assert guard._note == []
 
 
 def credited(brought: list[torch.Tensor], weights: list[float], averaging: Averaging | None = None) -> list[float]:
     """The credit of each sender after a round of these gradients."""
-    guard, size = ReductionGuard(averaging=averaging), len(brought[0])
+    guard, size = ReductionGuard(Notes(), averaging=averaging), len(brought[0])
     of_round = guard.begin(b"group", HALF)
     container = TensorPartContainer([torch.zeros(size)], [1.0], part_size_bytes=2 * size)
     of_round.set_up(list(map(str, range(len(weights)))), [torch.zeros(size)], [*container._input_parts_by_peer[0]], 0.0)
@@ -235,15 +237,15 @@ def test_honest_zeros_are_credited(brought: list[torch.Tensor], own: float, aver
 @pytest.mark.parametrize("averaging", [Averaging(local_steps=2), Averaging(compression="topk-2bit")])
 def test_noise_says_nothing_of_samples_where_a_gradient_is_no_mean_over_them(averaging: Averaging) -> None:
     """Nobody's weight is cut for noise of local steps or of remainders, and a new member's share is not bounded."""
-    guard, rng = ReductionGuard(averaging=averaging), torch.Generator().manual_seed(0)
+    guard, rng = ReductionGuard(Notes(), averaging=averaging), torch.Generator().manual_seed(0)
     for _ in range(3):
         assert taken(guard, [160.0, 8.0, 8.0, 8.0], [1.0] * 4, {}, rng) == [160.0, 8.0, 8.0, 8.0]
 
 
 def test_weights_are_capped_by_name() -> None:
-    """What was published when the round began holds."""
-    guard = ReductionGuard()
-    guard.caps.publish({"a": 5.0}, 1.0)
+    """What the trainer had told when the round began holds."""
+    guard = ReductionGuard(Notes())
+    guard.caps = WeightCaps({"a": 5.0}, 1.0)
     of_round = begun(guard, gradients(0), 1.0)
     assert [of_round.believed(index, 7.0) for index in range(3)] == [5.0, 1.0, 1.0]
     assert of_round.believed(0, 2.0) == 2.0
@@ -251,7 +253,7 @@ def test_weights_are_capped_by_name() -> None:
 
 def test_who_was_refused_is_out_of_the_groups_other_half_only() -> None:
     """The next group begins anew."""
-    guard = ReductionGuard()
+    guard = ReductionGuard(Notes())
     guard.begin(b"group", b".images").refused.add("b")
     assert guard.begin(b"group", b"").refused == {"b"}
     assert guard.begin(b"another", b"").refused == set()
@@ -259,7 +261,7 @@ def test_who_was_refused_is_out_of_the_groups_other_half_only() -> None:
 
 def test_centred_clipping_begins_from_the_last_average() -> None:
     """A sender that is ten times too large moves it by a radius of the usual norm, divided by the root of its share."""
-    guard = ReductionGuard(averaging=Averaging(aggregation="centered_clipping", clipping_iterations=1))
+    guard = ReductionGuard(Notes(), averaging=Averaging(aggregation="centered_clipping", clipping_iterations=1))
     last = gradients(0)
     for _ in range(LEAST_ROUNDS):
         guard.accepted(b"", last)
@@ -270,7 +272,7 @@ def test_centred_clipping_begins_from_the_last_average() -> None:
     most = [[30.0 * tensor for tensor in last]] * 2  # so is the senders' median
     for average, centre in zip(reduced(begun(guard, last, 1.0), [last, *most], [1.0] * 3), parts(last), strict=True):
         assert norm_of(average - centre) <= 2.0 * norm_of(centre) / math.sqrt(3) * 4
-    mean = reduced(begun(ReductionGuard(), last, 1.0), [last, last, attack], [1.0] * 3)
+    mean = reduced(begun(ReductionGuard(Notes()), last, 1.0), [last, last, attack], [1.0] * 3)
     assert norm_of(averages[-1] - last[1]) <= norm_of(mean[-1] - last[1]) + 1e-6
 
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from coordinator.ledger.judgement import Delivery, Facts, Judgement, KeptReceipt, ReportOutcome, SampleClaim, judge
-from peer.averaging.averager import AveragedGroup
 from peer.averaging.meetings import Meetings
+from peer.averaging.rounds import AveragedGroup
+from peer.gradients.buffer import GradientBuffer
 from peer.node.quorum import HeldAverage, Quorum
 from peer.progress.view import SwarmCourse
-from peer.rehearsal.averager import RehearsedAverager
 from tests.support import rehearsed_chaos as rules
 from tests.support.rehearsed_chaos import Broken, draw_chaos, run_chaos
 
@@ -39,9 +39,9 @@ def count_claims(claims: list[SampleClaim], receipts: list[KeptReceipt]) -> dict
     return {claim.report_id: claim.samples for claim in claims}
 
 
-def keep_lost_samples(averager: RehearsedAverager) -> int:
+def keep_lost_samples(gradients: GradientBuffer) -> int:
     """Tell samples as lost, and bring them to the next step all the same."""
-    return averager.all_samples
+    return gradients.all_samples
 
 
 def refuse_early_reports(delivery: Delivery, facts: Facts) -> Judgement:
@@ -72,7 +72,7 @@ CASES: list[tuple[Callable[..., object], int, Mapping[str, Any]]] = [
     (
         rules.the_batch_is_full,
         2,
-        {"peer.rehearsal.averager.AveragedGroup": fill_any_batch},
+        {"peer.rehearsal.gradients.AveragedGroup": fill_any_batch},
     ),
     (
         rules.one_average_counts,
@@ -82,7 +82,7 @@ CASES: list[tuple[Callable[..., object], int, Mapping[str, Any]]] = [
     (
         rules.nothing_counts_twice,
         0,
-        {"peer.rehearsal.averager.RehearsedAverager.drop_all": keep_lost_samples},
+        {"peer.gradients.buffer.GradientBuffer.drop_all": keep_lost_samples},
     ),
     (
         rules.steps_have_no_gaps,

@@ -8,17 +8,15 @@ import itertools
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
-from concurrent import futures
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import hivemind
 import psutil
 import pytest
-import torch
-from hivemind.averaging import DecentralizedAverager
 from hivemind.dht.node import DHTNode
 from hivemind.dht.routing import DHTID, RoutingTable
 from hivemind.p2p import PeerID
@@ -28,7 +26,10 @@ from auth.credentials import Credentials
 from auth.errors import SwarmError
 from peer.network.placement import Placement
 from peer.swarm import dht as dht_module
+from peer.swarm.averager import Averager
+from peer.swarm.averager_loop import AveragerParts
 from peer.swarm.dht import REPLICAS, SEARCHED_S, Holders, Node, NodeWatch, call_daemon, look, start_dht, waits_at_relay
+from peer.swarm.messages import Served
 from peer.transport.virtual_time import run_virtual
 from tests.support.waiting import PATIENCE_S, wait_until
 
@@ -177,37 +178,42 @@ def test_an_answer_of_the_daemon_is_a_sign_of_life(dht: hivemind.DHT, monkeypatc
 def test_a_node_that_is_lost_while_an_averager_starts_is_told(
     dht: hivemind.DHT, victim: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """hivemind would wait for ever: for the averager, and in its process for the DHT."""
+    """hivemind would wait for ever for the DHT's process."""
 
-    def run(averager: DecentralizedAverager) -> None:
+    def lose(_outer: Connection, _inner: Connection, parts: AveragerParts) -> None:
         os.kill(os.getpid() if victim == "averager" else dht_pid, signal.SIGKILL)
-        type(averager)._run_internal(averager)
+        parts.dht.get_visible_maddrs()
 
     dht_pid, told = dht.pid, list[SwarmError]()
     assert dht_pid is not None
-    monkeypatch.setattr(DecentralizedAverager, "run", run)
-    averager = DecentralizedAverager([torch.zeros(2)], dht, start=False, prefix="run", client_mode=False)
+    averager = averager_of(dht, lose, monkeypatch)
     watch = NodeWatch(dht, told.append, time.time)
     with pytest.raises(SwarmError, match="has died"):
-        watch.start(averager, "averager")
+        watch.start(averager)
     watch.stop()
     assert [victim in str(lost) for lost in told] == [True]
-    averager.kill()
-    averager.join()
+    averager.shutdown(0.0)
 
 
 def test_an_averager_that_cannot_start_says_why(dht: hivemind.DHT, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In its own words, a limit of time among them."""
+    """In its own words."""
 
-    def run(averager: DecentralizedAverager) -> None:
-        averager._ready.set_exception(futures.TimeoutError("it took too long"))
+    def fail(_outer: Connection, inner: Connection, _parts: AveragerParts) -> None:
+        inner.send(Served("the daemon took too long"))
+        inner.recv()
 
-    monkeypatch.setattr(DecentralizedAverager, "run", run)
-    averager = DecentralizedAverager([torch.zeros(2)], dht, start=False, prefix="run", client_mode=False)
+    averager = averager_of(dht, fail, monkeypatch)
     watch = NodeWatch(dht, lambda _lost: None, time.time)
-    with pytest.raises(futures.TimeoutError, match="it took too long"):
-        watch.start(averager, "averager")
+    with pytest.raises(SwarmError, match="the daemon took too long"):
+        watch.start(averager)
     watch.stop()
+    averager.shutdown(PATIENCE_S)
+
+
+def averager_of(dht: hivemind.DHT, serve: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> Averager:
+    """An averager whose process does this."""
+    monkeypatch.setattr("peer.swarm.averager.serve", serve)
+    return Averager(cast(Any, SimpleNamespace(dht=dht)), cast(Any, None))
 
 
 def test_who_waits_for_a_relay_hears_of_the_end_of_the_node(dht: hivemind.DHT) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from peer.averaging.averager import AveragedGroup
 from peer.averaging.bandwidth import LineEstimate
+from peer.averaging.rounds import AveragedGroup
 from peer.config.run import RunConfig
 from peer.config.steering import Steering
 from peer.node.average_history import Lack
@@ -35,6 +35,7 @@ def moves_with(*, overlapping: Any = None, rounds: Any = FAST, state: Any = None
         "role": "trainer",
         "tracker": SimpleNamespace(),
         "gradients": SimpleNamespace(),
+        "averager": SimpleNamespace(),
         "training": SimpleNamespace(),
         "transfers": SimpleNamespace(),
         "line": SimpleNamespace(),
@@ -278,7 +279,7 @@ def test_a_peer_trains_no_further_ahead_than_its_share(samples: int, own: float,
         course=SimpleNamespace(steering=Steering()),
         target_batch_size=40,
     )
-    gradients = SimpleNamespace(local_samples_accumulated=samples, all_samples=samples)
+    gradients = SimpleNamespace(samples=samples, all_samples=samples)
     assert moves_with(tracker=tracker, gradients=gradients)._is_ahead is ahead
     gradients.all_samples = 320  # with those that are being averaged: more are not believed of anybody
     assert moves_with(tracker=tracker, gradients=gradients)._is_ahead
@@ -386,7 +387,7 @@ class Beside:
         self.moves = moves_with(
             overlapping=self.round,
             gradients=SimpleNamespace(
-                local_samples_accumulated=samples,
+                samples=samples,
                 all_samples=samples + 40,
                 due_samples=40,
                 take_back=lambda: self.calls.append("took its samples back"),
@@ -447,9 +448,7 @@ def test_a_full_batch_is_averaged_at_once_or_beside_training(delay: bool) -> Non
     waits = TurnedWaits()
     moves = moves_with(
         config=RunConfig.from_mapping({"averaging": {"delay": delay}}),
-        gradients=SimpleNamespace(
-            hold=lambda: calls.append("set aside"), due_samples=40, local_samples_accumulated=10, all_samples=50
-        ),
+        gradients=SimpleNamespace(hold=lambda: calls.append("set aside"), due_samples=40, samples=10, all_samples=50),
         rounds=SimpleNamespace(
             prepare=lambda: calls.append("met the others"), average_when_due=average_when_due, is_due=True
         ),
@@ -517,7 +516,7 @@ class Slow:
                 hold=lambda: self.calls.append("set aside"),
                 take_back=lambda: self.calls.append("took back"),
                 due_samples=3,
-                local_samples_accumulated=1,
+                samples=1,
                 all_samples=4,
             ),
             rounds=self.rounds,

@@ -224,11 +224,11 @@ class Joiner:
             drop_all=lambda: self.begun.append("dropped"),
             forget_remainders=lambda: None,
             due_samples=0,
-            get_tensors=lambda: nullcontext(self.averages),
+            shared=SimpleNamespace(used=lambda: nullcontext(self.averages)),
             load_average=load_average,
             making_room=nullcontext,
             hold=lambda: None,
-            reset_accumulated_grads_=lambda: None,
+            drop=lambda: None,
             factors={},
             averaging=RunConfig().averaging,
         )

@@ -8,10 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hivemind.averaging.control import AveragingStage
 
-from peer.averaging.averager import AveragedGroup
 from peer.averaging.meetings import Requirements
+from peer.averaging.rounds import AveragedGroup, SearchStage
 from peer.averaging.shares import GroupLines
 from peer.config.run import RunConfig
 from peer.config.steering import Change, Steering
@@ -37,11 +36,11 @@ ALONE, QUORUM, OTHERS = (Quorum(frozenset(voters)) for voters in (["own"], ["own
 class Round:
     """A round of averaging that ends as it is told once it is begun: with a group, an error, or never (None)."""
 
-    stage = AveragingStage.LOOKING_FOR_GROUP
+    stage = SearchStage.LOOKING
 
     def __init__(self, ends: AveragedGroup | Exception | None, begins: bool = True) -> None:
-        self.ends, self.began_allreduce = ends, begins
-        self.triggered, self.cancelled = False, False
+        self.ends, self.has_averaged = ends, begins
+        self.is_due, self.cancelled = False, False
 
     def result(self) -> AveragedGroup:
         assert self.ends is not None
@@ -50,10 +49,7 @@ class Round:
         return self.ends
 
     def done(self) -> bool:
-        return self.triggered and self.ends is not None
-
-    def cancel(self) -> None:
-        self.cancelled = True
+        return self.is_due and self.ends is not None
 
 
 class Scene:
@@ -80,39 +76,47 @@ class Scene:
             is_told_full=False,
             batch_s=math.inf,
             course=SimpleNamespace(allowances=SimpleNamespace(usual_s=usual_s), steering=Steering()),
-            heed=lambda findings: self.heard.extend(findings),
             is_reducing=lambda reduces: None,
             round_ended=lambda weights, _counted, _attested, short: self.heard.append((weights, short)),
         )
         averaging = RunConfig.from_mapping({"averaging": {"averaging_timeout_s": TIMEOUT_S, "delay": delay}}).averaging
         self.bytes_of = {"float16": 64, "8bit-blockwise": 32}
         self.gradients: Any = SimpleNamespace(
-            findings=SimpleNamespace(take=list),
-            want=self.want,
-            failed_rounds=7,
             due_samples=64,
             averaging=averaging,
             size_in=lambda averaging: SimpleNamespace(own=self.bytes_of[averaging.compression]),
             change=self.change,
-            schedule_step=lambda: self.left.pop(0),
-            step=self.begin,
-            load_accumulators_into_averager_=lambda: self.heard.append("loaded"),
+            load=lambda: self.heard.append("loaded"),
+            round_succeeded=lambda: self.heard.append("succeeded"),
+        )
+        self.rates: list[float] = []  # declared in searches
+        self.averager: Any = SimpleNamespace(
+            want=self.want, failed_rounds=7, seek=self.seek, begin=self.begin, give_up=self.give_up
         )
         line: Any = SimpleNamespace(
             rate=5.0, passed=self.heard.append, failed=lambda: self.heard.append("the line may be slow")
         )
         self.waits = TurnedWaits(Clock(0.0))
-        self.rounds = StepRounds(self.gradients, self.tracker, line, averaging, self.waits, trains=True)
+        self.rounds = StepRounds(self.gradients, self.averager, self.tracker, line, averaging, self.waits, trains=True)
 
     @property
     def looks(self) -> int:
         """How often the peer has waited, for a round unless that has failed."""
         return len(self.waits.waits)
 
-    def begin(self, weight: int, control: Round, **_options: object) -> None:
+    def seek(self, rate: float) -> Round:
+        """Begin a search, as the averager does."""
+        self.rates.append(rate)
+        return self.left.pop(0)
+
+    def begin(self, search: Round, weight: int) -> None:
         """Begin a round, as the averager does."""
         self.heard.append(weight)
-        control.triggered = True
+        search.is_due = True
+
+    def give_up(self, search: Round) -> None:
+        """Cancel a search, as the averager does."""
+        search.cancelled = True
 
     def average(self) -> AveragedGroup | None:
         """Take one round."""
@@ -124,7 +128,7 @@ class Scene:
 
     def await_group(self, round_: Any) -> AveragedGroup:
         """Wait for a round that has begun."""
-        round_.triggered = True
+        round_.is_due = True
         return run_blocking(self.rounds._await_group(round_))
 
     def change(self, averaging: Averaging) -> bool:
@@ -138,17 +142,17 @@ class Scene:
 
     def want(self, wanted: Requirements) -> None:
         """Be told of the next group, as the averager is."""
-        self.gradients.wanted = wanted
+        self.averager.wanted = wanted
 
     def wanted(self) -> Requirements:
         """What the averager is told of the next group."""
         self.rounds._require_group()
-        wanted: Requirements = self.gradients.wanted
+        wanted: Requirements = self.averager.wanted
         return wanted
 
     def fail(self, round_: Round) -> AveragedGroup:
         """End a round that ran, and failed."""
-        self.gradients.failed_rounds += 1
+        self.averager.failed_rounds += 1
         assert isinstance(round_.ends, Exception)
         raise round_.ends
 
@@ -167,7 +171,7 @@ def test_a_round_that_only_failed_here_is_not_waited_for(fails_at: int, others_s
     def look(reduces: bool) -> None:
         assert not reduces
         if scene.looks == fails_at:
-            scene.gradients.failed_rounds += 1
+            scene.averager.failed_rounds += 1
         if scene.looks == others_step_at:
             scene.tracker.swarm_step = 5
 
@@ -177,27 +181,26 @@ def test_a_round_that_only_failed_here_is_not_waited_for(fails_at: int, others_s
     assert scene.looks == 9
 
 
-AWAITING, RUNNING = AveragingStage.AWAITING_TRIGGER, AveragingStage.RUNNING_ALLREDUCE
-FINISHED = AveragingStage.FINISHED
+MET, AVERAGING, CONFIRMING = SearchStage.MET, SearchStage.AVERAGING, SearchStage.CONFIRMING
 
 
 @pytest.mark.parametrize(
     ("stage", "swarm_step", "leaves", "given_up_after_s"),
     [
-        (AWAITING, 4, False, None),
-        (RUNNING, 4, False, None),
-        (FINISHED, 4, False, DOUBT_S),
-        (AWAITING, 5, False, 2 * TIMEOUT_S),
-        (RUNNING, 5, False, 2 * TIMEOUT_S),
-        (FINISHED, 5, False, RULING_S),
-        (AWAITING, 4, True, 2 * TIMEOUT_S),
-        (RUNNING, 4, True, 2 * TIMEOUT_S),
-        (FINISHED, 4, True, RULING_S),
+        (MET, 4, False, None),
+        (AVERAGING, 4, False, None),
+        (CONFIRMING, 4, False, DOUBT_S),
+        (MET, 5, False, 2 * TIMEOUT_S),
+        (AVERAGING, 5, False, 2 * TIMEOUT_S),
+        (CONFIRMING, 5, False, RULING_S),
+        (MET, 4, True, 2 * TIMEOUT_S),
+        (AVERAGING, 4, True, 2 * TIMEOUT_S),
+        (CONFIRMING, 4, True, RULING_S),
     ],
 )
 @pytest.mark.parametrize("ends_early", [False, True])
 def test_a_round_that_has_begun_is_given_up_only_where_its_average_is_of_no_use(
-    stage: AveragingStage, swarm_step: int, leaves: bool, given_up_after_s: float | None, ends_early: bool
+    stage: SearchStage, swarm_step: int, leaves: bool, given_up_after_s: float | None, ends_early: bool
 ) -> None:
     """After twice the time, or once the ruling is late; others receive from this peer, though its own part failed."""
     round_, lasts_s = Round(None), given_up_after_s or 3 * TIMEOUT_S
@@ -209,7 +212,7 @@ def test_a_round_that_has_begun_is_given_up_only_where_its_average_is_of_no_use(
 
     def look(reduces: bool) -> None:
         assert reduces
-        scene.gradients.failed_rounds += 1
+        scene.averager.failed_rounds += 1
         scene.waits.clock.now += lasts_s / 100
         round_.ends = FULL if scene.waits.now() >= ends_at else None
 
@@ -227,7 +230,7 @@ def test_a_round_that_has_begun_is_given_up_only_where_its_average_is_of_no_use(
 def test_a_ruling_is_waited_for_from_the_others_report_on() -> None:
     """The all-reduce may have ended long before others report the step; from then on the ruling is due."""
     round_ = Round(None)
-    round_.stage = FINISHED
+    round_.stage = CONFIRMING
     scene = Scene(round_)
 
     def look(_reduces: bool) -> None:
@@ -304,7 +307,7 @@ def test_a_peer_that_meets_nobody_trains_on_for_as_long_as_it_has_waited(averagi
     assert scene.average_when_due() is None
     assert not scene.rounds.is_due
     scene.rounds.prepare()
-    scene.rounds._scheduled.stage = AWAITING  # type: ignore[union-attr]
+    scene.rounds._search.stage = MET  # type: ignore[union-attr]
     assert scene.rounds.is_due
     scene.rounds.begin_step()
     assert scene.rounds.is_due
@@ -383,9 +386,8 @@ def test_a_group_waits_for_all_who_are_known() -> None:
 
 
 def test_the_averager_is_told_what_the_trainer_knows() -> None:
-    """Findings come first, for they change what is wanted."""
+    """Before each look at the round."""
     scene = Scene(arriving=7)
-    scene.gradients.findings.take = lambda: ["a finding"]
     assert scene.wanted() == Requirements(
         era=2,
         step=4,
@@ -398,8 +400,7 @@ def test_the_averager_is_told_what_the_trainer_knows() -> None:
         report=b"own record",
         samples=40,
     )
-    assert scene.gradients.wanted.remaining_s == 3.0
-    assert scene.heard == ["a finding"]
+    assert scene.averager.wanted.remaining_s == 3.0
     assert Scene(step=3).wanted().samples == 0  # its followers count another batch
 
 
@@ -427,14 +428,13 @@ def test_no_step_is_taken_while_the_operator_wants_none(steering: Steering, held
 @pytest.mark.parametrize(
     ("stage", "full"),
     [
-        (AveragingStage.IDLE, False),
-        (AveragingStage.LOOKING_FOR_GROUP, False),
-        (AveragingStage.AWAITING_TRIGGER, True),
-        (AveragingStage.FINISHED, False),
+        (SearchStage.LOOKING, False),
+        (SearchStage.MET, True),
+        (SearchStage.CONFIRMING, False),
     ],
 )
 @pytest.mark.parametrize("averaging", [1, 4])
-def test_a_batch_is_full_for_who_would_hold_up_its_group(stage: AveragingStage, full: bool, averaging: int) -> None:
+def test_a_batch_is_full_for_who_would_hold_up_its_group(stage: SearchStage, full: bool, averaging: int) -> None:
     """The leader has begun; a peer that believes less of others' claims, or sees nobody else yet, averages, too."""
     ahead = Round(FULL)
     scene = Scene(ahead, averaging=averaging)
@@ -443,13 +443,13 @@ def test_a_batch_is_full_for_who_would_hold_up_its_group(stage: AveragingStage, 
     ahead.stage = stage
     assert scene.rounds.is_due is full
     assert scene.average_when_due() == (FULL if full else None)
-    assert scene.heard[:1] == ([64] if full else [])
+    assert scene.heard[:2] == (["loaded", 64] if full else [])
 
 
 def test_who_would_hold_up_its_group_still_does_as_the_operator_wants() -> None:
     """And a group of the step before is none of this one."""
     ahead = Round(FULL)
-    ahead.stage = AveragingStage.AWAITING_TRIGGER
+    ahead.stage = SearchStage.MET
     scene = Scene(ahead)
     scene.tracker.is_full = False
     scene.rounds.prepare()
@@ -473,7 +473,7 @@ def test_a_round_that_begins_just_when_it_is_looked_at_is_not_given_up() -> None
         return property(look)
 
     class Beginning(Round):
-        stage = before_and_after(AveragingStage.LOOKING_FOR_GROUP, AveragingStage.RUNNING_ALLREDUCE)
+        stage = before_and_after(SearchStage.LOOKING, SearchStage.AVERAGING)
 
     class Tracker(SimpleNamespace):
         is_full = before_and_after(before=True, after=False)
@@ -482,7 +482,7 @@ def test_a_round_that_begins_just_when_it_is_looked_at_is_not_given_up() -> None
     scene = Scene(round_)
     del scene.tracker.is_full
     scene.rounds._tracker = Tracker(**vars(scene.tracker))  # type: ignore[assignment]
-    scene.gradients.want = lambda wanted: vars(round_).update(ends=FULL)
+    scene.averager.want = lambda wanted: vars(round_).update(ends=FULL)
     assert scene.await_group(round_) is FULL
 
 
@@ -514,7 +514,7 @@ def test_a_group_sought_in_another_code_is_given_up() -> None:
     """A change may be heard of late: before the round, and while its group is looked for."""
     ahead, waiting = Round(FULL), Round(None)
     scene = Scene(waiting)
-    scene.rounds._scheduled = ahead  # type: ignore[assignment]
+    scene.rounds._search = ahead  # type: ignore[assignment]
     scene.steer(EIGHT_BITS)
     scene.tracker.is_reducing = lambda _reduces: scene.steer() if scene.looks == 2 else None
     assert scene.average() is None
@@ -535,14 +535,14 @@ def test_a_line_is_judged_by_the_code_of_the_swarms_step() -> None:
 
 
 @pytest.mark.parametrize(
-    ("group", "heard"), [(FULL, [64, "traffic", ({"Qm1": 32.0}, False)]), (SHORT, [64, ({"Qm1": 31.0}, True)])]
+    ("group", "heard"), [(FULL, ["traffic", ({"Qm1": 32.0}, False)]), (SHORT, [({"Qm1": 31.0}, True)])]
 )
 def test_a_step_is_taken_with_a_group_that_fills_the_batch(group: AveragedGroup, heard: list[object]) -> None:
     """If a peer was lost, or had not what it claimed, the tracker is told; what passed is remembered for the next."""
     scene = Scene(Round(group))
     assert scene.average() is (FULL if group is FULL else None)
-    assert scene.heard == heard
-    assert group is SHORT or scene.gradients.bandwidth == 5.0
+    assert scene.heard == ["loaded", 64, "succeeded", *heard]
+    assert scene.rates == [5.0]
 
 
 @pytest.mark.parametrize("begins", [True, False])
@@ -562,7 +562,7 @@ def test_a_round_that_cannot_be_begun_is_cancelled() -> None:
     """Or the others would wait for this peer."""
     failing = Round(FULL)
     scene = Scene(failing)
-    scene.gradients.step = lambda **_: scene.fail(Round(RuntimeError("the averager has died")))
+    scene.averager.begin = lambda *_: scene.fail(Round(RuntimeError("the averager has died")))
     assert scene.average() is None
     assert failing.cancelled
 
@@ -582,6 +582,6 @@ def test_others_are_met_before_the_batch_is_full() -> None:
     assert scene.average() is FULL
     scene.rounds.prepare()
     assert scene.left == []
-    second.triggered = True
+    second.is_due = True
     scene.rounds.begin_step()
     assert second.cancelled

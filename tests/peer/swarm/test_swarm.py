@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,12 +12,12 @@ import torch
 
 from auth.errors import SwarmError
 from auth.receipts import open_receipt, read_receipt
-from peer.averaging.averager import AveragedGroup
-from peer.averaging.bandwidth import LineEstimate
+from peer.averaging.rounds import AveragedGroup
 from peer.config.run import RunConfig
+from peer.network.placement import Placement
+from peer.network.traffic import Traffic
 from peer.reporting.event_log import NOWHERE
 from peer.reporting.suspicions import Suspicions
-from peer.runtime.mailbox import Mailbox
 from peer.swarm.swarm import Swarm, Witness
 from tests.support.receipts import key_of, pseudonym_of
 
@@ -50,30 +48,37 @@ def test_the_node_is_watched_before_anything_waits_for_it(monkeypatch: pytest.Mo
         def __init__(self, *_: object) -> None:
             order.append("watch")
 
-        def start(self, averager: SimpleNamespace, _name: str) -> None:
+        def start(self, averager: SimpleNamespace) -> None:
             order.append(f"start {averager.name}")
-            if averager.name == "averager":
-                raise SwarmError("the DHT process has died")
+            raise SwarmError("the DHT process has died")
 
     def make(name: str) -> Any:
         order.append(name)
-        return SimpleNamespace(name=name)
+        return SimpleNamespace(name=name, cap=None)
 
     monkeypatch.setattr("peer.swarm.swarm.NodeWatch", Watch)
-    assembly: Any = SimpleNamespace(
-        access=SimpleNamespace(credentials=None, clock=time.time),
-        config=RunConfig(),
-        dht=None,
-        events=NOWHERE,
-        role="keeper",
-        tracker=lambda *_: make("tracker"),
-        record_exchange=lambda *_: make("record exchange"),
-        gradient_averager=lambda *_: make("averager"),
-    )
-    line = LineEstimate(None, time.monotonic, random.Random())
+    monkeypatch.setattr("peer.swarm.swarm.RecordExchange", lambda *_: make("record exchange"))
+    monkeypatch.setattr("peer.swarm.swarm.Averager", lambda *_: make("averager"))
+    key = key_of("ada")
+    token = SimpleNamespace(member="ada", device_id="1", role="keeper")
+    credentials = SimpleNamespace(authority=b"key", access_token=lambda _: token)
+    access: Any = SimpleNamespace(credentials=credentials, run="run", clock=time.time)
+    dht: Any = SimpleNamespace(peer_id=SimpleNamespace(to_base58=lambda: key.peer_id))
     with pytest.raises(SwarmError, match="has died"):
-        Swarm(assembly, torch.nn.Linear(1, 1), [], line, Suspicions(lambda _: None, time.time), lambda _: None)
-    assert order == ["watch", "tracker", "record exchange", "averager", "start averager"]
+        Swarm(
+            RunConfig(),
+            access,
+            dht,
+            torch.nn.Linear(1, 1),
+            [],
+            Placement(),
+            is_client=False,
+            traffic=Traffic(),
+            suspicions=Suspicions(lambda _: None, time.time),
+            on_lost=lambda _: None,
+            events=NOWHERE,
+        )
+    assert order == ["watch", "record exchange", "averager", "start averager"]
 
 
 def test_who_reduced_nothing_signs_nothing() -> None:
@@ -81,43 +86,3 @@ def test_who_reduced_nothing_signs_nothing() -> None:
     witness, bob = Witness(key_of("ada").receipt_key("run"), "run"), key_of("bob").peer_id
     assert witness.receipt(0, 7, group_of({}, {})) == ""
     assert witness.receipt(0, 7, group_of({bob: 0.0}, {bob: pseudonym_of("bob", "run")})) == ""
-
-
-def swarm_with(**parts: Any) -> Any:
-    """A swarm of these parts that has joined nobody."""
-    swarm: Any = Swarm.__new__(Swarm)
-    vars(swarm).update(parts)
-    return swarm
-
-
-def test_others_are_heard_until_the_peer_leaves() -> None:
-    """In a thread of its own, for this peer may be computing; what cannot be processed ends nothing."""
-    heard, told = Mailbox[str](3), list[str]()
-    for said in ("a count", "nonsense", "a report"):
-        assert heard.put(said)
-
-    def hear(said: str) -> None:
-        if said == "nonsense":
-            raise ValueError(said)
-        told.append(said)
-
-    swarm = swarm_with(_gradients=SimpleNamespace(is_alive=lambda: True))
-    heard.close()
-    swarm._serve(heard, hear)
-    assert told == ["a count", "a report"]
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_the_state_is_copied_for_who_downloads_it(fails: bool) -> None:
-    """Or the averager's process learns that it could not be."""
-    copies = Mailbox[Any](1)
-
-    def copy() -> str:
-        if fails:
-            raise MemoryError
-        return "a copy"
-
-    swarm = swarm_with(_gradients=SimpleNamespace(copies=copies), training=SimpleNamespace(copy=copy))
-    with pytest.raises(MemoryError) if fails else nullcontext():
-        swarm._give_copy(None)
-    assert copies.get() == (None if fails else "a copy")

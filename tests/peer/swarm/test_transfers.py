@@ -13,10 +13,10 @@ from hivemind.compression import CompressionInfo
 from hivemind.proto import runtime_pb2
 
 from auth.errors import SwarmError
-from peer.gradients.gradient_codes import Factors
-from peer.gradients.power_sgd import product
 from peer.averaging.shares import part_size
 from peer.config.training import Compression
+from peer.gradients.gradient_codes import Factors
+from peer.gradients.power_sgd import product
 from peer.node.average_history import Average, Lack
 from peer.node.states import (
     AverageKept,

@@ -18,9 +18,9 @@ from auth.errors import ConfigError, WorkerError
 from auth.keys import AuthorityKey
 from coordinator.members.membership import Membership
 from coordinator.store.engine import Database
-from peer.gradients.remainders import RemainderFile
 from peer.config.run import RunConfig
 from peer.data.tokenization.tokenizers import load_special_ids, load_tokenizer
+from peer.gradients.remainders import RemainderFile
 from peer.limits.usage import CACHE_FOLDER
 from peer.models.build import build_model
 from peer.reporting.messages import Failed, KeeperAt, Progress, Ready, StepReport, Stop, Stopped, WorkerPlan

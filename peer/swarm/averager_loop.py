@@ -1,0 +1,274 @@
+"""The averager's process: one event loop, in which the trainer's orders are executed (`peer.swarm.averager`)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import signal
+import threading
+from collections.abc import Coroutine
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any
+
+from hivemind.dht import DHT
+from hivemind.utils.asyncio import switch_to_uvloop
+
+from auth.swarm.access import SwarmAccess
+from auth.swarm.directory import PeerDirectory
+from auth.tokens import AccessToken
+from peer.averaging.absences import Attendance
+from peer.averaging.declarations import Declaration, open_declaration
+from peer.averaging.exchange import GradientExchange, ReductionChecks
+from peer.averaging.meetings import Heard, Meetings, Requirements
+from peer.averaging.reduction_service import ReductionService
+from peer.averaging.rounds import AveragingRounds, OwnSide, RoundSearch, SearchStage
+from peer.config.training import Averaging
+from peer.gradients.buffer import SharedTensors
+from peer.network.traffic import Traffic
+from peer.node.states import StateCopy, StateService
+from peer.reduction.auditing import Auditing
+from peer.reduction.findings import Accusations, Finding
+from peer.reduction.guard import ReductionGuard, WeightCaps
+from peer.reporting.event_log import NOWHERE, EventLog
+from peer.runtime.processes import name_fork
+from peer.swarm.messages import (
+    CopyWanted,
+    GivenUp,
+    Loaded,
+    Order,
+    OrderDone,
+    SearchNews,
+    Served,
+    Sought,
+    StateCopied,
+    StateOrdered,
+    TransferNews,
+    Word,
+)
+from peer.transport.p2p import P2PTransport
+
+logger = logging.getLogger(__name__)
+MOVED_S = 0.5  # shortest interval between words on the progress of downloads
+
+
+@dataclass(frozen=True)
+class AveragerParts:
+    """The averager's parts, as the trainer's process makes them before it forks the averager's."""
+
+    dht: DHT
+    access: SwarmAccess
+    own: OwnSide
+    averaging: Averaging  # initial settings
+    tensors: SharedTensors
+    traffic: Traffic = field(default_factory=Traffic)
+    events: EventLog = NOWHERE  # the log of its process
+
+
+def serve(outer: Connection, inner: Connection, parts: AveragerParts) -> None:
+    """Run the forked process, until the trainer leaves or its process ends."""
+    outer.close()  # so that the pipe ends with the trainer's process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    name_fork("averager")
+    # PyTorch's pool of threads, as the fork has left it, works only in another thread than the main one.
+    serving = threading.Thread(target=lambda: switch_to_uvloop().run_until_complete(_serve(inner, parts)), daemon=True)
+    serving.start()
+    serving.join()
+
+
+async def _serve(inner: Connection, parts: AveragerParts) -> None:
+    words, orders = Words(inner), asyncio.Queue[Order]()
+    threading.Thread(target=_read, args=(inner, orders, asyncio.get_running_loop()), name="orders", daemon=True).start()
+    try:
+        loop = AveragerLoop(parts, P2PTransport(await parts.dht.replicate_p2p()), words)
+        if parts.own.takes_connections:
+            await loop.serve()
+    except Exception as error:  # noqa: BLE001 - fault boundary: the trainer's process gets the reason
+        words.say(Served(f"The averager's process could not start: {error!r}."))
+    else:
+        words.say(Served())
+        while (order := await orders.get()) is not None:
+            loop.obey(order)
+        loop.rounds.stop()
+        await asyncio.sleep(0)  # a round that is given up closes its streams
+    words.close()
+
+
+def _read(inner: Connection, orders: asyncio.Queue[Order], loop: asyncio.AbstractEventLoop) -> None:
+    """Pass the trainer's orders to the event loop."""
+    with suppress(EOFError, OSError):  # the trainer's process has ended
+        while (order := inner.recv()) is not None:
+            loop.call_soon_threadsafe(orders.put_nowait, order)
+    loop.call_soon_threadsafe(orders.put_nowait, None)
+
+
+class AveragerLoop:
+    """The averager in its event loop."""
+
+    def __init__(self, parts: AveragerParts, transport: P2PTransport, words: Words) -> None:
+        """Build the parts that belong to the event loop."""
+        access, own, traffic, prefix = parts.access, parts.own, parts.traffic, f"{parts.own.run}_averager"
+        self._words, self._loop = words, asyncio.get_running_loop()
+        self._run, self._tasks = own.run, set[asyncio.Task[None]]()
+        self._turned_away, self._told_at = 0, -MOVED_S
+        self._copied: asyncio.Future[StateCopy] | None = None
+        self._accusations = Accusations(self._loop.time)
+        self._directory = PeerDirectory(parts.dht, access.credentials, own.run, access.clock)
+        self._guard = ReductionGuard(self._note, parts.averaging)
+        sign = access.credentials.device_key.sign
+        attendance = Attendance(own.peer_id, self._name_of)
+        self._reductions = ReductionService(transport, f"{prefix}.reduce", self._directory, traffic)
+        self._auditing = Auditing(transport, f"{prefix}.audit", self._directory, traffic, self._note)
+        self._meetings = Meetings(transport, f"{prefix}.meet", self._directory, self._opened, sign, words.deliver)
+        self._states = StateService(
+            transport,
+            prefix,
+            self._directory,
+            values=sum(shape.numel() for shape in parts.tensors.shapes),
+            donor_roles=access.donor_roles,
+            traffic=traffic,
+            copy=self._copy,
+            moved=self._moved,
+            turned_away=self._turn_away,
+        )
+        checks = ReductionChecks(self._directory, self._guard, self._auditing, self._note, self._accusations.current)
+        exchange = GradientExchange(
+            parts.tensors,
+            parts.averaging,
+            own.run,
+            access.credentials.device_key,
+            transport,
+            self._reductions,
+            checks,
+            attendance,
+            traffic,
+            parts.events,
+        )
+        self.rounds = AveragingRounds(
+            self._meetings,
+            exchange,
+            attendance,
+            self._accusations,
+            self._directory,
+            own,
+            parts.averaging,
+            opened=self._opened,
+            signed=lambda said: said.signed(sign),
+            changed=self._tell_news,
+        )
+        self._searches: dict[int, RoundSearch] = {}
+
+    async def serve(self) -> None:
+        """Let other peers call this one."""
+        for service in self._meetings, self._reductions, self._states, self._auditing:
+            await service.serve()
+
+    def obey(self, order: Order) -> None:
+        """Execute an order of the trainer, or begin to."""
+        match order:
+            case Requirements():
+                self.rounds.want(order)
+            case WeightCaps():
+                self._guard.caps = order
+            case Sought(number, rate):
+                self._searches[number] = search = self.rounds.seek(rate)
+                search.number = number
+            case Loaded(number, weight) if number in self._searches:
+                self.rounds.begin(self._searches[number], weight)
+            case GivenUp(number) if number in self._searches:
+                self.rounds.give_up(self._searches[number])
+            case StateOrdered():
+                self._start(self._execute(order))
+            case StateCopied(copy) if self._copied is not None and not self._copied.done():
+                if copy is None:
+                    self._copied.set_exception(RuntimeError("the trainer could not copy its state"))
+                else:
+                    self._copied.set_result(copy)
+
+    def _tell_news(self, search: RoundSearch) -> None:
+        group, fault = None, ""
+        if search.stage is SearchStage.ENDED:
+            self._searches.pop(search.number, None)
+            if search.cancelled() or (error := search.exception()) is not None:
+                fault = "given up" if search.cancelled() else str(error) or repr(error)
+            else:
+                group = search.result()
+        self._words.say(SearchNews(search.number, search.stage, self.rounds.failed_rounds, group, fault))
+
+    async def _execute(self, order: StateOrdered) -> None:
+        found = None
+        try:
+            found = await self._states.obey(order.order)
+        except Exception:  # a peer that cannot read the DHT finds nothing, and tries again
+            logger.warning("an order on states failed: %s", type(order.order).__name__, exc_info=True)
+        self._words.say(OrderDone(order.number, found))
+
+    async def _copy(self) -> StateCopy:
+        self._copied = self._loop.create_future()
+        self._words.say(CopyWanted())
+        return await self._copied
+
+    def _moved(self) -> None:
+        if self._loop.time() >= self._told_at + MOVED_S:
+            self._told_at = self._loop.time()
+            self._words.say(TransferNews(self._turned_away))
+
+    def _turn_away(self) -> None:
+        self._turned_away += 1
+        self._words.say(TransferNews(self._turned_away))
+
+    def _note(self, finding: Finding) -> None:
+        """Tell the trainer of a finding, and accuse the peer in later declarations."""
+        self._words.say(finding.bounded)
+        self._accusations.accuse(finding.peer_id)
+
+    def _opened(self, declared: bytes, token: AccessToken) -> Declaration:
+        """Read a peer's declaration for any step. Raises `ValueError` if it is invalid."""
+        return open_declaration(declared, token.public_key, self._run)
+
+    def _name_of(self, peer: str) -> str:
+        token = self._directory.token_of(peer)
+        return "no member" if token is None else f"{token.member} (device {token.device_id}, {token.role})"
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)  # asyncio itself keeps no strong reference to a waiting task
+        task.add_done_callback(self._tasks.discard)
+
+
+class Words:
+    """The averager's words to the trainer, which never block its event loop."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe, self._waiting = pipe, queue.SimpleQueue[Word | None]()
+        self._is_delivering = False
+        self._writing = threading.Thread(target=self._write, name="words", daemon=True)
+        self._writing.start()
+
+    def say(self, word: Word) -> None:
+        """Send a word after those before it."""
+        self._waiting.put(word)
+
+    def deliver(self, heard: Heard) -> bool:
+        """Send what other peers have said; return False while an earlier such word waits for the trainer."""
+        if self._is_delivering:
+            return False
+        self._is_delivering = True
+        self.say(heard)
+        return True
+
+    def close(self) -> None:
+        """Wait until all words are sent."""
+        self._waiting.put(None)
+        self._writing.join()
+
+    def _write(self) -> None:
+        while (word := self._waiting.get()) is not None:
+            try:
+                self._pipe.send(word)
+            except OSError:  # the trainer's process is gone
+                return
+            if isinstance(word, Heard):
+                self._is_delivering = False
