@@ -27,7 +27,7 @@ from benchmarks.support.network import Host, HostPlan, Network, why_impossible
 from benchmarks.support.reporting import Figure, argument_parser, exit_at_sigterm, report
 from peer.averaging.shares import reduction_shares, round_time
 from peer.config.training import Averaging
-from peer.reduction.sizes import RoundBytes, values_sent
+from peer.reduction.sizes import round_bytes, values_sent
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = "averaging"
@@ -37,7 +37,6 @@ CODES: Mapping[str, Mapping[str, Any]] = {  # name of an encoding -> keys of `av
     "powersgd 16": {"powersgd_rank": 16},
     "powersgd 8": {"powersgd_rank": 8},
     "powersgd 4": {"powersgd_rank": 4},
-    "topk-2bit": {"compression": "topk-2bit"},
 }
 LINES = (HostPlan("keeper", 100), *(HostPlan(f"home-{n}", 10, down_mbit_per_second=50) for n in (1, 2, 3)))
 ROLES: Sequence[Role] = ("keeper", "trainer", "trainer", "trainer")
@@ -93,10 +92,9 @@ def measure(code: str, matrices: int, hosts: Sequence[Host], directory: Path) ->
     """Return a round's duration at its slowest peer, and a volunteer's processor time."""
     averaging, values = Averaging(**CODES[code]), matrices * SIDE**2
     sent = values_sent([(SIDE, SIDE)] * matrices, averaging.powersgd_rank)
-    size = RoundBytes.of(averaging.wire_format, sent)
     trusted = [role == "keeper" for role in ROLES]
-    shares = reduction_shares(sent, RATES, [True] * len(RATES), trusted, size.averages_of_own)
-    least = round_time(size.own, shares, RATES, size.averages_of_own)
+    shares = reduction_shares(sent, RATES, [True] * len(RATES), trusted)
+    least = round_time(round_bytes(averaging, sent), shares, RATES)
     common = {"averaging": CODES[code], "side": SIDE, "timeout_s": LONGEST_S}
     with started(hosts, swarm_plans(directory, ROLES, values, **common)) as peers:
         before = used_by(peers[1])

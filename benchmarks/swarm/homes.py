@@ -33,7 +33,6 @@ ROOT = Path(__file__).resolve().parents[2]
 SYSTEMS = "ours,hivemind-example,hivemind-exact"
 LOCAL_STEPS = 4  # local steps per global step, each with the run's batch size
 LOCAL: dict[str, Any] = {"local_steps": LOCAL_STEPS, "compression": "8bit-blockwise"}
-PLAIN_OUTER: dict[str, Any] = {"outer_learning_rate": 1.0, "outer_momentum": 0.0}
 OURS: Mapping[str, Mapping[str, Any]] = {  # system's name -> keys of `averaging` that it sets
     "ours": {},
     "delayed": {"delay": True},
@@ -43,8 +42,6 @@ OURS: Mapping[str, Mapping[str, Any]] = {  # system's name -> keys of `averaging
     "powersgd-delayed": {"powersgd_rank": 8, "delay": True},
     "local": LOCAL,
     "local-delayed": LOCAL | {"delay": True},
-    "local-sparse": LOCAL | PLAIN_OUTER | {"compression": "topk-2bit"},
-    "local-sparse-delayed": LOCAL | PLAIN_OUTER | {"compression": "topk-2bit", "delay": True},
 }
 # The options of hivemind's own example for `hivemind.Optimizer`: examples/albert/run_trainer.py, with the defaults of
 # arguments.py beside it, at tag 1.1.12 (commit 1a6ff518) of github.com/learning-at-home/hivemind.

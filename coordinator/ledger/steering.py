@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
@@ -20,8 +20,8 @@ from coordinator.store.engine import Database
 from coordinator.store.ledger_models import SteeringAct
 from coordinator.store.models import Device, DeviceSession, Step, SwarmStatus
 from peer.config.run import RunConfig
-from peer.config.steering import COMPRESSIONS, MAX_CHANGES, MOST_SCALE, RANKS, Change, Steering, in_force
-from peer.config.training import Averaging
+from peer.config.steering import MAX_CHANGES, MOST_SCALE, RANKS, Change, Steering, in_force
+from peer.config.training import Averaging, Compression
 from peer.reduction.sizes import VALUE_BYTES
 
 Act = Literal["pause", "resume", "stop", "change", "announce"]
@@ -31,7 +31,7 @@ MANY_BYTES = 3.0  # a change that multiplies a round's bytes by more than this m
 MAX_ANNOUNCEMENT_CHARS = 500
 MOST_STEP = 2**40
 AUTO = "auto"  # compression chosen by the keeper
-OFFERED: tuple[str, ...] = (*COMPRESSIONS, AUTO)
+OFFERED: tuple[str, ...] = (*get_args(Compression), AUTO)
 BY_KEEPER = "run:keeper"  # actor name for the keeper's own choices
 
 
@@ -351,13 +351,8 @@ class Steersman:
             raise ConfigError("Checkpoints are written every so many steps, at least one.")
 
     def _require_code(self, compression: str | None, rank: int | None, from_step: int | None) -> None:
-        averaging = self._config.averaging
         if compression is None and rank is None:
             return
-        if averaging.sends_sparse:
-            raise ConfigError("A run of sparse gradients (topk-2bit) keeps its compression from beginning to end.")
-        if compression == "topk-2bit":
-            raise ConfigError("No run changes to sparse gradients (topk-2bit): only a run that begins so sends them.")
         if compression is not None and compression not in OFFERED:
             raise ConfigError(f"The compression is one of {', '.join(OFFERED)}.")
         if compression == AUTO and rank is not None:
@@ -366,7 +361,7 @@ class Steersman:
             raise ConfigError("The keeper chooses from now on (auto): name no step.")
         if rank is not None and rank not in RANKS:
             raise ConfigError(f"PowerSGD's rank is one of {', '.join(map(str, RANKS))}; 0 averages without factors.")
-        if rank and averaging.aggregation == "centered_clipping":
+        if rank and self._config.averaging.aggregation == "centered_clipping":
             raise ConfigError(
                 "`aggregation` (centered_clipping) is for gradients that are averaged as they are: no rank."
             )

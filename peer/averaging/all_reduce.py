@@ -31,10 +31,9 @@ from peer.averaging.reducer import ATTESTED, Messages, Reducer, decoded
 from peer.network.traffic import Traffic
 from peer.reduction.attestation import AttestedWeight, Attesting, SignedAttestation, attested_weights
 from peer.reduction.audit import Drawn, Evidence
-from peer.reduction.compression import HALF_BYTES, decode, is_finite
+from peer.reduction.compression import decode, is_finite
 from peer.reduction.findings import Finding
 from peer.reduction.guard import RoundGuard, norm_of, too_large
-from peer.reduction.top_k import TOP_K
 from peer.reduction.undercounting import Accounts
 from peer.reporting.event_log import MOST_PEERS, PartsOfPeer, PartsPassed
 from peer.transport.transport import Transport
@@ -48,10 +47,7 @@ class FalseAverage(AllreduceException):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class ExactAllReduce:
-    """One round of butterfly all-reduce, in which all members receive identical averages.
-
-    For the sparse encoding, `tensors` holds decoded values; averages take half a byte each.
-    """
+    """One round of butterfly all-reduce, in which all members receive identical averages."""
 
     transport: Transport
     service: str  # name of the streams on which `peer.averaging.reduction_service` is served
@@ -80,17 +76,13 @@ class ExactAllReduce:
         )
         parts = [list(of_peer) for of_peer in self._container._input_parts_by_peer]
         self._due = [[(part.shape, info.key) for part, info in of_peer] for of_peer in parts]  # of each reducer
-        is_sparse = self.compression is TOP_K
-        self._own_code = TOP_K.compression_type if is_sparse else runtime_pb2.CompressionType.NONE
-        self._average_code = HALF_BYTES if is_sparse else self.compression
         self.guard.set_up(self.peers, self.tensors, parts[own], self.weight)
         self.reducer = Reducer(
             parts=parts[own],
             peers=self.peers,
             own=own,
             weight=self.weight,
-            part_code=self.compression,
-            average_code=self._average_code,
+            compression=self.compression,
             sender_timeout=self.sender_timeout,
             reducer_timeout=self.reducer_timeout,
             traffic=self.traffic,
@@ -181,9 +173,9 @@ class ExactAllReduce:
     async def _reduce_own_parts(self) -> None:
         parts = self._container.get_raw_input_parts(self._own)
         for part_index, part in enumerate(parts):
-            self.evidence.keep_own(part, self._own_code)
+            self.evidence.keep_own(part)
             wire, weight = await self.reducer.reduce_own(part_index, part)
-            average = decode(wire, self._average_code)  # the same rounding as in the other members' copies
+            average = decode(wire)  # the same rounding as in the other members' copies
             self._keep(Drawn(self._own, part_index), wire, average, weight)
             if part_index == len(parts) - 1:
                 await self.reducer.attest(self.evidence)
@@ -277,7 +269,7 @@ class ExactAllReduce:
             return None, message
         if message.code != averaging_pb2.AVERAGED_PART:
             raise AllreduceException(f"{peer} answered {averaging_pb2.MessageCode.Name(message.code)}")
-        average = decode(message.tensor_part, self._average_code)
+        average = decode(message.tensor_part)
         if not (is_finite(average) and math.isfinite(message.weight)):
             self.note(Finding(peer, "average", "returned an average that is not finite"))
             raise FalseAverage(f"{peer} returned an average that is not finite")

@@ -18,7 +18,7 @@ from peer.averaging.shares import GroupLines, relative_time
 from peer.averaging.ways import AveragingWay, way_of
 from peer.config.training import Averaging
 from peer.network.traffic import BOTH_WAYS, ON_THE_LINE, passes_in_time
-from peer.reduction.sizes import RoundBytes
+from peer.reduction.sizes import VALUE_BYTES
 
 SUFFICIENT = 0.9  # sufficient fraction of time for training
 TOO_LITTLE = 0.8  # fraction of time for training below which a live run changes its mode
@@ -47,16 +47,15 @@ class RoundPace:
 
     def round_s(self, way: AveragingWay) -> float:
         """Return the duration of a round without the wait for its group; 0.0 if no rate is known."""
-        size = RoundBytes.of(way.compression, self.values(way.powersgd_rank))
+        own_bytes = VALUE_BYTES[way.compression] * self.values(way.powersgd_rank)
         lines, passing = self.lines, self._passes(way)
         taking_part = GroupLines(
             rates=tuple(itertools.compress(lines.rates, passing)),
             reduces=tuple(itertools.compress(lines.reduces, passing)),
             trusted=tuple(itertools.compress(lines.trusted, passing)),
             second_reducers=(),
-            averages_of_own=size.averages_of_own,
         )
-        return SLOWER * size.own * relative_time(taking_part) if any(taking_part.reduces) else 0.0
+        return SLOWER * own_bytes * relative_time(taking_part) if any(taking_part.reduces) else 0.0
 
     def round_and_batch_s(self, way: AveragingWay) -> tuple[float, float]:
         """Return (seconds of a round, seconds of a batch) with the peers that a mode admits."""
@@ -103,7 +102,7 @@ class RoundPace:
 
 def passes(way: AveragingWay, values: Callable[[int], int], rate: float, longest_s: float) -> bool:
     """Return whether a connection of `rate` bytes/s can send a mode's values within `longest_s`."""
-    own_bytes = round(RoundBytes.of(way.compression, values(way.powersgd_rank)).own)
+    own_bytes = round(VALUE_BYTES[way.compression] * values(way.powersgd_rank))
     return rate > 0 and passes_in_time(own_bytes, rate, longest_s)
 
 
@@ -128,7 +127,7 @@ def choose(pace: RoundPace, ways: Sequence[AveragingWay], *, may_shut_out: bool 
     if may_shut_out and pace.contribution(others) >= WORTH_SHUTTING_OUT * pace.contribution(best):
         best = others
     if not any(map(pace.volunteers, ways)) and not all(pace.lines.trusted):
-        best = min(ways, key=lambda way: RoundBytes.of(way.compression, pace.values(way.powersgd_rank)).own)
+        best = min(ways, key=lambda way: VALUE_BYTES[way.compression] * pace.values(way.powersgd_rank))
     served = pace.volunteers(best)
     least = pace.contribution(now) if served > pace.volunteers(now) else 0.0
     enough = (

@@ -28,7 +28,7 @@ from peer.reduction.attestation import AttestedRound, Attesting, digest_of_all, 
 from peer.reduction.audit import Audit
 from peer.reduction.compression import compression_of
 from peer.reduction.guard import AverageScreen, ReductionGuard
-from peer.reduction.sizes import RoundBytes, values_sent
+from peer.reduction.sizes import round_bytes, values_sent
 from peer.reporting.event_log import MOST_PEERS, EventLog, GroupMet
 
 if TYPE_CHECKING:
@@ -84,9 +84,9 @@ class GradientExchange:
         self.values = self._values_sent(0)
 
     @property
-    def sizes(self) -> RoundBytes:
-        """The sizes in bytes of gradients and of their averages."""
-        return RoundBytes.of(self._averaging.wire_format, self._values_sent(self._averaging.powersgd_rank))
+    def size_bytes(self) -> float:
+        """The bytes of gradients that a peer sends per round."""
+        return round_bytes(self._averaging, self._values_sent(self._averaging.powersgd_rank))
 
     def take_up(self, averaging: Averaging) -> None:
         """Use another encoding of gradients; forget old norms if other tensors are averaged."""

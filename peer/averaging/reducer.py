@@ -14,7 +14,6 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from hivemind.averaging.partition import AllreduceException, BannedException
@@ -44,8 +43,7 @@ class Reducer:
     peers: Sequence[str]  # the group, in order
     own: int  # this peer's index in the group
     weight: float  # this peer's samples
-    part_code: CompressionBase
-    average_code: CompressionBase
+    compression: CompressionBase  # of averages
     sender_timeout: float  # seconds to wait for a sender's next part
     reducer_timeout: float  # seconds in which a sender must read its next average
     traffic: Traffic
@@ -201,14 +199,14 @@ class Reducer:
         """Return a part's encoded average, which is the same for all senders."""
         answer = self._answers[part_index]
         if not answer.done():
-            wire = self.average_code.compress(reduced.average, self.parts[part_index][1], allow_inplace=False)
+            wire = self.compression.compress(reduced.average, self.parts[part_index][1], allow_inplace=False)
             answer.set_result((wire, reduced.weight))
         return answer.result()
 
     async def _reduce_parts(self, sender: int, messages: Messages) -> AsyncGenerator[Answer, None]:
         """Reduce a sender's parts together with the other senders' parts; yield each average."""
         part_index = 0
-        async with aclosing(amap_in_executor(partial(_received_part, self.part_code), messages)) as parts:
+        async with aclosing(amap_in_executor(_received_part, messages)) as parts:
             async for part, weight, digest, size in parts:
                 self._check_part(part_index, part)
                 await self._check_weight(sender, weight)
@@ -275,13 +273,11 @@ async def decoded(messages: AsyncIterator[bytes]) -> Messages:
         yield averaging_pb2.AveragingData.FromString(message)
 
 
-def _received_part(
-    code: CompressionBase, message: averaging_pb2.AveragingData
-) -> tuple[torch.Tensor, float, bytes, int]:
+def _received_part(message: averaging_pb2.AveragingData) -> tuple[torch.Tensor, float, bytes, int]:
     """Return a part, its weight, digest and size in bytes. Raises `RefusedPart` if invalid."""
     wire = message.tensor_part
     try:
-        part = decode(wire, code)
+        part = decode(wire)
     except ValueError as error:
         raise RefusedPart(f"sent what is no part: {error}") from error
     if not is_finite(part):

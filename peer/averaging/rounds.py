@@ -28,7 +28,6 @@ from peer.averaging.shares import NOBODY, GroupLines, RoundPlan
 from peer.config.training import Averaging
 from peer.reduction.attestation import AttestedWeight
 from peer.reduction.findings import Accusations
-from peer.reduction.sizes import RoundBytes
 
 logger = logging.getLogger(__name__)
 
@@ -112,8 +111,8 @@ class Exchange(Protocol):
     values: int  # number of averaged values
 
     @property
-    def sizes(self) -> RoundBytes:
-        """The sizes in bytes of gradients and of their averages."""
+    def size_bytes(self) -> float:
+        """The bytes of gradients that a peer sends per round."""
 
     def take_up(self, averaging: Averaging) -> None:
         """Use another encoding of gradients."""
@@ -329,7 +328,7 @@ class AveragingRounds:
             said = [self._opened(declared, token) for declared, token in zip(group.declared, tokens, strict=True)]
             for each in said:
                 each.require(position, self._averaging.code)
-            return RoundPlan.of(group.peers, tokens, said, self._exchange.values, self._exchange.sizes)
+            return RoundPlan.of(group.peers, tokens, said, self._exchange.values, self._exchange.size_bytes)
         except ValueError as error:
             self._meetings.distrust_leader(str(error))
             raise RoundError(str(error)) from error

@@ -12,9 +12,6 @@ A peer without samples (the keeper, an auxiliary peer) sends only V * (n - 1) * 
 receives V * (1 + (s - 1) * f) from s peers with samples: the same as above if all others have
 samples. A declaration contains only the slower direction, so shares do not depend on samples.
 
-If averages take r times the bytes of senders' values (`averages_of_own`), a peer that reduces the
-fraction f sends V * (1 + ((n - 1) * r - 1) * f), where V is the size of its own values in bytes.
-
 A reducer determines the averages of its parts, and its bandwidth is only a claim. Except for the
 keeper, no device therefore reduces more than a quarter of the values, or two equal shares if that
 is more (`largest_share`). The limit costs time only if one or two connections are much faster than
@@ -35,11 +32,12 @@ from auth.tokens import AccessToken
 from peer.averaging.declarations import Declaration
 from peer.config.training import Compression
 from peer.reduction.findings import outvoted
-from peer.reduction.sizes import AVERAGE_BYTES, CHUNK, VALUE_BYTES, RoundBytes
+from peer.reduction.sizes import VALUE_BYTES
 
 PARTS_PER_REDUCER = 32
 SCALE = 2**20  # number of values in estimates, where only proportions matter
 LEAST_PART_BYTES, MOST_PART_BYTES = 2**14, 2**19
+PART_VALUES = 4096  # every part but a reducer's last is a multiple of this number of values
 LARGEST_SHARE = 1 / 4  # largest fraction of the values for one device in a group of eight or more
 FASTEST = 25e6  # bytes/s (200 Mbit/s); above that, encryption and decoding are the bottleneck
 AUXILIARY_RATE = 12.5e6  # bytes/s (100 Mbit/s) assumed for a future auxiliary peer
@@ -69,14 +67,12 @@ def reduction_shares(
     bandwidths: Sequence[float | None],
     reduces: Sequence[bool],
     trusted: Sequence[bool] = (),
-    averages_of_own: float = 1.0,
 ) -> tuple[int, ...]:
     """Divide `values` among the reducers to end the round as early as possible.
 
     `bandwidths`: bytes per second of each peer's slower direction; None (unlimited) is treated as
     the fastest known reducer's. `reduces`: which peers may reduce. `trusted`: peers without a limit
-    (the keeper); empty: none. `averages_of_own`: bytes of an average per byte of a sender's values.
-    Raises `ValueError` if no peer may reduce.
+    (the keeper); empty: none. Raises `ValueError` if no peer may reduce.
     """
     if not any(reduces):
         raise ValueError("nobody in the group accepts connections, so nobody can reduce")
@@ -87,7 +83,7 @@ def reduction_shares(
         rates = [float(may) for may in reduces]
     bound = largest_share(sum(rate > 0 for rate in rates))
     limits = [1.0 if is_trusted else bound for is_trusted in trusted or [False] * len(rates)]
-    return _whole_shares(values, _fractions(rates, limits, averages_of_own))
+    return _whole_shares(values, _fractions(rates, limits))
 
 
 def part_size(values: int, compression: Compression, group_size: int) -> int:
@@ -95,22 +91,19 @@ def part_size(values: int, compression: Compression, group_size: int) -> int:
 
     The last part of each reducer is returned when nothing else is in transit. Parts are therefore
     small compared with a reducer's share, but large enough to limit the overhead. They consist of
-    whole chunks and therefore whole blocks, so an average can be encoded again without loss.
+    whole blocks (`peer.reduction.compression`), so an average can be encoded again without loss.
     """
-    value_bytes = AVERAGE_BYTES[compression]
-    returned = min(MOST_PART_BYTES, max(LEAST_PART_BYTES, values * value_bytes / (PARTS_PER_REDUCER * group_size)))
-    chunks = int(returned / value_bytes) // CHUNK
-    return round(VALUE_BYTES[compression] * CHUNK * chunks)
+    value_bytes = VALUE_BYTES[compression]
+    most = min(MOST_PART_BYTES, max(LEAST_PART_BYTES, values * value_bytes / (PARTS_PER_REDUCER * group_size)))
+    return round(value_bytes * (int(most / value_bytes) // PART_VALUES * PART_VALUES))
 
 
-def round_time(
-    values_bytes: float, shares: Sequence[int], bandwidths: Sequence[float | None], averages_of_own: float = 1.0
-) -> float:
+def round_time(values_bytes: float, shares: Sequence[int], bandwidths: Sequence[float | None]) -> float:
     """Return the seconds that the slowest connection needs for a round; 0.0 if no rate is known.
 
-    `values_bytes`: one sender's bytes; `averages_of_own`: bytes of an average per byte sent.
+    `values_bytes`: one sender's bytes.
     """
-    total, others = sum(shares), (len(shares) - 1) * averages_of_own - 1
+    total, others = sum(shares), len(shares) - 2
     times = [
         values_bytes * (1 + others * share / total) / rate
         for share, rate in zip(shares, bandwidths, strict=True)
@@ -151,16 +144,16 @@ def relative_time(lines: GroupLines, more: int = 0) -> float:
     """
     rates = (*lines.rates, *[AUXILIARY_RATE] * more)
     reduces = (*lines.reduces, *[True] * more)
-    shares = reduction_shares(SCALE, rates, reduces, (*lines.trusted, *[False] * more), lines.averages_of_own)
-    return round_time(1.0, shares, rates, lines.averages_of_own)
+    shares = reduction_shares(SCALE, rates, reduces, (*lines.trusted, *[False] * more))
+    return round_time(1.0, shares, rates)
 
 
-def _fractions(rates: Sequence[float], limits: Sequence[float], averages_of_own: float) -> list[float]:
+def _fractions(rates: Sequence[float], limits: Sequence[float]) -> list[float]:
     """Return the fractions, summing to 1, that minimize the longest time within the limits.
 
     A limited peer's excess goes to the others, which then take longer, so the peer stays limited.
     """
-    others = (len(rates) - 1) * averages_of_own - 1
+    others = len(rates) - 2
     if others <= 0:  # two peers: the choice of reducers does not change the traffic
         return [rate / math.fsum(rates) for rate in rates]
     fractions, rest = [0.0] * len(rates), 1.0
@@ -178,7 +171,7 @@ def _fractions(rates: Sequence[float], limits: Sequence[float], averages_of_own:
     return fractions
 
 
-def _filled_up(rates: Sequence[float], others: float, rest: float) -> list[float]:
+def _filled_up(rates: Sequence[float], others: int, rest: float) -> list[float]:
     """Divide the fraction `rest` of the values among peers with these rates, fastest first.
 
     With the k fastest peers reducing, all end at T = (others * rest + k) / (sum of their rates).
@@ -209,15 +202,12 @@ class GroupLines:
     trusted: tuple[bool, ...]
     second_reducers: tuple[str, ...]  # directly reachable peers, which audit other reducers
     patience_s: float = math.inf  # time limit of the whole round
-    averages_of_own: float = 1.0  # bytes of an average per byte of a sender's values
 
 
 NOBODY = GroupLines((), (), (), ())
 
 
-def group_lines(
-    peers: Sequence[str], tokens: Sequence[AccessToken], said: Sequence[Declaration], averages_of_own: float = 1.0
-) -> GroupLines:
+def group_lines(peers: Sequence[str], tokens: Sequence[AccessToken], said: Sequence[Declaration]) -> GroupLines:
     """Return the connections of a group (peer IDs in its order), from its declarations and tokens.
 
     A peer reduces nothing if more than half of the other members have caught it cheating or
@@ -233,7 +223,6 @@ def group_lines(
             peer for peer, words in zip(peers, said, strict=True) if words.takes_connections and words.reduces
         ),
         patience_s=agreed_patience(members, [words.patience_s for words in said]),
-        averages_of_own=averages_of_own,
     )
 
 
@@ -263,16 +252,16 @@ class RoundPlan:
         tokens: Sequence[AccessToken],
         said: Sequence[Declaration],
         values: int,
-        sizes: RoundBytes,
+        size_bytes: float,
     ) -> RoundPlan:
         """Plan the round of a group (peer IDs in its order), from its tokens and declarations.
 
-        `values`: the number of averaged values; `sizes`: of the gradients. Raises `ValueError` if no
+        `values`: the number of averaged values; `size_bytes`: of a peer's gradients. Raises `ValueError` if no
         peer may reduce.
         """
-        lines = group_lines(peers, tokens, said, sizes.averages_of_own)
-        shares = reduction_shares(values, lines.rates, lines.reduces, lines.trusted, lines.averages_of_own)
-        promised_s = round_time(sizes.own, shares, lines.rates, lines.averages_of_own)
+        lines = group_lines(peers, tokens, said)
+        shares = reduction_shares(values, lines.rates, lines.reduces, lines.trusted)
+        promised_s = round_time(size_bytes, shares, lines.rates)
         return cls(lines, shares, promised_s, round_limit(lines.patience_s, promised_s))
 
 

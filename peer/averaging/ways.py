@@ -35,21 +35,14 @@ class AveragingWay:
 
 DENSE = (AveragingWay("float16"), AveragingWay("8bit-blockwise"))
 LOW_RANK = (AveragingWay("float16", 16), AveragingWay("float16", 8), AveragingWay("float16", 4, 1.001))
-SPARSE = (AveragingWay("topk-2bit", loss=1.007),)
 
 
-def ways_of(averaging: Averaging, *, before_run: bool = False) -> tuple[AveragingWay, ...]:
+def ways_of(averaging: Averaging) -> tuple[AveragingWay, ...]:
     """Return the modes available to a run, in ascending order of their cost in loss.
 
-    PowerSGD was not measured with local steps, and `topk-2bit` only with local steps and a plain
-    outer optimizer. `topk-2bit` is included only with `before_run`: a live run cannot change to it.
+    PowerSGD was not measured with local steps.
     """
-    if averaging.aggregation == "centered_clipping":
-        return DENSE
-    if averaging.local_steps == 1:
-        return DENSE + LOW_RANK
-    has_plain_outer_steps = averaging.outer_learning_rate == 1 and averaging.outer_momentum == 0
-    return DENSE + SPARSE if before_run and has_plain_outer_steps else DENSE
+    return DENSE if averaging.aggregation == "centered_clipping" or averaging.local_steps > 1 else DENSE + LOW_RANK
 
 
 def way_of(averaging: Averaging) -> AveragingWay:

@@ -11,13 +11,11 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from peer.config.training import Averaging
+from peer.config.training import Averaging, Compression
 
 MAX_CHANGES = 8  # maximum number of changes per beacon, including the change in force
 MOST_SCALE = 1000.0
-LiveCompression = Literal["none", "float16", "8bit-blockwise"]  # compressions that a live run can switch to
 LiveRank = Literal[0, 4, 8, 16, 32]
-COMPRESSIONS: tuple[LiveCompression, ...] = get_args(LiveCompression)
 RANKS: tuple[LiveRank, ...] = get_args(LiveRank)
 _Step = Annotated[int, Field(ge=0, le=2**40)]
 
@@ -30,16 +28,14 @@ class Change(BaseModel):
     from_step: _Step  # number of completed global steps at which the change takes effect
     learning_rate_scale: Annotated[float, Field(gt=0, le=MOST_SCALE, allow_inf_nan=False)] = 1.0  # multiplier
     target_batch_size: Annotated[int, Field(ge=1, le=2**31)] | None = None  # None: the run file's value
-    compression: LiveCompression | None = None  # None: the run file's value
+    compression: Compression | None = None  # None: the run file's value
     powersgd_rank: LiveRank | None = None  # None: the run file's value
 
     def averaging(self, usual: Averaging) -> Averaging:
         """Return the run file's averaging settings with the gradient encoding in force.
 
-        Sparse gradients keep their encoding; clipped gradients are always averaged at full rank.
+        Clipped gradients are always averaged at full rank.
         """
-        if usual.sends_sparse:
-            return usual
         compression = usual.wire_format if self.compression is None else self.compression
         keeps_rank = self.powersgd_rank is None or usual.aggregation == "centered_clipping"
         return usual.with_code((compression, usual.powersgd_rank if keeps_rank else self.powersgd_rank or 0))

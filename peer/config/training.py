@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from peer.config.base import Fraction, Positive, PositiveFloat, Section, WholeNumber
 from peer.config.data import Source
 
-Compression = Literal["float16", "8bit-blockwise", "none", "topk-2bit"]
+Compression = Literal["float16", "8bit-blockwise", "none"]
 CODE_BEFORE_CHOICE: Compression = "8bit-blockwise"  # for `auto`, until the keeper has measured bandwidths
 Shape = Literal["linear", "cosine", "warmup_stable_decay"]
 
@@ -90,9 +90,9 @@ class Averaging(Section):
     progress_refresh_s: PositiveFloat = 0.5
     """Minimum time, in seconds, between two checks of the swarm's progress."""
     compression: Literal[Compression, "auto"] = "float16"
-    """Wire format of averaged values: `float16` (2 bytes per value), `8bit-blockwise` (1), `none` (4), or
-    `topk-2bit` (0.03 from senders, 0.53 from reducers). With `auto` the run begins with `8bit-blockwise`, and the
-    keeper chooses the format and `powersgd_rank` according to the peers' bandwidth."""
+    """Wire format of averaged values: `float16` (2 bytes per value), `8bit-blockwise` (1) or `none` (4). With `auto`
+    the run begins with `8bit-blockwise`, and the keeper chooses the format and `powersgd_rank` according to the peers'
+    bandwidth."""
     powersgd_rank: int = Field(0, ge=0)
     """Rank of the PowerSGD factors that are averaged instead of large matrices; 0: whole matrices are averaged, or
     `compression: auto` chooses the rank."""
@@ -117,11 +117,6 @@ class Averaging(Section):
     def wire_format(self) -> Compression:
         """The format of averaged values; with `auto`, the one used until the keeper chooses."""
         return CODE_BEFORE_CHOICE if self.compression == "auto" else self.compression
-
-    @property
-    def sends_sparse(self) -> bool:
-        """Whether peers send sparse gradients, and keep the remaining values for later steps."""
-        return self.compression == "topk-2bit"
 
     @property
     def code(self) -> tuple[Compression, int]:
@@ -162,22 +157,10 @@ class Averaging(Section):
 
     @model_validator(mode="after")
     def _clips_gradients_as_they_are(self) -> Averaging:
-        if self.aggregation == "centered_clipping" and (self.powersgd_rank or self.sends_sparse):
-            remedy = "another `compression` than `topk-2bit`"
-            if self.powersgd_rank:
-                remedy = f"set `powersgd_rank` ({self.powersgd_rank}) to 0"
+        if self.aggregation == "centered_clipping" and self.powersgd_rank:
             raise ValueError(
                 "`aggregation` (centered_clipping) is for gradients that are averaged as they are: take `mean`, "
-                f"or {remedy}"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _has_one_error_feedback(self) -> Averaging:
-        if self.sends_sparse and self.powersgd_rank:
-            raise ValueError(
-                f"`compression` (topk-2bit) and `powersgd_rank` ({self.powersgd_rank}) each keep a remainder of the "
-                "gradient: take one of them"
+                f"or set `powersgd_rank` ({self.powersgd_rank}) to 0"
             )
         return self
 

@@ -22,7 +22,6 @@ from peer.doctor.context import Context, RunDescription
 from peer.doctor.helper import HelperError
 from peer.doctor.stages import CheckResult, failed, ok, warning
 from peer.network.traffic import passes_in_time
-from peer.reduction.sizes import RoundBytes
 from peer.reporting.advice import FASTER_ROUND, Conditions, why_late
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -222,8 +221,7 @@ def judge_pace(speed: Speed, line: LineSpeed, description: RunDescription) -> Ch
     """Judge whether this machine's samples and gradients would arrive in time for each step."""
     target = description.config.averaging.target_batch_size
     longest_s = description.config.averaging.averaging_timeout_s
-    averages_of_own = RoundBytes.of(description.config.averaging.wire_format).averages_of_own
-    slower = min(line.up, line.down / averages_of_own)  # a peer may receive more bytes than it sends
+    slower = min(line.up, line.down)
     now = Conditions(
         step_s=target / (description.samples_per_second + speed.samples_per_second),
         sample_s=1 / speed.samples_per_second,

@@ -15,18 +15,15 @@ from functools import cache
 import torch
 
 from peer.config.training import Averaging
-from peer.gradients.error_feedback import ErrorFeedback
 from peer.gradients.gradient_codes import Factors, GradientCode
 from peer.gradients.power_sgd import LowRank
 from peer.gradients.remainders import RemainderFile, RemainderOrigin
-from peer.reduction.sizes import RoundBytes, values_sent
+from peer.reduction.sizes import round_bytes, values_sent
 
 
 def code_of(averaging: Averaging, shapes: Sequence[torch.Size]) -> GradientCode:
     """Return the encoding that these settings name, for gradients of these shapes."""
-    if averaging.powersgd_rank:
-        return LowRank(shapes, averaging.powersgd_rank)
-    return ErrorFeedback() if averaging.sends_sparse else GradientCode()
+    return LowRank(shapes, averaging.powersgd_rank) if averaging.powersgd_rank else GradientCode()
 
 
 class SharedTensors:
@@ -84,9 +81,9 @@ class GradientBuffer:
             assert parameter.grad is not None
             yield parameter.grad
 
-    def size_in(self, averaging: Averaging) -> RoundBytes:
-        """Return the sizes in bytes of gradients and of their averages with these settings."""
-        return RoundBytes.of(averaging.wire_format, self._values_sent(averaging.powersgd_rank))
+    def size_in(self, averaging: Averaging) -> int:
+        """Return the bytes of gradients that a peer sends per round with these settings."""
+        return round(round_bytes(averaging, self._values_sent(averaging.powersgd_rank)))
 
     def change(self, averaging: Averaging) -> bool:
         """Use these settings' gradient encoding from the next round on; return whether it changed.

@@ -1,9 +1,9 @@
 """Gradient encodings, which determine the values that an averaging round averages.
 
 The class here averages all values unchanged. `peer.gradients.power_sgd` averages factors of
-matrices, and `peer.gradients.error_feedback` a few values of each tensor; both keep remainders. The
-operator can change an averager's encoding from a given step (`peer.config.steering`). The trainer's
-process calls `load`, `settle` and `forget`; the averager's process calls `average`.
+matrices, and keeps remainders. The operator can change an averager's encoding from a given step
+(`peer.config.steering`). The trainer's process calls `load`, `settle` and `forget`; the averager's
+process calls `average`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Factors = tuple[torch.Tensor, torch.Tensor]  # left (rank, rows) and right (rank
 
 
 class GradientCode:
-    """The encoding of whole gradients, without remainders; base class of the other encodings."""
+    """The encoding of whole gradients, without remainders; base class of PowerSGD's encoding."""
 
     halves: tuple[bytes, ...] = (b"",)  # names of the successive rounds of a group
 

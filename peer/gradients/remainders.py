@@ -1,9 +1,9 @@
 """A trainer's gradient remainders, saved in a file between two sessions.
 
-With sparse gradients, a remainder contains much of the last twenty steps, which would be lost at
-each pause or restart. A remainder belongs to the parameters of its step and decays by 5% per step
-of absence, to half after 13 steps. The file is deleted when it is read, so no remainder is sent
-twice, regardless of how the next session ends.
+A remainder of PowerSGD contains what the factors of earlier steps left out of this peer's
+gradients, which would be lost at each pause or restart. A remainder belongs to the parameters of
+its step and decays by 5% per step of absence, to half after 13 steps. The file is deleted when it
+is read, so no remainder is sent twice, regardless of how the next session ends.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from peer.gradients.error_feedback import DECAY
-
 logger = logging.getLogger(__name__)
+DECAY = 0.95  # factor of a remainder per missed step, because the parameters change
 LONGEST_AWAY = 90  # steps after which about one percent of a remainder is left
 Remainders = Mapping[int, torch.Tensor]  # tensor index -> sums over samples
 

@@ -33,7 +33,7 @@ from peer.node.donations import BROKEN_OFF_S, FOLLOWERS_AT_ONCE, Donations
 from peer.node.quorum import MOST_PEERS
 from peer.protocol import MAX_ERA, MAX_STEP
 from peer.protocol.history_pb2 import AverageAfter
-from peer.reduction.compression import HALF_BYTES, ROOTS, decode, is_finite
+from peer.reduction.compression import ROOTS, decode, is_finite
 from peer.reduction.findings import MAX_ID_CHARS
 from peer.transport.transport import Transport
 
@@ -381,7 +381,7 @@ async def _messages_of_average(average: Average, step: int) -> AsyncIterator[Dow
 
 def _decoded(parts: Sequence[Any]) -> torch.Tensor:
     """Decode a tensor in 32 bits. Raises `ValueError` if it is malformed or not finite."""
-    tensor = decode(combine_from_streaming(parts), ROOTS, HALF_BYTES).float()
+    tensor = decode(combine_from_streaming(parts), ROOTS).float()
     if not is_finite(tensor):
         raise ValueError("a tensor is not finite")
     return tensor

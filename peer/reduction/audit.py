@@ -32,10 +32,9 @@ from peer.reduction.attestation import (
     digest_of_all,
 )
 from peer.reduction.combine import WeightedPart, weighted_mean
-from peer.reduction.compression import FLOAT16_LEAST, HALF_BYTES, decode, encode, half_steps
+from peer.reduction.compression import FLOAT16_LEAST, decode, encode, half_steps
 from peer.reduction.findings import Finding, FindingKind
 from peer.reduction.screening import LEAST_SENDERS, MARGIN as LARGE
-from peer.reduction.top_k import TOP_K
 
 TOLERANCE = 1e-3  # tolerated error as a fraction of a part's norm, because processors round sums differently
 ON_EDGE = 1e-3  # tolerance as a fraction of half a rounding step, because near-ties may be rounded either way
@@ -111,10 +110,10 @@ class Evidence:
         self._inputs[reducer] = [digest_of(part) for part in parts]
         return self._inputs[reducer]
 
-    def keep_own(self, part: torch.Tensor, compression: int = runtime_pb2.CompressionType.NONE) -> None:
-        """Store the next part that this peer reduces itself, in a lossless compression."""
+    def keep_own(self, part: torch.Tensor) -> None:
+        """Store the next part that this peer reduces itself, uncompressed."""
         if self.weight:
-            wire = encode(part, compression)
+            wire = encode(part, runtime_pb2.CompressionType.NONE)
             self._sent[self._own].append(wire)
             self._inputs[self._own].append(digest_of(wire))
 
@@ -185,7 +184,7 @@ class Audit:
         }
         mine = None if self._drawn is None else evidence.sent(self._drawn)
         if mine is not None:
-            self._inputs[self.peers.index(own)] = decode(mine[0], TOP_K)
+            self._inputs[self.peers.index(own)] = decode(mine[0])
 
     def hear(self, peer: str, digests: Sequence[bytes]) -> Wanted | None:
         """Process a peer's digests; return the evidence to request, or None for invalid digests."""
@@ -244,7 +243,7 @@ class Audit:
             return
         returned = self.evidence.returned
         try:
-            part = decode(wire, TOP_K)
+            part = decode(wire)
         except ValueError:
             return  # no honest reducer would have accepted this part
         is_part = returned is not None and part.shape == returned.average.shape and part.dtype == torch.float32
@@ -286,7 +285,7 @@ def falsified(returned: ReturnedAverage, given: Sequence[WeightedPart], reducer:
     if not given:
         return None
     mean = weighted_mean(0, given)
-    expected = decode(encode(mean, returned.compression), HALF_BYTES)
+    expected = decode(encode(mean, returned.compression))
     is_rounded = (returned.average - mean).double().flatten().abs() <= (1 + ON_EDGE) * half_steps(
         expected, returned.compression
     )

@@ -1,4 +1,4 @@
-"""Wire compression: gradients in 32, 16, blockwise 8 or 4 bits, or sparse; moments in 16 bits.
+"""Wire compression: gradients in 32, 16 or blockwise 8 bits; moments in 16 bits.
 
 hivemind's own 8-bit compressions cannot be decoded with current NumPy, and its blockwise
 compression needs bitsandbytes, a download of a hundred megabytes. In this module's blockwise
@@ -23,24 +23,21 @@ from hivemind.compression import (
     serialize_torch_tensor,
 )
 from hivemind.proto import runtime_pb2
-from numpy.typing import NDArray
 
 from peer.config.training import Compression
 from peer.reduction.sizes import BLOCK, SCALE_BYTES
-from peer.reduction.top_k import TOP_K, TopKCompression
 
 
 class BlockwiseCompression(CompressionBase):
     """Compression to one byte per value, in units of 1/127 of the largest magnitude in its block."""
 
     compression_type: int = runtime_pb2.CompressionType.BLOCKWISE_8BIT
-    bits = 8  # bits per value, without the scale
     code: np.dtype[Any] = np.dtype(np.int8)
 
     @property
     def levels(self) -> int:
         """The number of levels on each side of zero."""
-        return int(2 ** (self.bits - 1) - 1)
+        return int(np.iinfo(self.code).max)
 
     def compress(self, tensor: torch.Tensor, info: CompressionInfo, allow_inplace: bool = False) -> runtime_pb2.Tensor:
         """Encode values of any shape; a non-finite value makes its block non-finite."""
@@ -53,7 +50,7 @@ class BlockwiseCompression(CompressionBase):
         codes = levels.numpy().astype(self.code).reshape(-1)[: len(values)]
         return runtime_pb2.Tensor(
             compression=self.compression_type,
-            buffer=scales.numpy().tobytes() + self._pack(codes),
+            buffer=scales.numpy().tobytes() + codes.tobytes(),
             size=tensor.shape,
             dtype="float32",
         )
@@ -61,47 +58,22 @@ class BlockwiseCompression(CompressionBase):
     def _round(self, shares: torch.Tensor) -> torch.Tensor:
         return shares.round_()
 
-    def _pack(self, codes: NDArray[Any]) -> bytes:
-        return codes.tobytes()
-
-    def _unpack(self, content: bytes, count: int) -> NDArray[Any]:
-        return np.frombuffer(content, self.code, count)
-
     def extract(self, serialized_tensor: runtime_pb2.Tensor) -> torch.Tensor:
         """Decode the values. Raises `ValueError` if the bytes do not fit the shape."""
         count, content = math.prod(serialized_tensor.size), serialized_tensor.buffer
         blocks = -(-count // BLOCK)
-        if len(content) != blocks * SCALE_BYTES + -(-count * self.bits // 8):
-            raise ValueError(f"{len(content)} bytes are not {count} values in {self.bits} bits by blocks")
+        if len(content) != blocks * SCALE_BYTES + count * self.code.itemsize:
+            raise ValueError(f"{len(content)} bytes are not {count} values in {8 * self.code.itemsize} bits by blocks")
         scales = np.frombuffer(content, np.float32, blocks)
         codes = np.zeros(blocks * BLOCK, np.float32)
-        codes[:count] = self._unpack(content[blocks * SCALE_BYTES :], count)
+        codes[:count] = np.frombuffer(content, self.code, count, blocks * SCALE_BYTES)
         with np.errstate(invalid="ignore", over="ignore"):  # an infinite scale gives values that the reducer rejects
             values = codes.reshape(blocks, BLOCK) * scales[:, None]
         return torch.from_numpy(values.reshape(-1)[:count]).reshape(tuple(serialized_tensor.size))
 
     def estimate_compression_ratio(self, info: CompressionInfo) -> float:
         """Return the bytes on the wire per byte of the tensor."""
-        return (self.bits / 8 + SCALE_BYTES / BLOCK) / info.descriptor.dtype.itemsize
-
-
-class HalfByteCompression(BlockwiseCompression):
-    """Compression to half a byte per value, from -7 to 7; low nibbles hold the even indices."""
-
-    compression_type = 18  # not among hivemind's own codes, which are all lower
-    bits = 4
-
-    def _pack(self, codes: NDArray[Any]) -> bytes:
-        halves = np.pad(codes, (0, -len(codes) % 2)).view(np.uint8).reshape(-1, 2)
-        packed: bytes = (halves[:, 0] & 0xF | halves[:, 1] << 4).tobytes()
-        return packed
-
-    def _unpack(self, content: bytes, count: int) -> NDArray[Any]:
-        packed = np.frombuffer(content, np.uint8)
-        halves = np.stack([packed << 4, packed & 0xF0], axis=1).reshape(-1).view(self.code) >> 4  # sign-extended
-        if halves[count:].any() or (halves < -self.levels).any():
-            raise ValueError("a value is below the lowest level, or bits behind the last value are set")
-        return halves[:count]
+        return (self.code.itemsize + SCALE_BYTES / BLOCK) / info.descriptor.dtype.itemsize
 
 
 class RootCompression(BlockwiseCompression):
@@ -113,7 +85,6 @@ class RootCompression(BlockwiseCompression):
     """
 
     compression_type = 16  # not among hivemind's own codes, which are all lower
-    bits = 16
     code = np.dtype(np.int16)
 
     def compress(self, tensor: torch.Tensor, info: CompressionInfo, allow_inplace: bool = False) -> runtime_pb2.Tensor:
@@ -131,38 +102,30 @@ class RootCompression(BlockwiseCompression):
 
 
 BLOCKWISE = BlockwiseCompression()
-HALF_BYTES = HalfByteCompression()
 ROOTS = RootCompression()
 FLOAT16_LEAST = 2.0**-24  # distance between the smallest float16 values
 MAX_DIMENSIONS = 16
 MOST_STRIDE = 2**63  # torch computes strides as 64-bit integers, even for empty tensors
-_READERS: dict[int, CompressionBase] = {
+_CODES: dict[int, CompressionBase] = {
     code.compression_type: code for code in (NoCompression(), Float16Compression(), BLOCKWISE)
 }
-_CODES = _READERS | {code.compression_type: code for code in (HALF_BYTES, TOP_K)}
 _DTYPE_BYTES = {"float64": 8, "float32": 4, "float16": 2, "int64": 8, "int32": 4, "uint8": 1, "int8": 1}
 
 
 def compression_of(name: Compression) -> CompressionBase:
-    """Return the senders' compression for the value of `averaging.compression` in a run file."""
+    """Return the compression for the value of `averaging.compression` in a run file."""
     known: dict[Compression, CompressionBase] = {
         "none": NoCompression(),
         "float16": Float16Compression(),
         "8bit-blockwise": BLOCKWISE,
-        "topk-2bit": TOP_K,
     }
     return known[name]
-
-
-def average_code_of(name: Compression) -> CompressionBase:
-    """Return the compression of averages in a run whose senders use the compression `name`."""
-    return HALF_BYTES if name == "topk-2bit" else compression_of(name)
 
 
 def encode(tensor: torch.Tensor, compression_type: int) -> runtime_pb2.Tensor:
     """Encode a CPU tensor for the wire with this compression (hivemind's enumeration)."""
     code = _CODES.get(compression_type)
-    if isinstance(code, (BlockwiseCompression, TopKCompression)):
+    if isinstance(code, BlockwiseCompression):
         return code.compress(tensor, CompressionInfo.from_tensor(tensor))
     return serialize_torch_tensor(tensor, compression_type)
 
@@ -186,7 +149,7 @@ def decode(message: runtime_pb2.Tensor, *also: CompressionBase) -> torch.Tensor:
     average. Unlike hivemind, this function rejects NumPy dtypes that are a thousand times larger in
     memory than on the wire, and never builds an autograd graph.
     """
-    readers = {**_READERS, **{code.compression_type: code for code in also}}
+    readers = {**_CODES, **{code.compression_type: code for code in also}}
     reader = readers.get(message.compression)
     if reader is None or message.dtype not in _DTYPE_BYTES or len(message.size) > MAX_DIMENSIONS:
         raise ValueError(f"a tensor in code {message.compression} of dtype {message.dtype:.40} is not taken")

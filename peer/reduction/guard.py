@@ -258,8 +258,7 @@ class RoundGuard:
         then have many zeros, too. The result is therefore True only if this peer reduces many
         values, most senders have nonzero values, and most values of each of these are nonzero. The
         fewer samples this sender declares relative to the smallest other sender, the more rows are
-        required. Sparse gradients and progress over local steps are not judged: before the first
-        local step, there is no progress.
+        required. Progress over local steps is not judged: before the first local step, there is none.
         """
         others = [other for other in self._believed if self._nonzero[other]]
         is_judged = self._judges_noise and self._gram.may_judge(self._values, len(self._gram.members))
@@ -271,12 +270,8 @@ class RoundGuard:
 
     @property
     def _judges_noise(self) -> bool:
-        """Whether the noise of a part depends on its number of samples.
-
-        This holds for a mean over samples, but not for progress over local steps, nor for a sparse
-        gradient with remainders of many steps.
-        """
-        return self._averaging.local_steps == 1 and not self._averaging.sends_sparse
+        """Whether the noise of a part depends on its number of samples, unlike that of progress over local steps."""
+        return self._averaging.local_steps == 1
 
     def _aggregated(self, part_index: int, place: PartPlace, bounded: Sequence[WeightedPart]) -> torch.Tensor:
         if self._averaging.aggregation == "mean":

@@ -19,43 +19,12 @@ BLOCK = 128  # number of values that share a scale
 SCALE_BYTES = 4
 ROUNDED_BYTES = 2 + SCALE_BYTES / BLOCK  # bytes per value of an optimizer's statistic
 LEAST_SAVING = 2  # minimum reduction in size for a matrix to be averaged as two factors
-CHUNK = 4096  # values per chunk, of which a sparse sender sends `CHUNK_SENT`
-CHUNK_SENT = 64
-CHUNK_BYTES = 2 * SCALE_BYTES + CHUNK_SENT * (12 + 2) // 8  # two scales, and an index and a code per sent value
-VALUE_BYTES: dict[Compression, float] = {  # bytes per value from a sender to its reducers
-    "none": 4,
-    "float16": 2,
-    "8bit-blockwise": 1 + SCALE_BYTES / BLOCK,
-    "topk-2bit": CHUNK_BYTES / CHUNK,
-}
-AVERAGE_BYTES: dict[Compression, float] = VALUE_BYTES | {"topk-2bit": 4 / 8 + SCALE_BYTES / BLOCK}  # per averaged value
-DOWN_TIMES_UP = 10  # download rate of a home connection relative to its upload rate
+VALUE_BYTES: dict[Compression, float] = {"none": 4, "float16": 2, "8bit-blockwise": 1 + SCALE_BYTES / BLOCK}
 
 
-@dataclass(frozen=True)
-class RoundBytes:
-    """The number of bytes per direction that a round transfers for a given number of values."""
-
-    sent: float  # bytes sent by a sender
-    averages: float  # bytes returned to a peer
-
-    @classmethod
-    def of(cls, compression: Compression, values: int = 1) -> RoundBytes:
-        """Return the number of bytes for a round that averages this number of values."""
-        return cls(VALUE_BYTES[compression] * values, AVERAGE_BYTES[compression] * values)
-
-    @property
-    def own(self) -> float:
-        """The number of bytes, in the slower direction of a connection, for a peer's own gradient.
-
-        If averages are larger than gradients, a home connection with a faster download is assumed.
-        """
-        return max(self.sent, self.averages / DOWN_TIMES_UP)
-
-    @property
-    def averages_of_own(self) -> float:
-        """The ratio of the averages' bytes to the bytes of a peer's own gradient."""
-        return self.averages / self.own
+def round_bytes(averaging: Averaging, values: int) -> float:
+    """Return the bytes of a peer's gradients in a round, and of the averages, for this number of values on the wire."""
+    return VALUE_BYTES[averaging.wire_format] * values
 
 
 def shrinks(shape: Sequence[int], rank: int) -> bool:
@@ -74,14 +43,14 @@ def values_sent(shapes: Iterable[Sequence[int]], rank: int) -> int:
 
 
 def gradient_bytes(averaging: Averaging, model: torch.nn.Module) -> int:
-    """Return the bytes of a peer's own gradient per round, in the connection's slower direction."""
+    """Return the bytes of a peer's own gradient per round."""
     shapes = [parameter.shape for parameter in model.parameters() if parameter.requires_grad]
-    return round(RoundBytes.of(averaging.wire_format, values_sent(shapes, averaging.powersgd_rank)).own)
+    return round(round_bytes(averaging, values_sent(shapes, averaging.powersgd_rank)))
 
 
 def missed_average_bytes(averaging: Averaging, averaged: int) -> int:
     """Return the largest size of a missed average, as `peer.swarm.transfers` encodes it."""
-    return round(averaged * (VALUE_BYTES["none"] if averaging.powersgd_rank else AVERAGE_BYTES[averaging.wire_format]))
+    return round(averaged * VALUE_BYTES["none" if averaging.powersgd_rank else averaging.wire_format])
 
 
 @dataclass(frozen=True)

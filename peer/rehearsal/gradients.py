@@ -12,7 +12,6 @@ from peer.config.training import Averaging
 from peer.gradients.buffer import GradientBuffer
 from peer.progress.view import SwarmCourse
 from peer.reduction.attestation import DIGEST_BYTES
-from peer.reduction.sizes import RoundBytes
 from peer.rehearsal.rounds import SHARES, FailedRound, MetGroup, Sender
 from peer.rehearsal.world import World
 
@@ -27,9 +26,9 @@ class RehearsedGradients(GradientBuffer):
         super().__init__([torch.nn.Parameter(torch.zeros(1))], world.config.averaging)
         self._world, self._name = world, name
 
-    def size_in(self, averaging: Averaging) -> RoundBytes:
-        """Return the sizes in bytes of gradients and of their averages."""
-        return self._world.scenario.round_bytes(averaging)
+    def size_in(self, averaging: Averaging) -> int:
+        """Return the bytes of gradients that a peer sends per round with these settings."""
+        return self._world.scenario.gradient_bytes(averaging)
 
     def load(self) -> None:
         """Load this peer's own average, until a group makes another one."""
@@ -54,7 +53,7 @@ class RehearsedRound:
         """Set up a device's rounds; `course` provides the weight caps for its reduction."""
         self._world, self._name, self._gradients = world, name, gradients
         self._course, self._attendance = course, attendance
-        self.sizes = gradients.size_in(gradients.averaging)
+        self.size_bytes = gradients.size_in(gradients.averaging)
 
     def take_up(self, averaging: Averaging) -> None:
         """Do nothing: a rehearsal changes no settings."""

@@ -20,7 +20,6 @@ from peer.averaging.declarations import DeclaredGroup
 from peer.averaging.shares import NOBODY, GroupLines, RoundPlan
 from peer.progress.view import SwarmCourse
 from peer.reduction.attestation import AttestedWeight
-from peer.reduction.sizes import RoundBytes
 from peer.rehearsal.troubles import Troubles
 from peer.transport.lines import Direction, Lines
 
@@ -116,9 +115,9 @@ class _Round:
 class RehearsedRounds:
     """The model of all averaging rounds."""
 
-    def __init__(self, lines: Lines, round_bytes: RoundBytes, troubles: Troubles, rng: random.Random) -> None:
+    def __init__(self, lines: Lines, size_bytes: int, troubles: Troubles, rng: random.Random) -> None:
         """Set up the model on the running event loop."""
-        self._lines, self._bytes, self._troubles, self._rng = lines, round_bytes, troubles, rng
+        self._lines, self._bytes, self._troubles, self._rng = lines, size_bytes, troubles, rng
         self._now, self._changed = asyncio.get_running_loop().time, troubles.changed
         self._context = contextvars.copy_context()  # of no device, with which a round would end
         self._rounds: dict[bytes, _Round] = {}  # by the ID of the group
@@ -195,7 +194,7 @@ class RehearsedRounds:
                     lines=plan.lines,
                     traffic=RoundTraffic(sent, received, now - began, plan.promised_s),
                     ended_at=now,
-                    averaged_bytes=self._bytes.sent * round_.share_of[name] * len(senders - {name}),
+                    averaged_bytes=self._bytes * round_.share_of[name] * len(senders - {name}),
                 )
             )
 
@@ -277,6 +276,6 @@ class RehearsedRounds:
             share, sends = round_.share_of[each.name], each.name in senders
             returned = share * (len(present) - 1)
             brought = share * (len(senders) - sends)
-            traffic[each.name, "up"] = self._bytes.sent * (1 - share) * sends + self._bytes.averages * returned
-            traffic[each.name, "down"] = self._bytes.averages * (1 - share) + self._bytes.sent * brought
+            traffic[each.name, "up"] = self._bytes * ((1 - share) * sends + returned)
+            traffic[each.name, "down"] = self._bytes * (1 - share + brought)
         return traffic

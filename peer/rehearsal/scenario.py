@@ -16,7 +16,7 @@ from auth.errors import ConfigError
 from peer.config.base import Fraction, Positive, PositiveFloat, Section, WholeNumber, first_mistake
 from peer.config.training import Averaging
 from peer.network.traffic import BYTES_PER_S_OF_MBIT
-from peer.reduction.sizes import RoundBytes
+from peer.reduction.sizes import round_bytes
 from peer.transport.lines import Line
 
 MOST_PEERS = 20_000
@@ -168,12 +168,8 @@ class Scenario(Section):
     """Figures measured in the past run that this scenario describes; `manyhands scenario` writes them."""
 
     def gradient_bytes(self, averaging: Averaging) -> int:
-        """Return the bytes for a peer's own gradient in its connection's slower direction."""
-        return round(self.round_bytes(averaging).own)
-
-    def round_bytes(self, averaging: Averaging) -> RoundBytes:
-        """Return a round's bytes sent by each sender and returned to each peer."""
-        return RoundBytes.of(averaging.wire_format, self.averaged or self.parameters)
+        """Return the bytes of gradients that a peer sends per round."""
+        return round(round_bytes(averaging, self.averaged or self.parameters))
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> Scenario:

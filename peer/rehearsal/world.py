@@ -98,8 +98,8 @@ class World:
         self.board = Board(self.now, config.averaging.statistics_expiration_s, self.troubles)
         self.missed_bytes = missed_average_bytes(config.averaging, scenario.averaged or scenario.parameters)
         self._averages_held = averages_held(self.missed_bytes, scenario.parameters)
-        sizes = scenario.round_bytes(config.averaging)
-        self.rounds = RehearsedRounds(self.network.lines, sizes, self.troubles, self.rng)
+        size_bytes = scenario.gradient_bytes(config.averaging)
+        self.rounds = RehearsedRounds(self.network.lines, size_bytes, self.troubles, self.rng)
         self._watch = watch
         self._states: dict[tuple[int, int], int] = {}
         self.recorded = 0  # newest step known to the coordinator

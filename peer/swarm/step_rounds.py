@@ -126,7 +126,7 @@ class StepRounds:
     @property
     def round_bytes(self) -> int:
         """The bytes of gradients that a peer sends in the swarm's next round."""
-        return round(self._gradients.size_in(self.averaging).own)
+        return self._gradients.size_in(self.averaging)
 
     def _averaging_after(self, step: int) -> Averaging:
         known, change = self._in_force, self._tracker.course.steering.at(step)

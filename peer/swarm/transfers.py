@@ -21,7 +21,7 @@ from peer.gradients.gradient_codes import Factors
 from peer.gradients.power_sgd import as_matrix, product
 from peer.node.average_history import Average, Lack
 from peer.node.states import AverageKept, AverageWanted, DonatedState, HistoryBegun, StateOrder, StateWanted
-from peer.reduction.compression import average_code_of, decode, is_finite
+from peer.reduction.compression import compression_of, decode, is_finite
 from peer.reduction.sizes import shrinks
 from peer.reporting.event_log import TAKEN, Downloaded, EventLog
 from peer.runtime.waits import Waits
@@ -134,7 +134,7 @@ def encode_average(
     `factors` maps a tensor's index to its PowerSGD factors, which replace the tensor if their
     product equals it. `compression`: the round's setting, which determines the encoding.
     """
-    code = average_code_of(compression)
+    code = compression_of(compression)
     parts: list[torch.Tensor] = []
     for index, tensor in enumerate(tensors):
         made_of = factors.get(index)

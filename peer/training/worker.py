@@ -45,7 +45,7 @@ from peer.limits.usage import CACHE_FOLDER, require_memory
 from peer.models.build import build_model
 from peer.models.optimizer_setup import state_size
 from peer.network.traffic import Throttle, Traffic, require_rate
-from peer.reduction.sizes import RoundBytes, gradient_bytes
+from peer.reduction.sizes import gradient_bytes
 from peer.reporting.advice import Adviser, SparingReports
 from peer.reporting.event_log import FOLDER, EventLog, ProcessEnded, ProcessStarted
 from peer.reporting.messages import (
@@ -273,15 +273,11 @@ class Worker:
             return
         swarm.await_beacon(BEACON_WAIT_S)
         averaging = swarm.averaging
-        for option, rate, values in (
-            ("--max-upload-rate", self._plan.upload_rate, 1.0),
-            (
-                "--max-download-rate",
-                self._plan.download_rate,
-                RoundBytes.of(averaging.wire_format).averages_of_own,
-            ),
+        needed_bytes = min(gradient_bytes(averaging, model), fewest_bytes(usual, model))
+        for option, rate in (
+            ("--max-upload-rate", self._plan.upload_rate),
+            ("--max-download-rate", self._plan.download_rate),
         ):
-            needed_bytes = round(values * min(gradient_bytes(averaging, model), fewest_bytes(usual, model)))
             require_rate(option, rate, needed_bytes, averaging.averaging_timeout_s)
 
     def _tell_traffic(self, swarm: Swarm) -> None:

@@ -1,4 +1,4 @@
-"""Ways to average less, each in a real swarm: local steps with sparse gradients; codes of gradients, PowerSGD's too.
+"""Ways to average less, each in a real swarm: local steps; codes of gradients, PowerSGD's too.
 
 One swarm changes between codes at some of its steps. Local steps are tried with rounds that are waited for, and beside
 rounds. Each test trains some global steps of a few seconds with four or five peers.
@@ -26,7 +26,7 @@ from tests.support.swarms import (
 LOCAL: dict[str, Any] = LOSING | {
     "optimizer": {"name": "adamw", "learning_rate": 0.003},
     "averaging": LOSING["averaging"]
-    | {"compression": "topk-2bit", "target_batch_size": 2 * TARGET, "local_steps": 2 * TARGET // MICROBATCH // 2},
+    | {"compression": "8bit-blockwise", "target_batch_size": 2 * TARGET, "local_steps": 2 * TARGET // MICROBATCH // 2},
 }
 DELAYED_LOCAL: dict[str, Any] = LOCAL | {"averaging": LOCAL["averaging"] | {"delay": True}}
 # From which steps on which code of gradients is in force; before the first the run file's, 16 bits.

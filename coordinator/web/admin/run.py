@@ -116,7 +116,6 @@ async def _steering(
 ) -> Response:
     database, config = visit.web.database, visit.web.config
     helm, said = await asyncio.to_thread(lambda: (read_helm(database), announcements(database)))
-    averaging = config.averaging
     return visit.draw(
         "steering.html",
         status,
@@ -125,7 +124,7 @@ async def _steering(
         orders=helm.orders[-MAX_CHANGES:],  # the current change and all scheduled changes
         announcements=said[::-1][:SHOWN_ANNOUNCEMENTS],
         asked=asked or {},
-        compressions=() if averaging.sends_sparse else OFFERED,
-        ranks=() if averaging.sends_sparse or averaging.aggregation == "centered_clipping" else RANKS,
+        compressions=OFFERED,
+        ranks=() if config.averaging.aggregation == "centered_clipping" else RANKS,
         **values,
     )

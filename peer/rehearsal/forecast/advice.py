@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from peer.averaging.ways import SPARSE, AveragingWay, way_of, ways_of
+from peer.averaging.ways import AveragingWay, way_of, ways_of
 from peer.config.run import RunConfig
 from peer.config.training import Averaging
 from peer.rehearsal.forecast.report import RehearsalReport, rehearse_seeds, samples_per_hour, shown
@@ -128,7 +128,6 @@ def changes_to_try(config: RunConfig) -> list[TriedChange]:
                 "compression",
                 {key: value for key, value in way.keys.items() if value},  # a rank of 0 would change nothing
                 "a round sends fewer bytes",
-                "senders leave most values for later rounds" if way in SPARSE else "",
             )
             for way in _smaller_ways(averaging)
         ),
@@ -159,7 +158,7 @@ def changes_to_try(config: RunConfig) -> list[TriedChange]:
 
 def _smaller_ways(averaging: Averaging) -> tuple[AveragingWay, ...]:
     """Return the measured modes with fewer bytes than the run's mode; none for `auto`."""
-    ways, own = ways_of(averaging, before_run=True), way_of(averaging)
+    ways, own = ways_of(averaging), way_of(averaging)
     if averaging.compression == "none" and not averaging.powersgd_rank:
         return ways
     return ways[ways.index(own) + 1 :] if own in ways and averaging.compression != "auto" else ()

@@ -26,7 +26,7 @@ from peer.config.base import first_mistake
 from peer.config.run import RunConfig
 from peer.network.http import fetch
 from peer.network.traffic import BOTH_WAYS, BYTES_PER_S_OF_MBIT, ON_THE_LINE
-from peer.reduction.sizes import RoundBytes
+from peer.reduction.sizes import VALUE_BYTES
 from peer.rehearsal.forecast.report import ModelValues, SeedQuantiles
 from peer.rehearsal.population import HOUR_S
 from peer.rehearsal.scenario import MOST_PEERS, HomeLine, MeasuredRun, Rehearsed, Scenario, Visit
@@ -197,7 +197,7 @@ def past_scenario(config: RunConfig, history: RunHistory, stretch: PastStretch, 
         by_device.setdefault(report.device, []).append(report)
     rounds = _whole_rounds(reports)
     averaged = values.averaged(config.averaging.powersgd_rank)
-    bounds = _line_bounds(rounds, RoundBytes.of(config.averaging.wire_format, averaged))
+    bounds = _line_bounds(rounds, VALUE_BYTES[config.averaging.wire_format] * averaged)
     keeper = _line(bounds[None])
     devices, ready_s, absent = [], [], 0
     members: dict[str, str] = {}
@@ -339,7 +339,7 @@ def _whole_rounds(reports: Iterable[PastReport]) -> list[list[PastReport]]:
     ]
 
 
-def _line_bounds(rounds: Iterable[Sequence[PastReport]], size: RoundBytes) -> defaultdict[int | None, list[float]]:
+def _line_bounds(rounds: Iterable[Sequence[PastReport]], own_bytes: float) -> defaultdict[int | None, list[float]]:
     """Return lower bounds on devices' bandwidth in bytes/s, one per round; key None: the keeper.
 
     Rehearsed rounds begin when all peers are present, so the group's shortest wait is taken as a
@@ -353,18 +353,18 @@ def _line_bounds(rounds: Iterable[Sequence[PastReport]], size: RoundBytes) -> de
         left = 1.0  # remaining fraction of the values, finally the keeper's share
         for each in group:
             sends = each.samples > 0
-            share = min(left, each.averaged_bytes / (size.sent * max(1, senders - sends)))
+            share = min(left, each.averaged_bytes / (own_bytes * max(1, senders - sends)))
             left -= share
-            bounds[each.device].append(_busier_bytes(size, share, sends, senders - sends, others) * times)
-        bounds[None].append(_busier_bytes(size, left, False, senders, others) * times)
+            bounds[each.device].append(_busier_bytes(own_bytes, share, sends, senders - sends, others) * times)
+        bounds[None].append(_busier_bytes(own_bytes, left, False, senders, others) * times)
     return bounds
 
 
-def _busier_bytes(size: RoundBytes, share: float, sends: bool, senders: int, others: int) -> float:
+def _busier_bytes(own_bytes: float, share: float, sends: bool, senders: int, others: int) -> float:
     """Return a round's bytes in a peer's busier direction; `senders`: other peers with samples."""
-    up = size.sent * (1 - share) * sends + size.averages * others * share
-    down = size.averages * (1 - share) + size.sent * senders * share
-    return max(up, down)
+    up = (1 - share) * sends + others * share
+    down = 1 - share + senders * share
+    return own_bytes * max(up, down)
 
 
 def _line(bounds: Sequence[float]) -> HomeLine:

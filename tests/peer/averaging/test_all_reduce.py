@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from hivemind.averaging.allreduce import AllreduceException
-from hivemind.compression import NoCompression, serialize_torch_tensor
+from hivemind.compression import CompressionInfo, NoCompression, serialize_torch_tensor
 from hivemind.proto import averaging_pb2, runtime_pb2
 
 from peer.averaging.all_reduce import ExactAllReduce, FalseAverage, take_averages
@@ -29,10 +29,9 @@ from peer.reduction.attestation import (
     split_digests,
 )
 from peer.reduction.audit import Drawn
-from peer.reduction.compression import HALF_BYTES, decode, encode
+from peer.reduction.compression import ROOTS, decode
 from peer.reduction.findings import Finding
 from peer.reduction.guard import Past, ReductionGuard, RoundGuard, WeightCaps
-from peer.reduction.top_k import TOP_K
 from peer.transport.transport import Transport
 from tests.support.notes import Notes
 from tests.support.receipts import key_of
@@ -86,7 +85,6 @@ def round_of_two(
     reducer: str = TRAINER,
     guard: RoundGuard | None = None,
     unawaited: Collection[str] = (),
-    is_sparse: bool = False,
     may_contribute: Callable[[str], Awaitable[bool]] = anybody,
     answers: Callable[[Messages], Messages] = nothing,
     note: Callable[[Finding], None] = lambda _finding: None,
@@ -104,7 +102,7 @@ def round_of_two(
         peers=PEERS,
         shares=[float(peer == reducer) for peer in PEERS],
         weight=4.0,
-        compression=TOP_K if is_sparse else NoCompression(),
+        compression=NoCompression(),
         part_size_bytes=2**19,
         sender_timeout=SENDER_S,
         reducer_timeout=REDUCER_S,
@@ -233,21 +231,13 @@ async def test_an_average_that_is_far_too_large_fails_the_round_once() -> None:
     reducing.require_plausible(own)
 
 
-@pytest.mark.parametrize("is_sparse", [False, True])
 @virtually
-async def test_a_reducer_may_not_choose_a_code_that_loses_most_of_an_average(is_sparse: bool) -> None:
-    """The code of senders' parts is for these, and half bytes are for runs whose reducers all use them."""
-    reducing = round_of_two(is_sparse=is_sparse)
-    for code in (TOP_K, HALF_BYTES):
-        wire = encode(torch.ones(3), code.compression_type)
-        message = averaging_pb2.AveragingData(code=averaging_pb2.AVERAGED_PART, tensor_part=wire, weight=1.0)
-        if is_sparse and code is HALF_BYTES:
-            average, _ = reducing._averaged_part(TRAINER, message)
-            assert average is not None
-            assert torch.equal(average, torch.ones(3))
-        else:
-            with pytest.raises(ValueError, match="not taken"):
-                reducing._averaged_part(TRAINER, message)
+async def test_a_reducer_may_not_choose_a_code_that_is_not_for_averages() -> None:
+    """The code of an optimizer's moments could lose most of an average."""
+    wire = ROOTS.compress(torch.ones(3), CompressionInfo.from_tensor(torch.ones(3)))
+    message = averaging_pb2.AveragingData(code=averaging_pb2.AVERAGED_PART, tensor_part=wire, weight=1.0)
+    with pytest.raises(ValueError, match="not taken"):
+        round_of_two()._averaged_part(TRAINER, message)
 
 
 @pytest.mark.parametrize("weight", [1e9, -1.0, 0.5, float("nan")])
@@ -380,14 +370,6 @@ def garbled() -> averaging_pb2.AveragingData:
     return message
 
 
-def sparse_with_an_index_twice() -> averaging_pb2.AveragingData:
-    """Two values of one place."""
-    message = written(torch.ones(130))
-    message.tensor_part.CopyFrom(encode(torch.ones(130), TOP_K.compression_type))
-    message.tensor_part.buffer = message.tensor_part.buffer[:8] + bytes(6) + message.tensor_part.buffer[14:]
-    return message
-
-
 @pytest.mark.parametrize(
     ("message", "named"),
     [
@@ -402,13 +384,12 @@ def sparse_with_an_index_twice() -> averaging_pb2.AveragingData:
         (written(torch.ones(1)), "not asked for"),  # would be added to all three values
         (written(torch.ones(())), "not asked for"),
         (garbled(), "no part"),
-        (sparse_with_an_index_twice(), "no part"),
     ],
 )
 @virtually
 async def test_who_sends_what_is_no_part_is_banned_and_named(message: averaging_pb2.AveragingData, named: str) -> None:
     """The others' average comes at once, without that sender, and the trainer is told who it was."""
-    reducing = round_of_two(is_sparse=message.tensor_part.compression == TOP_K.compression_type)
+    reducing = round_of_two()
     honest = reducing.reducer.answer(AUXILIARY, sent(torch.ones(3), 2.0))
     first = asyncio.create_task(anext(honest))
     assert named in await refused(reducing, TRAINER, stream_of(message))

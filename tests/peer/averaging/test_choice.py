@@ -23,7 +23,7 @@ from peer.averaging.choice import (
     reconsider,
 )
 from peer.averaging.shares import NOBODY, GroupLines
-from peer.averaging.ways import DENSE, LOW_RANK, SPARSE, AveragingWay, fewest_bytes, way_of, ways_of
+from peer.averaging.ways import DENSE, LOW_RANK, AveragingWay, fewest_bytes, way_of, ways_of
 from peer.config.training import Averaging
 from peer.reduction.sizes import values_sent
 
@@ -64,21 +64,18 @@ def test_the_losses_are_those_of_the_guide() -> None:
             table[cells[0].strip("`")] = cells[2:]
     for way in COMMON:
         assert re.findall(r"^× ([\d.]+)", table[str(way)][0]) == [f"{way.loss:.3f}"]
-    for way in DENSE + SPARSE:
+    for way in DENSE:
         assert re.findall(r"^× ([\d.]+)", table[str(way)][1]) == [f"{way.loss:.3f}"]
     assert [way.loss for way in COMMON] == sorted(way.loss for way in COMMON)
 
 
 def test_the_ways_keep_the_rules_of_the_run_file() -> None:
-    """Clipping and local steps leave PowerSGD out; sparse gradients need plain outer steps, from the run's begin on."""
-    plain = Averaging(local_steps=8, outer_learning_rate=1.0, outer_momentum=0.0)
+    """Clipping and local steps leave PowerSGD out."""
+    clipping, local = Averaging(aggregation="centered_clipping"), Averaging(local_steps=8)
     assert ways_of(Averaging(compression="auto")) == DENSE + LOW_RANK
-    assert ways_of(Averaging(aggregation="centered_clipping")) == DENSE
-    assert ways_of(Averaging(local_steps=8), before_run=True) == DENSE
-    assert ways_of(plain, before_run=True) == DENSE + SPARSE
-    assert ways_of(plain) == DENSE
-    for averaging in (Averaging(), Averaging(aggregation="centered_clipping"), plain):
-        for way in ways_of(averaging, before_run=True):
+    assert ways_of(clipping) == ways_of(local) == DENSE
+    for averaging in (Averaging(), clipping, local):
+        for way in ways_of(averaging):
             content = averaging.model_dump() | way.keys
             assert way_of(Averaging.model_validate(content)) == way
 

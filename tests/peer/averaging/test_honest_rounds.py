@@ -14,19 +14,17 @@ from peer.backends.local_steps import own_model, with_local_steps
 from peer.backends.torch_cpu import TorchBackend
 from peer.config.run import RunConfig
 from peer.data.batching.batches import Batch
-from peer.gradients.error_feedback import ErrorFeedback
 from peer.gradients.power_sgd import LowRank, orthonormal
 from peer.models.build import build_model
 from peer.models.optimizer_setup import build_optimizer, build_scheduler, parameter_groups
 from peer.reduction.combine import WeightedPart, weighted_mean
-from peer.reduction.compression import HALF_BYTES, decode, encode
 from peer.reduction.guard import ReductionGuard
 from tests.security.member_swarm import CONFIG
 from tests.support.swarm_peer import SPECIAL, VOCABULARY, fixed_batch
 
 MICROBATCHES = (1, 2, 6)  # of each sender in a round
 STEPS = 60  # by then the order of sentences is learnt, and one wrong sample has a hundred times the usual gradient
-FEW_STEPS = 20  # factors and sparse gradients come closest to the limit in the first ten
+FEW_STEPS = 20  # factors come closest to the limit in the first ten
 
 
 def batch(config: RunConfig, sender: int, step: int, part: int) -> Batch:
@@ -51,7 +49,6 @@ class HonestRun:
         self.guards = [ReductionGuard() for _ in range(len(MICROBATCHES) + 1)]
         shapes = [parameter.shape for parameter in self.parameters]
         self.factors = [LowRank(shapes, self.config.averaging.powersgd_rank) for _ in MICROBATCHES]
-        self.feedback = [ErrorFeedback() for _ in MICROBATCHES]
         owns = [own_model(self.config, self.model) for _ in MICROBATCHES]
         self.backends = [
             with_local_steps(self.config, TorchBackend(self.config, own), own, self.model, self) for own in owns
@@ -97,8 +94,6 @@ class HonestRun:
         sums = [[mean * samples for mean in means] for means, samples in brought]
         if self.config.averaging.powersgd_rank:
             averages = self.by_factors(senders, weights, sums)
-        elif self.config.averaging.sends_sparse:
-            averages = self.sparse(senders, weights, sums)
         else:
             averages = self.average(senders, weights, b"")
         for parameter, average in zip(self.parameters, averages, strict=True):
@@ -126,23 +121,11 @@ class HonestRun:
             low_rank.settle(tensors, of_sender, averaged=True)
         return senders[0]
 
-    def sparse(
-        self, senders: Sequence[list[torch.Tensor]], weights: Sequence[int], sums: Sequence[list[torch.Tensor]]
-    ) -> list[torch.Tensor]:
-        """The same with sparse gradients, which have remainders."""
-        for memory, tensors, samples in zip(self.feedback, senders, weights, strict=True):
-            memory.load(tensors, samples)
-        averages = self.average(senders, weights, b"")
-        for memory, tensors, of_sender in zip(self.feedback, senders, sums, strict=True):
-            memory.settle(tensors, of_sender, averaged=True)
-        return [decode(encode(average, HALF_BYTES.compression_type), HALF_BYTES) for average in averages]
-
 
 WAYS: dict[str, tuple[int, dict[str, Any]]] = {
     "plain": (STEPS, {}),
     "factors": (FEW_STEPS, {"powersgd_rank": 2}),
     "local": (STEPS, {"local_steps": 4}),
-    "sparse": (FEW_STEPS, {"compression": "topk-2bit"}),
 }
 
 

@@ -29,7 +29,6 @@ from peer.averaging.rounds import (
 from peer.config.training import Averaging
 from peer.node.quorum import Quorum
 from peer.reduction.findings import Accusations
-from peer.reduction.sizes import RoundBytes
 from peer.transport.virtual_time import run_virtual
 
 GROUP = AveragedGroup(size=2, samples=12, averaged_bytes=900, seconds=2.0, digest=b"digest")
@@ -93,7 +92,7 @@ class Scene:
     def __init__(self, key: DeviceKey, *endings: Ending, other: Mapping[str, Any] | None = None) -> None:
         self.key, self.endings, self.other = key, list(endings), dict(other or {})
         self.others: tuple[str, ...] = ("other",)
-        self.values, self.sizes = 8, RoundBytes(600.0, 600.0)
+        self.values, self.size_bytes = 8, 600.0
         self.codes = list[tuple[str, int]]()
         self.rounds_begun = list[PlannedRound]()
         self.ended_early = 0  # exchanges that were cancelled
@@ -304,7 +303,7 @@ def test_a_round_has_the_limits_that_its_group_agrees_on(
 
     async def main(scene: Scene) -> None:
         scene.others = ("other", "third")
-        scene.sizes = RoundBytes(10.0 * promised_s / 1.5, 10.0 * promised_s / 1.5)  # two have no known rate
+        scene.size_bytes = 10.0 * promised_s / 1.5  # two have no known rate
         await scene.search()
         [round_] = scene.rounds_begun
         assert round_.plan.limit_s == pytest.approx(limit_s)

@@ -21,14 +21,11 @@ from peer.averaging.all_reduce import ExactAllReduce, take_averages
 from peer.averaging.reducer import Messages
 from peer.averaging.reduction_service import ReductionService
 from peer.config.training import Averaging
-from peer.gradients.error_feedback import ErrorFeedback
 from peer.gradients.power_sgd import FIRST, LowRank, orthonormal
 from peer.network.traffic import Traffic
 from peer.reduction.attestation import AttestedRound, Attesting, layout_of
 from peer.reduction.audit import Audit
 from peer.reduction.guard import Past, RoundGuard, WeightCaps
-from peer.reduction.sizes import CHUNK_BYTES
-from peer.reduction.top_k import TOP_K
 from peer.transport.lines import Line
 from peer.transport.memory import MemoryNetwork
 from peer.transport.p2p import P2PTransport
@@ -123,7 +120,6 @@ async def round_of(
     caps: Mapping[int, float] | None = None,
     trusted: frozenset[str] = frozenset(),
     part_size_bytes: int = 2**11,
-    is_sparse: bool = False,
 ) -> Round:
     """Prepare a round; `kinds`, `caps`: the peers that are not honest, and what some count of each sender."""
     peers, group = [transport.peer_id for transport in transports], GROUP + half
@@ -138,7 +134,7 @@ async def round_of(
             peers=peers,
             shares=shares,
             weight=weight,
-            compression=TOP_K if is_sparse else Float16Compression(),
+            compression=Float16Compression(),
             part_size_bytes=part_size_bytes,
             sender_timeout=SENDER_S,
             reducer_timeout=2 * SENDER_S,
@@ -300,38 +296,6 @@ async def test_both_halves_of_a_round_with_factors_come_to_the_same_bits() -> No
     averages = second.require_one_average()
     assert all(average.abs().sum() > 0 for average in averages)
     assert all(runner.traffic.up.total_bytes < WORDS_BYTES for runner in (second.runners[0], second.runners[3]))
-
-
-@virtually
-async def test_sparse_gradients_come_to_the_same_bits_and_what_was_not_sent_comes_later() -> None:
-    """Senders send a small part of what reducers return, and audits find nothing; no decay, so nothing is lost.
-
-    The same gradient in every round: what all rounds brought, and what is left over, are together what there was.
-    """
-    weights, shapes, rounds = (0.0, 4.0, 8.0, 0.0), [torch.Size((7, 4096)), torch.Size((600,))], 3
-    feedback = [ErrorFeedback(decay=1.0) for _ in PEERS]
-    expected = mean_of_trainers(gradients(weights, shapes))
-    brought = [torch.zeros(shape) for shape in shapes]
-    for _ in range(rounds):
-        own = gradients(weights, shapes)
-        for memory, tensors, weight in zip(feedback, own, weights, strict=True):
-            memory.load(tensors, int(weight))
-        exact = mean_of_trainers(own)
-        round_ = await round_of(in_memory(), weights, own, part_size_bytes=2 * CHUNK_BYTES, is_sparse=True)
-        assert await round_.run() == [""] * len(PEERS)
-        averages = round_.require_one_average()
-        for average, mean in zip(averages, exact, strict=True):
-            assert 0 < float((average - mean).norm()) < 0.1 * float(mean.norm())  # of half bytes
-        require_sound(round_, weights)
-        for memory, tensors, means, weight in zip(feedback, own, gradients(weights, shapes), weights, strict=True):
-            memory.settle(tensors, [mean * weight for mean in means], averaged=True)
-        brought = [total + mean for total, mean in zip(brought, exact, strict=True)]
-    for index, (total, mean) in enumerate(zip(brought, expected, strict=True)):
-        left = (feedback[FIRST_TRAINER]._lost[index] + feedback[SECOND_TRAINER]._lost[index]) / 12
-        assert torch.allclose(total + left, rounds * mean, atol=1e-4)
-    sender = round_.runners[FIRST_TRAINER].traffic
-    assert sender.up.total_bytes < sender.down.total_bytes / 4
-    assert not any(feedback[at]._lost for at in (KEEPER, AUXILIARY))
 
 
 def opening(runner: ExactAllReduce, digests: bytes = b"") -> averaging_pb2.AveragingData:

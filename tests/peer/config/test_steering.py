@@ -43,7 +43,7 @@ def test_the_beacon_has_what_is_in_force_and_what_comes() -> None:
         {"changes": [{"from_step": 1, "learning_rate_scale": 1001.0}]},
         {"changes": [{"from_step": 1, "target_batch_size": 0}]},
         {"changes": [{"from_step": -1}]},
-        {"changes": [{"from_step": 1, "compression": "topk-2bit"}]},
+        {"changes": [{"from_step": 1, "compression": "zip"}]},
         {"changes": [{"from_step": 1, "powersgd_rank": 3}]},
         {"changes": [{"from_step": 1, "momentum": 0.5}]},
         {"changes": [{"from_step": step} for step in range(MAX_CHANGES + 1)]},

@@ -135,7 +135,6 @@ def test_a_shape_brings_its_own_decay() -> None:
     assert (now.shape, now.decay_steps, config.schedule_start(450)) == ("cosine", None, 300)
 
 
-SPARSE = {"compression": "topk-2bit"}
 STABLE = {"shape": "warmup_stable_decay", "warmup_steps": 6, "total_steps": 10}
 MASKED = {"model": {"architecture": "bert"}, "objective": {"name": "mlm"}}
 CAUSAL = {"model": {"architecture": "gpt2"}, "objective": {"name": "clm"}}
@@ -188,14 +187,6 @@ CAUSAL = {"model": {"architecture": "gpt2"}, "objective": {"name": "clm"}}
             "`data.cross_document_attention` (false) is not for `bert`",
         ),
         (
-            {"averaging": SPARSE | {"powersgd_rank": 4}},
-            "`compression` (topk-2bit) and `powersgd_rank` (4) each keep a remainder of the gradient: take one of them",
-        ),
-        (
-            {"averaging": SPARSE | {"aggregation": "centered_clipping"}},
-            "averaged as they are: take `mean`, or another `compression` than `topk-2bit`",
-        ),
-        (
             {"averaging": {"compression": "auto", "powersgd_rank": 8}},
             "`compression` (auto) chooses the rank, too: set `powersgd_rank` (8) to 0, or name a compression",
         ),
@@ -216,10 +207,10 @@ def test_a_run_that_chooses_begins_with_eight_bits() -> None:
     assert RunConfig.from_mapping(SHORT).averaging.wire_format == "float16"
 
 
-@pytest.mark.parametrize("averaging", [{"local_steps": 2}, {"powersgd_rank": 4}, SPARSE, {"delay": True}, {}])
+@pytest.mark.parametrize("averaging", [{"local_steps": 2}, {"powersgd_rank": 4}, {"delay": True}, {}])
 @pytest.mark.parametrize("optimizer", ["lamb", "adamw", "stable_adamw", "muon"])
 def test_every_optimizer_goes_with_every_way_to_average(optimizer: str, averaging: dict[str, Any]) -> None:
-    """Neither local steps nor factors nor sparse gradients nor delayed steps ask for an optimizer of their own."""
+    """Neither local steps nor factors nor delayed steps ask for an optimizer of their own."""
     content = SHORT | {"optimizer": {"name": optimizer}, "averaging": {"target_batch_size": 2048} | averaging}
     assert RunConfig.from_mapping(content).optimizer.name == optimizer
 

@@ -23,7 +23,6 @@ from peer.doctor.helper import as_it_is
 from peer.doctor.machine import GIB, judge_pace, judge_speed
 from peer.doctor.stages import StageResult, Verdict, run_stages
 from peer.doctor.training_helper import SPECIAL, compute, look
-from peer.reduction.sizes import RoundBytes
 from tests.support import doctor_mains
 from tests.support.tiny_families import LENGTH, family_config
 from tests.support.waiting import PATIENCE_S
@@ -179,19 +178,6 @@ def test_the_pace_is_judged_beside_the_swarms_steps(
     outcome = judge_pace(speed, LineSpeed(up_mbit * 125_000, down_mbit * 125_000), run)
     assert outcome.verdict is verdict
     assert all(part in f"{outcome.found} {outcome.remedy}" for part in says)
-
-
-def test_averages_larger_than_gradients_need_a_downlink() -> None:
-    """Sparse gradients pass a slow line that is slow both ways in seconds; their averages do not."""
-    config = RunConfig.from_mapping({"averaging": {"compression": "topk-2bit", "averaging_timeout_s": 60}})
-    size = RoundBytes.of("topk-2bit", 18_000_000)
-    speed = Speed(
-        samples_per_second=4.0, parameters=18_000_000, gradient_bytes=round(size.own), state_bytes=145_125_000
-    )
-    run = RunDescription(config, (), ip_address("192.0.2.1"), samples_per_second=60.0)
-    home, thin = LineSpeed(125_000, 10 * 125_000), LineSpeed(125_000, 125_000)
-    assert judge_pace(speed, home, run).verdict is OK
-    assert judge_pace(speed, thin, run).verdict is FAILED
 
 
 def test_one_sample_that_does_not_fit_needs_another_machine() -> None:

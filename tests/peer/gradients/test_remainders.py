@@ -11,13 +11,12 @@ import pytest
 import torch
 
 from peer.config.training import Averaging
-from peer.gradients.error_feedback import DECAY
-from peer.gradients.remainders import LONGEST_AWAY, RemainderFile, RemainderOrigin
+from peer.gradients.remainders import DECAY, LONGEST_AWAY, RemainderFile, RemainderOrigin
 from peer.limits.usage import clean_cache, disk_use
 from tests.support.gradient_rounds import GradientRounds
 from tests.support.small_disks import small_disk
 
-ORIGIN = RemainderOrigin(run="test of an authority", era=2, step=40, code="topk-2bit")
+ORIGIN = RemainderOrigin(run="test of an authority", era=2, step=40, code="powersgd 4")
 KEPT = {0: torch.tensor([[1.0, -2.0]]), 2: torch.zeros(0, 4)}
 SHAPES = {index: tensor.shape for index, tensor in KEPT.items()}
 
@@ -160,7 +159,7 @@ def next_numbers(session: GradientRounds) -> list[torch.Tensor]:
     return session.loaded()
 
 
-CODES = [Averaging(powersgd_rank=2), Averaging(compression="topk-2bit")]
+CODES = [Averaging(powersgd_rank=2), Averaging(powersgd_rank=1)]
 
 
 @pytest.mark.parametrize("averaging", CODES)

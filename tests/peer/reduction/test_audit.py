@@ -16,8 +16,7 @@ from auth.keys import RSA_BITS, RSA_EXPONENT, DeviceKey
 from peer.reduction.attestation import AttestedRound, AttestedSender, SignedAttestation, digest_of, digest_of_all
 from peer.reduction.audit import MOST_DIFFERING, Audit, Drawn, Evidence, Wanted, draw
 from peer.reduction.combine import WeightedPart, weighted_mean
-from peer.reduction.compression import BLOCKWISE, HALF_BYTES, decode, encode
-from peer.reduction.top_k import TOP_K
+from peer.reduction.compression import BLOCKWISE, decode, encode
 
 NONE, HALF = runtime_pb2.CompressionType.NONE, runtime_pb2.CompressionType.FLOAT16
 
@@ -101,10 +100,7 @@ CODES = {
     "none": 0,
     "float16": int(runtime_pb2.CompressionType.FLOAT16),
     "8bit": BLOCKWISE.compression_type,
-    "half bytes": HALF_BYTES.compression_type,
 }
-
-SENT = {HALF_BYTES.compression_type: TOP_K.compression_type}  # the code of the parts, where it is another
 
 PART = Drawn(REDUCER, 0)
 
@@ -123,15 +119,13 @@ class AuditedPart:
     ) -> None:
         generator = torch.Generator().manual_seed(7)
         self.inputs = [torch.randn(LENGTH, generator=generator) for _ in range(3)]
-        self.wires = [
-            encode(part, 0 if index == REDUCER else SENT.get(code, code)) for index, part in enumerate(self.inputs)
-        ]
+        self.wires = [encode(part, 0 if index == REDUCER else code) for index, part in enumerate(self.inputs)]
         self.digests = [[digest_of(wire)] for wire in self.wires]
-        given = [WeightedPart(i, decode(wire, TOP_K), WEIGHTS[i]) for i, wire in enumerate(self.wires)]
+        given = [WeightedPart(i, decode(wire), WEIGHTS[i]) for i, wire in enumerate(self.wires)]
         self.average = encode(weighted_mean(0, given) if false is None else false, code)
         self.evidence = Evidence(ROUND, parts=(0, 0, 1, 0), own=AUDITOR, weight=WEIGHTS[AUDITOR], rng=random.Random(0))
         self.evidence.commit(REDUCER, [self.wires[AUDITOR]], WEIGHTS[AUDITOR])
-        self.evidence.keep_returned(PART, self.average, decode(self.average, HALF_BYTES), sum(counted))
+        self.evidence.keep_returned(PART, self.average, decode(self.average), sum(counted))
         lines = [self.line(index, counted[index]) for index in range(4)]
         self.attestation = self.evidence.attestation(lines).model_copy(
             update={"averages": digest_of_all([digest_of(self.average)]).hex()}
@@ -180,7 +174,7 @@ def test_an_honest_reducer_is_named_by_nobody(code: str) -> None:
 @pytest.mark.parametrize("factor", [-1.0, 0.0, 0.99, 1.01])
 def test_a_false_average_is_found(code: str, factor: float) -> None:
     """Another sign, nothing at all, one in a hundred: whatever is more than rounding."""
-    true = decode(AuditedPart(CODES[code]).average, HALF_BYTES)
+    true = decode(AuditedPart(CODES[code]).average)
     false = AuditedPart(CODES[code], false=true * factor)
     false.say_all()
     assert false.named() == [(PEERS[REDUCER], "reduction")]

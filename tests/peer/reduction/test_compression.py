@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hivemind.compression import CompressionBase, CompressionInfo
-from hypothesis import given, settings, strategies as st
+from hivemind.compression import CompressionInfo
 
 from peer.config.training import Compression
-from peer.reduction.compression import BLOCKWISE, HALF_BYTES, ROOTS, compression_of, decode, encode, half_steps
-from peer.reduction.sizes import AVERAGE_BYTES, BLOCK
+from peer.reduction.compression import BLOCKWISE, ROOTS, compression_of, decode, encode, half_steps
+from peer.reduction.sizes import BLOCK
 
 
 def there_and_back(values: torch.Tensor, name: Compression = "8bit-blockwise") -> torch.Tensor:
@@ -47,12 +46,12 @@ def test_tiny_gradients_are_no_smaller_in_eight_bits_than_in_sixteen() -> None:
     assert relative_error(tiny) < 0.01 < relative_error(tiny, "float16")
 
 
-@pytest.mark.parametrize("code", [0, 2, BLOCKWISE.compression_type, HALF_BYTES.compression_type])  # 2: 16 bits
+@pytest.mark.parametrize("code", [0, 2, BLOCKWISE.compression_type])  # 2: 16 bits
 @pytest.mark.parametrize("scale", [1e-7, 1e-4, 1.0, 1000.0])
 def test_writing_changes_no_more_than_is_said_of_what_was_read(code: int, scale: float) -> None:
     """Also where values are so small that 16 bits have few steps for them; and not much less."""
     values = scale * torch.randn(3 * BLOCK + 5, generator=torch.Generator().manual_seed(4))
-    read = decode(encode(values, code), HALF_BYTES)
+    read = decode(encode(values, code))
     changed, most = (read - values).double().abs(), half_steps(read, code)
     assert torch.all(changed <= most * 1.001)
     assert most.norm() <= 3 * changed.norm()
@@ -77,13 +76,12 @@ def test_a_value_that_is_not_finite_stays_noticeable(bad: float) -> None:
     assert torch.equal(read[BLOCK:], torch.ones(BLOCK))
 
 
-@pytest.mark.parametrize("code", [BLOCKWISE, HALF_BYTES])
 @pytest.mark.parametrize("scale", [3e38, float("inf"), float("nan")])
-def test_a_scale_too_large_for_its_values_stays_noticeable(scale: float, code: CompressionBase) -> None:
+def test_a_scale_too_large_for_its_values_stays_noticeable(scale: float) -> None:
     """What a peer made up overflows to what is not finite, quietly: who averages looks for that."""
-    wire = encode(torch.ones(3), code.compression_type)
+    wire = encode(torch.ones(3), BLOCKWISE.compression_type)
     wire.buffer = np.float32(scale).tobytes() + wire.buffer[4:]
-    assert not decode(wire, HALF_BYTES).isfinite().any()
+    assert not decode(wire).isfinite().any()
 
 
 @pytest.mark.parametrize(("name", "bytes_each"), [("none", 4.0), ("float16", 2.0), ("8bit-blockwise", 1.03125)])
@@ -141,52 +139,6 @@ def test_no_sender_ties_a_tensor_to_a_graph() -> None:
     assert not decode(message).requires_grad
 
 
-HALF = HALF_BYTES.compression_type
-COUNTS = st.sampled_from([0, 1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 5 * BLOCK + 3])
-
-
-@settings(max_examples=40)
-@given(count=COUNTS, scale=st.sampled_from([1e-30, 1e-7, 1.0, 1e30]), seed=st.integers(0, 2**32 - 1))
-def test_half_bytes_change_a_value_by_half_a_level_of_its_block(count: int, scale: float, seed: int) -> None:
-    """Of any number of values; a block's largest value is hardly changed, and zeros not at all."""
-    values = scale * torch.randn(count, generator=torch.Generator().manual_seed(seed))
-    values[::3] = 0.0
-    wire = encode(values, HALF)
-    read = decode(wire, HALF_BYTES)
-    assert wire == encode(values.clone(), HALF)
-    assert torch.equal(read[::3], values[::3])
-    for own, came in zip(values.split(BLOCK), read.split(BLOCK), strict=True):
-        most = own.abs().max() if len(own) else torch.tensor(0.0)
-        assert torch.all((came - own).abs() <= most / HALF_BYTES.levels / 2 * 1.001)
-        assert not len(own) or came.abs().max() == pytest.approx(float(most), rel=1e-6)
-
-
-def test_half_bytes_for_each_value() -> None:
-    """The bytes on the wire are those with which rounds are planned."""
-    values = torch.ones(100 * BLOCK)
-    assert len(encode(values, HALF).buffer) == AVERAGE_BYTES["topk-2bit"] * len(values)
-    assert HALF_BYTES.estimate_compression_ratio(CompressionInfo.from_tensor(values)) == 0.53125 / 4
-
-
-@pytest.mark.parametrize("content", [b"\x08", b"\x80", b"\x88"])
-def test_a_level_that_no_reducer_writes_is_refused(content: bytes) -> None:
-    """The lowest of sixteen would be larger than the block's largest value."""
-    wire = encode(torch.ones(6), HALF)
-    wire.buffer = wire.buffer[:4] + b"\x77" + content + b"\x77"
-    with pytest.raises(ValueError, match="below the lowest level"):
-        decode(wire, HALF_BYTES)
-
-
-@pytest.mark.parametrize("change", [b"", b"\x17", b"\x07\x00"])
-def test_half_bytes_that_do_not_fit_the_shape_are_refused(change: bytes) -> None:
-    """Fewer or more of them than the shape has values, or another value behind the last."""
-    wire = encode(torch.ones(5), HALF)
-    assert wire.buffer[-1:] == b"\x07"
-    wire.buffer = wire.buffer[:-1] + change
-    with pytest.raises(ValueError, match=r"bytes are not 5 values|bits behind the last"):
-        decode(wire, HALF_BYTES)
-
-
 def moments_there_and_back(values: torch.Tensor) -> torch.Tensor:
     """A joiner's moments, which a donor has sent as roots."""
     return decode(ROOTS.compress(values, CompressionInfo.from_tensor(values)), ROOTS)
@@ -217,7 +169,7 @@ def test_a_small_second_moment_beside_a_large_one_stays_above_zero() -> None:
 
 
 def test_moments_code_is_not_taken_for_gradients() -> None:
-    """A round has the run's code and two others; a state that does not fit its shape is refused as well."""
+    """A round has three codes; a state that does not fit its shape is refused as well."""
     wire = ROOTS.compress(torch.ones(300), CompressionInfo.from_tensor(torch.ones(300)))
     with pytest.raises(ValueError, match="not taken"):
         decode(wire)

@@ -58,7 +58,7 @@ def keepers_step(known_step: int, known_for_s: float) -> int:
 CASES: list[tuple[Callable[..., object], int, Mapping[str, Any]]] = [
     (
         rules.one_average_for_one_step,
-        1,
+        26,
         {
             "peer.averaging.meetings.Meetings._is_confirmed": confirm_anything,
             "peer.rehearsal.rounds.LAST_PARTS": 1.0,  # more rounds reach only some of their peers
@@ -99,7 +99,7 @@ CASES: list[tuple[Callable[..., object], int, Mapping[str, Any]]] = [
     ),
     (
         rules.all_come_to_one_state,
-        112,
+        506,
         {"peer.progress.tracker.StepTracker.has_drifted": property(lambda _: False)},
     ),
     (

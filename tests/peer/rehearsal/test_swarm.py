@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 from typing import Any, Literal
 
-import numpy as np
 import pytest
 
 from peer.config.run import RunConfig
@@ -50,17 +49,14 @@ def test_a_step_takes_as_long_as_its_batch_and_its_round() -> None:
     assert run.suspected == {}
 
 
-@pytest.mark.parametrize(("compression", "up", "down"), [("float16", 2.0, 2.0), ("topk-2bit", 0.0293, 0.53125)])
-def test_each_direction_has_its_own_bytes(compression: str, up: float, down: float) -> None:
+def test_each_direction_has_its_own_bytes() -> None:
     """Where the keeper reduces everything a volunteer sends its gradient, and receives averages and once the state."""
     devices = [volunteer(name, is_reachable=False) for name in "ab"]
-    run = rehearse(run_with(compression=compression), swarm_of(*devices), seed=0)
+    run = rehearse(run_with(compression="float16"), swarm_of(*devices), seed=0)
     values = ON_THE_LINE * 1_000_000
     for device in run.devices:
-        steps = device.work.steps
-        assert 0.2e6 < device.sent_bytes / steps - values * up < 0.4e6  # beside the parts
-        averages = values * (down - up) * np.array([steps, steps + 1])  # the end may come between a round and its step
-        assert np.isclose(device.received_bytes - device.sent_bytes, averages + STATE_BYTES * values, rtol=0.001).any()
+        assert 0.2e6 < device.sent_bytes / device.work.steps - 2 * values < 0.4e6  # beside the parts
+        assert device.received_bytes - device.sent_bytes == pytest.approx(STATE_BYTES * values, rel=0.001)
 
 
 def test_traffic_beside_the_parts_counts() -> None:

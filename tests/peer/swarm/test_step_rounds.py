@@ -84,7 +84,7 @@ class Scene:
         self.gradients: Any = SimpleNamespace(
             due_samples=64,
             averaging=averaging,
-            size_in=lambda averaging: SimpleNamespace(own=self.bytes_of[averaging.compression]),
+            size_in=lambda averaging: self.bytes_of[averaging.compression],
             change=self.change,
             load=lambda: self.heard.append("loaded"),
             round_succeeded=lambda: self.heard.append("succeeded"),

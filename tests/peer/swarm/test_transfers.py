@@ -27,7 +27,7 @@ from peer.node.states import (
     StateOrder,
     StateWanted,
 )
-from peer.reduction.compression import HALF_BYTES, average_code_of, compression_of, decode
+from peer.reduction.compression import compression_of, decode
 from peer.reduction.sizes import BLOCK, SCALE_BYTES
 from peer.reporting.event_log import TAKEN, Downloaded
 from peer.runtime.waits import run_blocking
@@ -159,36 +159,36 @@ def test_an_average_is_kept_for_others() -> None:
 
 @pytest.mark.parametrize(
     ("compression", "value_bytes"),
-    [("float16", 2), ("8bit-blockwise", 1 + 4 / 128), ("topk-2bit", 0.5 + 4 / 128), ("none", 4)],
+    [("float16", 2), ("8bit-blockwise", 1 + 4 / 128), ("none", 4)],
 )
 @pytest.mark.parametrize("fits", [True, False])
 def test_an_average_comes_back_bit_by_bit(compression: Compression, value_bytes: float, fits: bool) -> None:
     """In as few bits as it was averaged in; a peer that was alone has averages that fit into no code."""
     tensors = [torch.randn(40, 32), torch.randn(256)]
-    code, info = average_code_of(compression), CompressionInfo.from_tensor(tensors[0])
+    code, info = compression_of(compression), CompressionInfo.from_tensor(tensors[0])
     if fits:
-        tensors = [decode(code.compress(each, info), HALF_BYTES) for each in tensors]
+        tensors = [decode(code.compress(each, info)) for each in tensors]
     average = encode_average(tensors, {}, compression)
-    back = [decode(wire, HALF_BYTES) for wire in average.tensors()]
+    back = [decode(wire) for wire in average.tensors()]
     assert all(torch.equal(mine, tensor) for mine, tensor in zip(back, tensors, strict=True))
     sizes = [len(wire.buffer) for wire in average.tensors()]
     assert sizes == [tensor.numel() * (value_bytes if fits else 4) for tensor in tensors]
     assert isinstance(next(average.tensors()), runtime_pb2.Tensor)
 
 
-@pytest.mark.parametrize("wire_format", ["float16", "8bit-blockwise", "topk-2bit"])
+@pytest.mark.parametrize("wire_format", ["float16", "8bit-blockwise"])
 def test_an_average_that_came_in_parts_travels_whole_in_the_same_code(wire_format: Compression) -> None:
     """The parts of a round are of whole blocks, or a home line would take four bytes for each of its values."""
     tensors = [torch.randn(400, 301), torch.randn(1001)]
     size_bytes = part_size(sum(map(torch.Tensor.numel, tensors)), wire_format, 3)
     parts = TensorPartContainer(tensors, [1, 2, 1], compression_of(wire_format), size_bytes)
     for part, info in (each for own in parts._input_parts_by_peer for each in own):
-        part.copy_(decode(average_code_of(wire_format).compress(part, info), HALF_BYTES))
+        part.copy_(decode(compression_of(wire_format).compress(part, info)))
     assert parts.num_parts_by_tensor[0] > 3
     average = encode_average(tensors, {}, wire_format)
     assert all(torch.equal(*pair) for pair in zip(received(average), tensors, strict=True))
     blocks = [-(-tensor.numel() // BLOCK) for tensor in tensors]
-    values = [tensor.numel() * {"float16": 2, "8bit-blockwise": 1, "topk-2bit": 0.5}[wire_format] for tensor in tensors]
+    values = [tensor.numel() * {"float16": 2, "8bit-blockwise": 1}[wire_format] for tensor in tensors]
     scales = [0 if wire_format == "float16" else SCALE_BYTES * number for number in blocks]
     expected = [math.ceil(own) + scale for own, scale in zip(values, scales, strict=True)]
     assert [len(wire.buffer) for wire in average.tensors()] == expected
@@ -209,7 +209,7 @@ def factored(rank: int = 2) -> tuple[list[torch.Tensor], dict[int, Factors]]:
 
 def received(average: Average) -> list[torch.Tensor]:
     """Return the tensors that a peer that fell behind takes."""
-    return [decode(wire, HALF_BYTES) for wire in average.tensors()]
+    return [decode(wire) for wire in average.tensors()]
 
 
 def test_of_averaged_factors_only_these_travel_and_make_the_same_bits() -> None:
@@ -227,7 +227,7 @@ def test_factors_of_another_average_do_not_travel() -> None:
     """A keeper that followed others has those of its own last round."""
     tensors, _ = factored()
     average = encode_average(tensors, factored()[1], "float16")
-    assert [decode(wire, HALF_BYTES).shape for wire in average.tensors()] == SHAPES
+    assert [decode(wire).shape for wire in average.tensors()] == SHAPES
 
 
 @pytest.mark.parametrize("fault", ["fewer", "more", "rank", "columns", "no matrix", "infinite", "whole of other shape"])
