@@ -1,6 +1,6 @@
 """Authorization within the swarm: signed DHT records, and streams restricted to admitted peers.
 
-`authorizer` controls access to the DHT, `directory` lists the admitted peers, `access` holds the
-averager's credentials, and `hivemind_patches` fixes hivemind. All of them import hivemind, so they are imported
-only by processes with a swarm node and by the doctor's helper process.
+`authorizer` controls access to the DHT, `directory` lists the admitted peers, and
+`hivemind_patches` fixes hivemind. All of them import hivemind, so they are imported only by
+processes with a swarm node and by the doctor's helper process.
 """

@@ -1,19 +1,36 @@
-"""The peers with valid tokens in the DHT, and streams that end when a token becomes invalid."""
+"""The peers with valid tokens in the DHT, and streams that end when a token becomes invalid.
+
+Every peer publishes its access token in the DHT, and DHT nodes reject records without a valid token.
+A peer exchanges messages and tensors only with libp2p identities that have a valid, unrevoked token.
+The transport authenticates these identities.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Collection
+from dataclasses import dataclass
 from typing import TypeVar
 
 from hivemind.dht import DHT
 
+from auth.clock import swarm_time
 from auth.credentials import Credentials
 from auth.swarm.authorizer import Clock, checked_token, peers_key, tokens_in
 from auth.tokens import AccessToken
 
 Message = TypeVar("Message")
+
+
+@dataclass(frozen=True)
+class SwarmAccess:
+    """The credentials and roles with which a peer's processes check other peers."""
+
+    credentials: Credentials
+    run: str
+    donor_roles: frozenset[str]  # roles of the peers from which this peer downloads state
+    clock: Clock = swarm_time
 
 
 class PeerDirectory:
@@ -38,6 +55,11 @@ class PeerDirectory:
         """Return the valid token of a peer (by ID) from the cache, or None; do not start a lookup."""
         jwt = self._tokens.get(peer)
         return None if jwt is None else checked_token(self._credentials, jwt, self._clock())
+
+    def name_of(self, peer: str) -> str:
+        """Return the member and device of a peer (by ID), for the log."""
+        token = self.token_of(peer)
+        return "no member" if token is None else f"{token.member} (device {token.device_id}, {token.role})"
 
     async def admits(self, peer: str, roles: Collection[str]) -> bool:
         """Return whether the peer has a valid token for one of the roles; look up unknown peers."""

@@ -26,8 +26,8 @@ import torch
 from hivemind.utils import get_dht_time
 
 from auth.credentials import Credentials
-from auth.swarm.access import SwarmAccess
 from auth.swarm.authorizer import peers_key, record_subkey
+from auth.swarm.directory import SwarmAccess
 from benchmarks.swarm.averaging import RUN, Plan
 from peer.averaging.meetings import Requirements
 from peer.averaging.reducer import Reducer
@@ -51,7 +51,7 @@ class WatchedLoop(AveragerLoop):
     def obey(self, order: Any) -> None:
         """Execute an order, or count the rounds."""
         if order == "rounds":
-            self._words.say(OrderDone(0, sum(type(thing) is Reducer for thing in gc.get_objects())))
+            self._channel.send(OrderDone(0, sum(type(thing) is Reducer for thing in gc.get_objects())))
         else:
             super().obey(order)
 

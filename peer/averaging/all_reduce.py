@@ -219,21 +219,18 @@ class ExactAllReduce:
         self, reducer: int, averages: AsyncIterator[tuple[torch.Tensor | None, averaging_pb2.AveragingData]]
     ) -> None:
         """Store a reducer's averages once its attestation has confirmed them."""
-        peer, due, is_attested = self.peers[reducer], self._due[reducer], False
-        taken: list[torch.Tensor] = []
+        peer, due, taken = self.peers[reducer], self._due[reducer], list[torch.Tensor]()
         async for average, message in averages:
-            if average is None and len(taken) == len(due) and not is_attested:
+            if average is None and len(taken) == len(due):
                 self._take_attestation(reducer, message.tensor_part.buffer)
-                is_attested = True
                 for part_index, attested in enumerate(taken):
                     self._container.register_processed_part(reducer, part_index, attested)
-            elif average is None or len(taken) >= len(due) or average.shape != due[len(taken)][0]:
+                return  # although the reducer may not end the stream
+            if average is None or len(taken) >= len(due) or average.shape != due[len(taken)][0]:
                 raise AllreduceException(f"{peer} returned parts that were not asked for")
-            else:
-                self._keep(Drawn(reducer, len(taken)), message.tensor_part, average, message.weight)
-                taken.append(average)
-        if not is_attested:
-            raise AllreduceException(f"{peer} returned {len(taken)} of {len(due)} parts, and no attestation")
+            self._keep(Drawn(reducer, len(taken)), message.tensor_part, average, message.weight)
+            taken.append(average)
+        raise AllreduceException(f"{peer} returned {len(taken)} of {len(due)} parts, and no attestation")
 
     def _take_attestation(self, reducer: int, content: bytes) -> None:
         """Store an attestation; if it is false, report its reducer and raise `FalseAverage`.

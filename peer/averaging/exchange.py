@@ -8,53 +8,35 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cache
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from hivemind.averaging.partition import AllreduceException
 
 from auth.keys import DeviceKey
+from auth.swarm.directory import PeerDirectory
 from peer.averaging.absences import Attendance
 from peer.averaging.all_reduce import ExactAllReduce, take_averages
 from peer.averaging.bandwidth import RoundTraffic
 from peer.averaging.deadline import give_back
+from peer.averaging.reduction_service import ReductionService
 from peer.averaging.rounds import AveragedGroup, PlannedRound, RoundError
 from peer.averaging.shares import TRUSTED_ROLES, part_size
+from peer.config.training import Averaging
 from peer.gradients.buffer import SharedTensors, code_of
+from peer.network.traffic import Traffic
 from peer.reduction.attestation import AttestedRound, Attesting, digest_of_all, layout_of
 from peer.reduction.audit import Audit
+from peer.reduction.auditing import Auditing
 from peer.reduction.compression import compression_of
+from peer.reduction.findings import Accusations, Finding
 from peer.reduction.guard import AverageScreen, ReductionGuard
-from peer.reduction.sizes import round_bytes, values_sent
 from peer.reporting.event_log import MOST_PEERS, EventLog, GroupMet
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-
-    from auth.swarm.directory import PeerDirectory
-    from peer.averaging.reduction_service import ReductionService
-    from peer.config.training import Averaging
-    from peer.network.traffic import Traffic
-    from peer.reduction.auditing import Auditing
-    from peer.reduction.findings import Finding
-    from peer.transport.transport import Transport
+from peer.transport.transport import Transport
 
 LATE_SHARE = 0.9  # fraction of a round's time limit after which an awaited sender is late
 SETTLE_S = 0.5  # delay after a round, until its tasks have ended
-
-
-@dataclass(frozen=True)
-class ReductionChecks:
-    """One peer's checks of what others send in a round."""
-
-    directory: PeerDirectory
-    guard: ReductionGuard
-    auditing: Auditing
-    note: Callable[[Finding], None]
-    accused: Callable[[], Collection[str]]  # the reducers that this peer has accused
 
 
 class GradientExchange:
@@ -68,32 +50,40 @@ class GradientExchange:
         key: DeviceKey,
         transport: Transport,
         service: ReductionService,
-        checks: ReductionChecks,
+        directory: PeerDirectory,
+        guard: ReductionGuard,
+        auditing: Auditing,
         attendance: Attendance,
+        accusations: Accusations,
+        note: Callable[[Finding], None],
         traffic: Traffic,
         events: EventLog,
     ) -> None:
-        """Set up exchanges of these tensors in a run; `service` receives the parts that others send."""
+        """Set up exchanges of these tensors in a run.
+
+        `service` receives the parts that others send; `note` receives what is found of other peers.
+        """
         self._tensors, self._averaging = tensors, averaging
         self._run, self._key = run, key
-        self._transport, self._service, self._checks = transport, service, checks
-        self._attendance, self._traffic, self._events = attendance, traffic, events
+        self._transport, self._service, self._directory = transport, service, directory
+        self._guard, self._auditing, self._note = guard, auditing, note
+        self._attendance, self._accusations = attendance, accusations
+        self._traffic, self._events = traffic, events
         self._code = code_of(averaging, tensors.shapes)
         self._screen = AverageScreen()
-        self._values_sent = cache(lambda rank: values_sent(tensors.shapes, rank))
-        self.values = self._values_sent(0)
+        self.values = sum(shape.numel() for shape in tensors.shapes)
 
     @property
     def size_bytes(self) -> float:
         """The bytes of gradients that a peer sends per round."""
-        return round_bytes(self._averaging, self._values_sent(self._averaging.powersgd_rank))
+        return self._tensors.size_in(self._averaging)
 
     def take_up(self, averaging: Averaging) -> None:
         """Use another encoding of gradients; forget old norms if other tensors are averaged."""
         if averaging.powersgd_rank != self._averaging.powersgd_rank:
             self._code = code_of(averaging, self._tensors.shapes)
             self._screen.forget_tensors()
-            self._checks.guard.forget_norms()
+            self._guard.forget_norms()
         self._averaging = averaging
 
     async def average(self, round_: PlannedRound) -> AveragedGroup:
@@ -101,8 +91,8 @@ class GradientExchange:
         began, before, halves = time.monotonic(), self._traffic.passed(), list[AveragedGroup]()
         ids = [round_.group.group_id + half for half in self._code.halves]
         try:
-            with self._service.expecting(ids):
-                async with self._tensors.used_in_loop() as tensors:
+            async with self._tensors.used_in_loop() as tensors:
+                with self._service.expecting(ids):
 
                     async def reduce(values: Sequence[torch.Tensor], half: bytes = b"") -> None:
                         halves.append(await self._reduce(values, half, round_, began))
@@ -126,14 +116,14 @@ class GradientExchange:
         self, values: Sequence[torch.Tensor], half: bytes, round_: PlannedRound, began: float
     ) -> AveragedGroup:
         """Average one half's values in place. Raises `AllreduceException` if one is missing or not finite."""
-        group, plan, checks = round_.group, round_.plan, self._checks
+        group, plan = round_.group, round_.plan
         group_id, peers = group.group_id + half, group.peers
         attested = AttestedRound(self._run, *round_.position, group_id, layout_of(peers, plan.shares))
-        checks.auditing.expect(attested)
-        tokens = {peer: token for peer in peers if (token := checks.directory.token_of(peer)) is not None}
+        self._auditing.expect(attested)
+        tokens = {peer: token for peer in peers if (token := self._directory.token_of(peer)) is not None}
         members = {peer: token.member for peer, token in tokens.items()}
         trusted = frozenset(peer for peer, token in tokens.items() if token.role in TRUSTED_ROLES)
-        guard = checks.guard.begin(group.group_id, half, members)
+        guard = self._guard.begin(group.group_id, half, members)
         wire_format = self._averaging.wire_format
         runner = ExactAllReduce(
             transport=self._transport,
@@ -147,9 +137,9 @@ class GradientExchange:
             sender_timeout=plan.sender_s,
             reducer_timeout=plan.reducer_s,
             traffic=self._traffic,
-            note=checks.note,
+            note=self._note,
             limits=self._screen.limits(half, len(values)),
-            accused=checks.accused(),
+            accused=self._accusations.current(),
             may_contribute=self._service.may_contribute,
             guard=guard,
             unawaited=self._attendance.unawaited(set(peers) - {self._transport.peer_id}),
@@ -162,19 +152,19 @@ class GradientExchange:
             await take_averages(runner, values)
             is_whole = True
         except BaseException:  # also on cancellation, because no peer may wait for this round's audit
-            checks.auditing.give_up(group_id)
+            self._auditing.give_up(group_id)
             raise
         finally:
             if not round_.is_given_up():  # otherwise, the others' averages were still on their way
                 self._note_absent(runner, half, round_, began)  # must precede any call that may raise
             self._events.add(runner.passed(is_whole))
             guard.ended()
-        checks.guard.accepted(half, values)
+        self._guard.accepted(half, values)
         self._screen.accepted(half, values)
         audit = Audit(
-            peers, self._transport.peer_id, runner.evidence, key_of=self._key_of, are_means=checks.guard.makes_means
+            peers, self._transport.peer_id, runner.evidence, key_of=self._key_of, are_means=self._guard.makes_means
         )
-        checks.auditing.begin(group_id, audit, plan.lines.second_reducers)
+        self._auditing.begin(group_id, audit, plan.lines.second_reducers)
         return AveragedGroup(
             size=len(peers),
             samples=round(runner.least_weight),
@@ -199,5 +189,5 @@ class GradientExchange:
         self._attendance.counted(half, accounts.undercounting(round_.target), accounts.attestations)
 
     def _key_of(self, peer: str) -> bytes | None:
-        token = self._checks.directory.token_of(peer)
+        token = self._directory.token_of(peer)
         return None if token is None else token.public_key.encode()

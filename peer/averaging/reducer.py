@@ -179,12 +179,13 @@ class Reducer:
                         signed = await asyncio.shield(self._attestation)  # shielded, because other senders await it too
                         wire = runtime_pb2.Tensor(buffer=signed.content)
                         yield averaging_pb2.AveragingData(code=ATTESTED, tensor_part=wire)
-            if returned != self._buffer.num_parts:
+            if returned < self._buffer.num_parts:
                 self._ban(sender)
         except BaseException as error:
             if isinstance(error, RefusedPart):
                 self.guard.refuse(sender, str(error))
-            self._ban(sender)
+            if isinstance(error, RefusedPart) or returned < self._buffer.num_parts:  # otherwise, it may leave
+                self._ban(sender)
             if not isinstance(error, Exception):  # cancelled, or closed
                 raise
             logger.debug("the stream of %s failed: %r", self.peers[sender], error, exc_info=True)

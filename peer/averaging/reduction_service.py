@@ -61,8 +61,7 @@ class ReductionService:
         """Return whether a peer's gradients may have a weight in the average; if not, log a warning."""
         if await self._directory.admits(peer, CONTRIBUTING_ROLES):
             return True
-        token = self._directory.token_of(peer)
-        who = "no member" if token is None else f"{token.member} (device {token.device_id}, {token.role})"
+        who = self._directory.name_of(peer)
         logger.warning("suspicious: %s, peer %s, sent gradients with a weight: banned from the round", who, peer)
         return False
 
@@ -93,10 +92,7 @@ class ReductionService:
     async def _reducer_of(self, group_id: bytes) -> Reducer | None:
         """Wait for a group's round to begin. Return None if it is not one of this peer's next group."""
         if group_id not in self._over:
-            try:
-                await asyncio.wait_for(self._is_in_group.wait(), PATIENCE_S)
-            except asyncio.TimeoutError:
-                return None
+            await self._is_in_group.wait()  # senders have a limit of their own
         beginning = self._expected.get(group_id)
         if beginning is None:
             return None

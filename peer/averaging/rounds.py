@@ -102,7 +102,7 @@ class PlannedRound:
     target: int  # the samples of a batch
     due_since: float  # loop's time since which this peer's batch has been full
     is_given_up: Callable[[], bool]  # whether this peer takes part no longer
-    came_about: bool = False  # whether it was complete, apart from reducers that can be named
+    came_about: bool = False  # whether the batch was full, and all reducers that failed can be named
 
 
 class Exchange(Protocol):
@@ -118,17 +118,17 @@ class Exchange(Protocol):
         """Use another encoding of gradients."""
 
     async def average(self, round_: PlannedRound) -> AveragedGroup:
-        """Average with a group; tell the attendance, and the round whether it came about.
+        """Average with a group, record the absent peers, and set `came_about` of the round.
 
-        Raises `RoundError` if the round fails, and leaves the loaded gradients unchanged.
+        Raises `RoundError` if the round fails with the loaded gradients unchanged.
         """
 
 
 class _Search(RoundSearch):
     """A search in the event loop of its rounds."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
         self.due = asyncio.Event()
         self.weight = self.due_since = 0.0
         self.task: asyncio.Task[None] | None = None
@@ -173,11 +173,12 @@ class AveragingRounds:
         self.wanted = wanted
         self._meetings.want(wanted)
 
-    def seek(self, rate: float | None) -> RoundSearch:
-        """Begin to look for a group; `rate`: this peer's bytes per second, if known."""
-        self._search, self._rate = _Search(), rate
+    def seek(self, rate: float | None, number: int = 0) -> RoundSearch:
+        """Begin to look for a group; `rate`: this peer's bytes per second, if known; `number`: of the search."""
+        self._search, self._rate = _Search(number), rate
         search = self._search
         search.task = asyncio.create_task(self._run(search))
+        search.task.add_done_callback(lambda _: self._enter(search, SearchStage.ENDED))
         return search
 
     def begin(self, search: RoundSearch, weight: float) -> None:
@@ -207,8 +208,6 @@ class AveragingRounds:
             if not isinstance(error, UnconfirmedAverageError):
                 logger.exception("a search for a group has failed")
             search.set_exception(error)
-        finally:
-            self._enter(search, SearchStage.ENDED)
 
     async def _until_averaged(self, search: _Search) -> AveragedGroup:
         """Look for groups until one has averaged. Raises `UnconfirmedAverageError` if its average is void."""

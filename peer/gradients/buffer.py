@@ -10,7 +10,6 @@ import asyncio
 import multiprocessing as mp
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from functools import cache
 
 import torch
 
@@ -33,6 +32,10 @@ class SharedTensors:
         self.shapes = shapes
         self._tensors = [torch.zeros(shape).share_memory_() for shape in shapes]  # type: ignore[no-untyped-call]
         self._lock = mp.Lock()
+
+    def size_in(self, averaging: Averaging) -> int:
+        """Return the bytes that a peer sends per round with these settings."""
+        return round(round_bytes(averaging, values_sent(self.shapes, averaging.powersgd_rank)))
 
     @contextmanager
     def used(self) -> Iterator[list[torch.Tensor]]:
@@ -67,7 +70,6 @@ class GradientBuffer:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         self.shared = SharedTensors(shapes)
-        self._values_sent = cache(lambda rank: values_sent(shapes, rank))
         self.averaging = averaging  # the current gradient encoding
         self._code = code_of(averaging, shapes)
         self.samples = 0  # accumulated in `.grad`
@@ -83,7 +85,7 @@ class GradientBuffer:
 
     def size_in(self, averaging: Averaging) -> int:
         """Return the bytes of gradients that a peer sends per round with these settings."""
-        return round(round_bytes(averaging, self._values_sent(averaging.powersgd_rank)))
+        return self.shared.size_in(averaging)
 
     def change(self, averaging: Averaging) -> bool:
         """Use these settings' gradient encoding from the next round on; return whether it changed.

@@ -160,9 +160,10 @@ class RoundGuard:
         return 0.0 if self._is_gross(sender) or self._brought_nothing(sender) else self.counted(sender)
 
     def refuse(self, sender: int, reason: str) -> None:
-        """Ban a sender for its parts, and report it to the trainer's process."""
-        self.refused.add(self._senders[sender])
-        self._note(Finding(self._senders[sender], "parts", reason))
+        """Ban a sender for its parts, and report it to the trainer's process, once in a round."""
+        if self._senders[sender] not in self.refused:
+            self.refused.add(self._senders[sender])
+            self._note(Finding(self._senders[sender], "parts", reason))
 
     def combine(self, part_index: int, contributions: Sequence[WeightedPart]) -> ReducedPart:
         """Average one part with the accepted weights; scale down contributions that are too large."""

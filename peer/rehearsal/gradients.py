@@ -42,7 +42,7 @@ class RehearsedGradients(GradientBuffer):
         self.load_average([torch.tensor([float(met.number)])])
 
 
-class RehearsedRound:
+class RehearsedReduction:
     """The inside of one peer's rounds (`peer.averaging.rounds.Exchange`), which takes its time on the lines."""
 
     values = SHARES

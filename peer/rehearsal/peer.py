@@ -19,7 +19,7 @@ from peer.progress.tracker import Clocks, Owner, StepTracker
 from peer.progress.view import SwarmCourse
 from peer.reduction.findings import Accusations
 from peer.rehearsal.exchange import RehearsedExchange
-from peer.rehearsal.gradients import RehearsedGradients, RehearsedRound
+from peer.rehearsal.gradients import RehearsedGradients, RehearsedReduction
 from peer.rehearsal.meetings import RehearsedMeetings
 from peer.rehearsal.scenario import KEEPER, Rehearsed
 from peer.rehearsal.states import RehearsedState, RehearsedTransfers
@@ -77,7 +77,7 @@ class RehearsedPeer:
         self._meetings = RehearsedMeetings(world, device.name, self._transport, self._deliver)
         self._averager = AveragingRounds(
             self._meetings,
-            RehearsedRound(world, device.name, self.gradients, course, attendance),
+            RehearsedReduction(world, device.name, self.gradients, course, attendance),
             attendance,
             Accusations(self.waits.now),
             members,

@@ -1,7 +1,7 @@
 """The averager, as the trainer's process sees it: a forked process, which gets orders and answers in words.
 
-The two processes share only the averaged tensors and counters of traffic. What the averager does is
-in `peer.swarm.averager_loop`.
+The two processes share only the averaged tensors and counters of traffic.
+`peer.swarm.averager_loop` is the averager itself.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from peer.averaging.rounds import RoundError, RoundSearch, SearchStage
 from peer.node.states import StateCopy, StateOrder
 from peer.reduction.findings import Finding
 from peer.reduction.guard import WeightCaps
+from peer.runtime.channel import Channel
 from peer.swarm.averager_loop import AveragerParts, serve
 from peer.swarm.messages import (
     CopyWanted,
@@ -28,12 +29,12 @@ from peer.swarm.messages import (
     Loaded,
     Order,
     OrderDone,
-    SearchNews,
+    SearchUpdate,
     Served,
     Sought,
     StateCopied,
     StateOrdered,
-    TransferNews,
+    TransferUpdate,
     Word,
 )
 
@@ -57,21 +58,23 @@ class Averager:
         self._pipe, self._inner = mp.Pipe()
         self._process = mp.Process(target=serve, args=(self._pipe, self._inner, parts), name="averager", daemon=True)
         self._listeners = listeners
-        self._sending, self._copying = threading.Lock(), threading.Lock()
+        self._channel: Channel | None = None  # to the process, once it is forked
+        self._copying = threading.Lock()
         self._numbers = itertools.count(1)
         self._searches: dict[int, RoundSearch] = {}
         self._orders: dict[int, futures.Future[Any]] = {}
-        self.wanted = Requirements()
+        self.wanted, self._caps = Requirements(), WeightCaps()
         self.failed_rounds = 0  # of all searches
         self.moves = 0  # grows while a download progresses
         self.turned_away = 0  # requests for the state that were rejected as busy
-        self.served: futures.Future[None] = futures.Future()  # done once other peers can reach this one
+        self.served: futures.Future[None] = futures.Future()  # done once the process serves other peers, or cannot
 
     def start(self) -> int | None:
         """Fork the process, and return its ID; `served` tells when it is ready."""
         self._process.start()
         self._inner.close()  # so that the pipe ends with the process
-        threading.Thread(target=self._listen, name="averager's words", daemon=True).start()
+        self._channel = Channel(self._pipe, lambda order: StateCopied(None) if isinstance(order, StateCopied) else None)
+        threading.Thread(target=self._listen, args=(self._channel,), name="averager's words", daemon=True).start()
         return self._process.pid
 
     def want(self, wanted: Requirements) -> None:
@@ -82,7 +85,10 @@ class Averager:
 
     def cap(self, by_peer: Mapping[str, float], newcomers: float) -> None:
         """Limit the weights of this peer's reductions (peer ID -> samples); `newcomers`: of every other device."""
-        self._send(WeightCaps(by_peer, newcomers))
+        caps = WeightCaps(by_peer, newcomers)
+        if caps != self._caps:
+            self._caps = caps
+            self._send(caps)
 
     def seek(self, rate: float | None) -> RoundSearch:
         """Begin to look for a group; `rate`: this peer's bytes per second, if known."""
@@ -115,16 +121,13 @@ class Averager:
         self._process.kill()
 
     def _send(self, order: Order) -> None:
-        with self._sending:
-            try:
-                self._pipe.send(order)
-            except OSError as error:  # `NodeWatch` reports the loss of the process
-                logger.info("an order did not reach the averager: %s", error)
+        assert self._channel is not None  # it has been started
+        self._channel.send(order)
 
-    def _listen(self) -> None:
+    def _listen(self, channel: Channel) -> None:
         while True:
             try:
-                word: Word = self._pipe.recv()
+                word: Word = channel.receive()
             except (EOFError, OSError):
                 return
             try:
@@ -138,31 +141,31 @@ class Averager:
                 self._listeners.heard(word)
             case Finding():
                 self._listeners.found(word)
-            case SearchNews():
-                self._take_news(word)
+            case SearchUpdate():
+                self._take_update(word)
             case OrderDone(number, found):
                 self._orders.pop(number).set_result(found)
             case CopyWanted():
                 threading.Thread(target=self._copy, name="copier", daemon=True).start()
-            case TransferNews():
-                self.moves, self.turned_away = self.moves + 1, word.turned_away
+            case TransferUpdate():
+                self.moves, self.turned_away = word.moves, word.turned_away
             case Served():
                 if word.fault:
                     self.served.set_exception(SwarmError(word.fault))
                 else:
                     self.served.set_result(None)
 
-    def _take_news(self, news: SearchNews) -> None:
-        self.failed_rounds, search = news.failed_rounds, self._searches[news.number]
-        search.enter(news.stage)
-        if news.stage is not SearchStage.ENDED:
+    def _take_update(self, update: SearchUpdate) -> None:
+        self.failed_rounds, search = update.failed_rounds, self._searches[update.number]
+        search.enter(update.stage)
+        if update.stage is not SearchStage.ENDED:
             return
-        del self._searches[news.number]
+        del self._searches[update.number]
         if search.set_running_or_notify_cancel():  # it has not been given up meanwhile
-            if news.group is None:
-                search.set_exception(RoundError(news.fault))
+            if update.group is None:
+                search.set_exception(RoundError(update.fault))
             else:
-                search.set_result(news.group)
+                search.set_result(update.group)
 
     def _copy(self) -> None:
         copied = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import queue
 import signal
 import threading
 from collections.abc import Coroutine
@@ -16,23 +15,23 @@ from typing import Any
 from hivemind.dht import DHT
 from hivemind.utils.asyncio import switch_to_uvloop
 
-from auth.swarm.access import SwarmAccess
-from auth.swarm.directory import PeerDirectory
+from auth.swarm.directory import PeerDirectory, SwarmAccess
 from auth.tokens import AccessToken
 from peer.averaging.absences import Attendance
 from peer.averaging.declarations import Declaration, open_declaration
-from peer.averaging.exchange import GradientExchange, ReductionChecks
+from peer.averaging.exchange import GradientExchange
 from peer.averaging.meetings import Heard, Meetings, Requirements
 from peer.averaging.reduction_service import ReductionService
 from peer.averaging.rounds import AveragingRounds, OwnSide, RoundSearch, SearchStage
 from peer.config.training import Averaging
 from peer.gradients.buffer import SharedTensors
 from peer.network.traffic import Traffic
-from peer.node.states import StateCopy, StateService
+from peer.node.states import COPY_S, StateCopy, StateService
 from peer.reduction.auditing import Auditing
 from peer.reduction.findings import Accusations, Finding
 from peer.reduction.guard import ReductionGuard, WeightCaps
 from peer.reporting.event_log import NOWHERE, EventLog
+from peer.runtime.channel import Channel
 from peer.runtime.processes import name_fork
 from peer.swarm.messages import (
     CopyWanted,
@@ -40,18 +39,18 @@ from peer.swarm.messages import (
     Loaded,
     Order,
     OrderDone,
-    SearchNews,
+    SearchUpdate,
     Served,
     Sought,
     StateCopied,
     StateOrdered,
-    TransferNews,
-    Word,
+    TransferUpdate,
 )
 from peer.transport.p2p import P2PTransport
+from peer.transport.transport import Transport
 
 logger = logging.getLogger(__name__)
-MOVED_S = 0.5  # shortest interval between words on the progress of downloads
+TRANSFERS_S = 0.5  # shortest interval between words on transfers
 
 
 @dataclass(frozen=True)
@@ -79,27 +78,27 @@ def serve(outer: Connection, inner: Connection, parts: AveragerParts) -> None:
 
 
 async def _serve(inner: Connection, parts: AveragerParts) -> None:
-    words, orders = Words(inner), asyncio.Queue[Order]()
-    threading.Thread(target=_read, args=(inner, orders, asyncio.get_running_loop()), name="orders", daemon=True).start()
+    channel = Channel(inner, lambda word: OrderDone(word.number) if isinstance(word, OrderDone) else None)
+    orders = asyncio.Queue[Order]()
+    reading = threading.Thread(target=_read, args=(channel, orders, asyncio.get_running_loop()), daemon=True)
+    reading.start()
     try:
-        loop = AveragerLoop(parts, P2PTransport(await parts.dht.replicate_p2p()), words)
+        loop = AveragerLoop(parts, P2PTransport(await parts.dht.replicate_p2p()), channel)
         if parts.own.takes_connections:
             await loop.serve()
     except Exception as error:  # noqa: BLE001 - fault boundary: the trainer's process gets the reason
-        words.say(Served(f"The averager's process could not start: {error!r}."))
+        channel.send(Served(f"The averager's process could not start: {error!r}."))
     else:
-        words.say(Served())
+        channel.send(Served())
         while (order := await orders.get()) is not None:
             loop.obey(order)
-        loop.rounds.stop()
-        await asyncio.sleep(0)  # a round that is given up closes its streams
-    words.close()
+    channel.flush()
 
 
-def _read(inner: Connection, orders: asyncio.Queue[Order], loop: asyncio.AbstractEventLoop) -> None:
+def _read(channel: Channel, orders: asyncio.Queue[Order], loop: asyncio.AbstractEventLoop) -> None:
     """Pass the trainer's orders to the event loop."""
     with suppress(EOFError, OSError):  # the trainer's process has ended
-        while (order := inner.recv()) is not None:
+        while (order := channel.receive()) is not None:
             loop.call_soon_threadsafe(orders.put_nowait, order)
     loop.call_soon_threadsafe(orders.put_nowait, None)
 
@@ -107,21 +106,22 @@ def _read(inner: Connection, orders: asyncio.Queue[Order], loop: asyncio.Abstrac
 class AveragerLoop:
     """The averager in its event loop."""
 
-    def __init__(self, parts: AveragerParts, transport: P2PTransport, words: Words) -> None:
+    def __init__(self, parts: AveragerParts, transport: Transport, channel: Channel) -> None:
         """Build the parts that belong to the event loop."""
         access, own, traffic, prefix = parts.access, parts.own, parts.traffic, f"{parts.own.run}_averager"
-        self._words, self._loop = words, asyncio.get_running_loop()
+        self._channel, self._loop = channel, asyncio.get_running_loop()
         self._run, self._tasks = own.run, set[asyncio.Task[None]]()
-        self._turned_away, self._told_at = 0, -MOVED_S
+        self._moves = self._turned_away = 0  # in downloads; requests for the state that were rejected as busy
+        self._telling: asyncio.TimerHandle | None = None  # of these two numbers
         self._copied: asyncio.Future[StateCopy] | None = None
         self._accusations = Accusations(self._loop.time)
         self._directory = PeerDirectory(parts.dht, access.credentials, own.run, access.clock)
         self._guard = ReductionGuard(self._note, parts.averaging)
         sign = access.credentials.device_key.sign
-        attendance = Attendance(own.peer_id, self._name_of)
+        attendance = Attendance(own.peer_id, self._directory.name_of)
         self._reductions = ReductionService(transport, f"{prefix}.reduce", self._directory, traffic)
         self._auditing = Auditing(transport, f"{prefix}.audit", self._directory, traffic, self._note)
-        self._meetings = Meetings(transport, f"{prefix}.meet", self._directory, self._opened, sign, words.deliver)
+        self._meetings = Meetings(transport, f"{prefix}.meet", self._directory, self._opened, sign, self._deliver)
         self._states = StateService(
             transport,
             prefix,
@@ -133,7 +133,6 @@ class AveragerLoop:
             moved=self._moved,
             turned_away=self._turn_away,
         )
-        checks = ReductionChecks(self._directory, self._guard, self._auditing, self._note, self._accusations.current)
         exchange = GradientExchange(
             parts.tensors,
             parts.averaging,
@@ -141,8 +140,12 @@ class AveragerLoop:
             access.credentials.device_key,
             transport,
             self._reductions,
-            checks,
+            self._directory,
+            self._guard,
+            self._auditing,
             attendance,
+            self._accusations,
+            self._note,
             traffic,
             parts.events,
         )
@@ -156,7 +159,7 @@ class AveragerLoop:
             parts.averaging,
             opened=self._opened,
             signed=lambda said: said.signed(sign),
-            changed=self._tell_news,
+            changed=self._tell_update,
         )
         self._searches: dict[int, RoundSearch] = {}
 
@@ -173,8 +176,7 @@ class AveragerLoop:
             case WeightCaps():
                 self._guard.caps = order
             case Sought(number, rate):
-                self._searches[number] = search = self.rounds.seek(rate)
-                search.number = number
+                self._searches[number] = self.rounds.seek(rate, number)
             case Loaded(number, weight) if number in self._searches:
                 self.rounds.begin(self._searches[number], weight)
             case GivenUp(number) if number in self._searches:
@@ -187,15 +189,17 @@ class AveragerLoop:
                 else:
                     self._copied.set_result(copy)
 
-    def _tell_news(self, search: RoundSearch) -> None:
+    def _tell_update(self, search: RoundSearch) -> None:
         group, fault = None, ""
         if search.stage is SearchStage.ENDED:
             self._searches.pop(search.number, None)
-            if search.cancelled() or (error := search.exception()) is not None:
-                fault = "given up" if search.cancelled() else str(error) or repr(error)
+            if search.cancelled() or not search.done():
+                fault = "given up"
+            elif (error := search.exception()) is not None:
+                fault = str(error) or repr(error)
             else:
                 group = search.result()
-        self._words.say(SearchNews(search.number, search.stage, self.rounds.failed_rounds, group, fault))
+        self._channel.send(SearchUpdate(search.number, search.stage, self.rounds.failed_rounds, group, fault))
 
     async def _execute(self, order: StateOrdered) -> None:
         found = None
@@ -203,72 +207,46 @@ class AveragerLoop:
             found = await self._states.obey(order.order)
         except Exception:  # a peer that cannot read the DHT finds nothing, and tries again
             logger.warning("an order on states failed: %s", type(order.order).__name__, exc_info=True)
-        self._words.say(OrderDone(order.number, found))
+        self._channel.send(OrderDone(order.number, found))
 
     async def _copy(self) -> StateCopy:
         self._copied = self._loop.create_future()
-        self._words.say(CopyWanted())
-        return await self._copied
+        self._channel.send(CopyWanted())
+        return await asyncio.wait_for(self._copied, COPY_S)
 
     def _moved(self) -> None:
-        if self._loop.time() >= self._told_at + MOVED_S:
-            self._told_at = self._loop.time()
-            self._words.say(TransferNews(self._turned_away))
+        self._moves += 1
+        self._tell_transfers()
 
     def _turn_away(self) -> None:
         self._turned_away += 1
-        self._words.say(TransferNews(self._turned_away))
+        self._tell_transfers()
+
+    def _tell_transfers(self) -> None:
+        if self._telling is None:
+            self._telling = self._loop.call_later(TRANSFERS_S, self._tell_transfers_now)
+
+    def _tell_transfers_now(self) -> None:
+        self._telling = None
+        self._channel.send(TransferUpdate(self._moves, self._turned_away))
+
+    def _deliver(self, heard: Heard) -> bool:
+        """Tell what other peers have said, unless earlier words still wait for the trainer."""
+        if self._channel.has_backlog:
+            return False
+        self._channel.send(heard)
+        return True
 
     def _note(self, finding: Finding) -> None:
         """Tell the trainer of a finding, and accuse the peer in later declarations."""
-        self._words.say(finding.bounded)
+        self._channel.send(finding.bounded)
         self._accusations.accuse(finding.peer_id)
 
     def _opened(self, declared: bytes, token: AccessToken) -> Declaration:
         """Read a peer's declaration for any step. Raises `ValueError` if it is invalid."""
         return open_declaration(declared, token.public_key, self._run)
 
-    def _name_of(self, peer: str) -> str:
-        token = self._directory.token_of(peer)
-        return "no member" if token is None else f"{token.member} (device {token.device_id}, {token.role})"
-
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)  # asyncio itself keeps no strong reference to a waiting task
         task.add_done_callback(self._tasks.discard)
-
-
-class Words:
-    """The averager's words to the trainer, which never block its event loop."""
-
-    def __init__(self, pipe: Connection) -> None:
-        self._pipe, self._waiting = pipe, queue.SimpleQueue[Word | None]()
-        self._is_delivering = False
-        self._writing = threading.Thread(target=self._write, name="words", daemon=True)
-        self._writing.start()
-
-    def say(self, word: Word) -> None:
-        """Send a word after those before it."""
-        self._waiting.put(word)
-
-    def deliver(self, heard: Heard) -> bool:
-        """Send what other peers have said; return False while an earlier such word waits for the trainer."""
-        if self._is_delivering:
-            return False
-        self._is_delivering = True
-        self.say(heard)
-        return True
-
-    def close(self) -> None:
-        """Wait until all words are sent."""
-        self._waiting.put(None)
-        self._writing.join()
-
-    def _write(self) -> None:
-        while (word := self._waiting.get()) is not None:
-            try:
-                self._pipe.send(word)
-            except OSError:  # the trainer's process is gone
-                return
-            if isinstance(word, Heard):
-                self._is_delivering = False

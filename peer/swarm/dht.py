@@ -29,7 +29,7 @@ from concurrent import futures
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import psutil
 import torch
@@ -59,9 +59,7 @@ from auth.swarm.protocol import node_id_of
 from peer.network.endpoints import one_for_each_peer
 from peer.network.placement import Placement
 from peer.runtime.processes import name_fork, raise_descriptor_limit
-
-if TYPE_CHECKING:
-    from peer.swarm.averager import Averager
+from peer.swarm.averager import Averager
 
 logger = logging.getLogger(__name__)
 DAEMON_START_TIMEOUT_S = 60.0

@@ -58,7 +58,7 @@ class Served:
 
 
 @dataclass(frozen=True)
-class SearchNews:
+class SearchUpdate:
     """A search has reached a stage; if it has ended, with a group, or for a reason."""
 
     number: int
@@ -82,11 +82,12 @@ class CopyWanted:
 
 
 @dataclass(frozen=True)
-class TransferNews:
-    """Downloads have progressed, or other peers' requests for the state were rejected as busy."""
+class TransferUpdate:
+    """The numbers of this process's transfers."""
 
-    turned_away: int
+    moves: int  # grows while a download progresses
+    turned_away: int  # requests for the state that were rejected as busy
 
 
 Order = Requirements | WeightCaps | Sought | Loaded | GivenUp | StateOrdered | StateCopied | None  # None: it leaves
-Word = Served | SearchNews | OrderDone | CopyWanted | TransferNews | Heard | Finding
+Word = Served | SearchUpdate | OrderDone | CopyWanted | TransferUpdate | Heard | Finding

@@ -26,12 +26,12 @@ from peer.reporting.advice import Conditions
 from peer.reporting.event_log import CaughtUp, EventLog, StepTaken, StoodBy
 from peer.reporting.messages import LostCause
 from peer.runtime.waits import Waits
+from peer.swarm.averager import Averager
 from peer.swarm.shared_state import SharedState
 from peer.swarm.step_rounds import StepRounds
 from peer.swarm.transfers import Transfers
 
 if TYPE_CHECKING:
-    from peer.swarm.averager import Averager
     from peer.swarm.training_state import TrainingState
 
 logger = logging.getLogger(__name__)

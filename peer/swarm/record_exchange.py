@@ -17,8 +17,8 @@ from typing import Any
 from hivemind.dht import DHT
 from hivemind.p2p import PeerID
 
-from auth.swarm.access import SwarmAccess
 from auth.swarm.authorizer import checked_token, peers_key, record_subkey
+from auth.swarm.directory import SwarmAccess
 from auth.tokens import AccessToken
 from peer.progress.records import read_records
 from peer.progress.tracker import StepTracker

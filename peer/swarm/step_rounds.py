@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import TYPE_CHECKING
 
 from peer.averaging.absences import Absences
 from peer.averaging.bandwidth import LineEstimate
@@ -24,9 +23,7 @@ from peer.progress.tracker import StepTracker
 from peer.reporting.event_log import NOWHERE, EventLog, RoundBegun, RoundEnded, RoundOutcome
 from peer.reporting.metrics import RoundCounts
 from peer.runtime.waits import Waits
-
-if TYPE_CHECKING:
-    from peer.swarm.averager import Averager
+from peer.swarm.averager import Averager
 
 logger = logging.getLogger(__name__)
 RETRY_S = 0.1

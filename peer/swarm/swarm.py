@@ -23,8 +23,8 @@ from auth.credentials import Credentials
 from auth.errors import SwarmError
 from auth.keys import ReceiptKey
 from auth.receipts import ReceiptBody, sign_receipt, whole_samples
-from auth.swarm.access import SwarmAccess
 from auth.swarm.authorizer import Clock
+from auth.swarm.directory import SwarmAccess
 from peer.averaging.bandwidth import LineEstimate
 from peer.averaging.rounds import AveragedGroup, OwnSide
 from peer.averaging.shares import GroupLines

@@ -83,7 +83,7 @@ class TrainingState:
     def load_gradients(self, averages: Iterable[torch.Tensor]) -> None:
         """Load averaged gradients into `.grad`."""
         for parameter, average in zip(self.parameters, averages, strict=True):
-            assert parameter.grad is not None  # allocated by the averager
+            assert parameter.grad is not None  # allocated by the gradient buffer
             parameter.grad.copy_(average)
 
     def advance(self, voters: Collection[str]) -> None:

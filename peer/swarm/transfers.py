@@ -9,7 +9,7 @@ import logging
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from hivemind.compression import CompressionBase, CompressionInfo, NoCompression
@@ -25,9 +25,7 @@ from peer.reduction.compression import compression_of, decode, is_finite
 from peer.reduction.sizes import shrinks
 from peer.reporting.event_log import TAKEN, Downloaded, EventLog
 from peer.runtime.waits import Waits
-
-if TYPE_CHECKING:
-    from peer.swarm.averager import Averager
+from peer.swarm.averager import Averager
 
 logger = logging.getLogger(__name__)
 LOOK_S = 0.5  # interval between checks of a download's progress

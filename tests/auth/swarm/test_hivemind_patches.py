@@ -46,7 +46,7 @@ def state(*_):
 async def state_there(_dht, _node):
     return state()
 
-import auth.swarm.access, auth.swarm.hivemind_patches, coordinator.keeper.opening, peer.doctor.swarm_helper
+import auth.swarm.directory, auth.swarm.hivemind_patches, coordinator.keeper.opening, peer.doctor.swarm_helper
 import peer.training.worker
 from peer.swarm.dht import Node
 print(state())

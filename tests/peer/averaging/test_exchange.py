@@ -15,7 +15,7 @@ from auth.keys import DeviceKey
 from peer.averaging.absences import UNDERCOUNTED_ROUNDS, Attendance
 from peer.averaging.bandwidth import RoundTraffic
 from peer.averaging.declarations import DeclaredGroup
-from peer.averaging.exchange import GradientExchange, ReductionChecks
+from peer.averaging.exchange import GradientExchange
 from peer.averaging.rounds import AveragedGroup, PlannedRound
 from peer.averaging.shares import GroupLines, RoundPlan, part_size
 from peer.config.training import Averaging, Compression
@@ -24,6 +24,7 @@ from peer.gradients.power_sgd import FIRST
 from peer.network.traffic import Traffic
 from peer.reduction.attestation import AttestedRound, digest_of_all, layout_of
 from peer.reduction.compression import compression_of
+from peer.reduction.findings import Accusations
 from peer.reduction.screening import LEAST_ROUNDS
 from peer.reduction.sizes import VALUE_BYTES, values_sent
 from tests.support.receipts import key_of
@@ -93,7 +94,8 @@ class Scene:
             give_up=lambda group_id: self.audits.append(("give up", group_id)),
         )
         service = SimpleNamespace(name="reduce", may_contribute=None, expecting=self._expecting, begin=self._begin)
-        checks: Any = SimpleNamespace(directory=SimpleNamespace(token_of=tokens.get), guard=guard, auditing=auditing)
+        accusations = Accusations(lambda: 0.0)
+        accusations.accuse("mallory")
         self.key: DeviceKey = key_of("own")
         self.exchange = GradientExchange(
             self.tensors,
@@ -102,8 +104,12 @@ class Scene:
             self.key,
             cast(Any, SimpleNamespace(peer_id="own")),
             cast(Any, service),
-            ReductionChecks(checks.directory, checks.guard, checks.auditing, lambda _: None, lambda: ["mallory"]),
+            cast(Any, SimpleNamespace(token_of=tokens.get)),
+            cast(Any, guard),
+            cast(Any, auditing),
             self.attendance,
+            accusations,
+            lambda _: None,
             self.traffic,
             cast(Any, SimpleNamespace(add=self.events.append)),
         )
@@ -228,10 +234,9 @@ async def test_a_cancelled_round_releases_the_tensors(scene: Scene) -> None:
     with scene.tensors.used():
         round_ = asyncio.create_task(scene.average())
         await asyncio.sleep(0)
-        assert scene.expecting
         round_.cancel()
         await asyncio.wait({round_})
-    assert not scene.expecting
+    assert scene.expected == []
     assert (await scene.average()).samples == TARGET
 
 
@@ -365,12 +370,12 @@ async def test_another_rank_begins_with_the_largest_usual_norm(scene: Scene) -> 
         await scene.average()
     limits = scene.runners[-1].options["limits"]
     scene.exchange.take_up(usual.with_code(("8bit-blockwise", 0)))
-    assert scene.exchange.size_bytes == VALUE_BYTES["8bit-blockwise"] * scene.exchange.values
+    assert scene.exchange.size_bytes == round(VALUE_BYTES["8bit-blockwise"] * scene.exchange.values)
     await scene.average()
     assert scene.runners[-1].options["limits"] == limits
     assert "norms forgotten" not in scene.events
     scene.exchange.take_up(usual.with_code(("8bit-blockwise", 2)))
-    assert scene.exchange.size_bytes == VALUE_BYTES["8bit-blockwise"] * values_sent(SHAPES, 2)
+    assert scene.exchange.size_bytes == round(VALUE_BYTES["8bit-blockwise"] * values_sent(SHAPES, 2))
     await scene.average()
     assert scene.expected[-1] == [b"group" + FIRST, b"group"]
     assert [run.options["limits"] for run in scene.runners[-2:]] == [[max(limits)], [max(limits)] * 2]

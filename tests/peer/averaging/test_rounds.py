@@ -433,6 +433,17 @@ def test_who_leaves_gives_up_its_search(play: Play) -> None:
     play(main)
 
 
+def test_a_search_that_is_given_up_at_once_has_ended_too(play: Play) -> None:
+    """Before its first look for a group."""
+
+    async def main(scene: Scene) -> None:
+        scene.rounds.give_up(scene.rounds.seek(None))
+        await asyncio.sleep(1.0)
+        assert scene.stages == [SearchStage.ENDED]
+
+    play(main)
+
+
 def test_a_search_that_breaks_off_tells_the_trainer_why(play: Play, caplog: pytest.LogCaptureFixture) -> None:
     """It is no failed round, after which the search would go on."""
 

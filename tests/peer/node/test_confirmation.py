@@ -503,7 +503,7 @@ class Vote:
     async def _live(self, name: str) -> None:
         """Average until an average is confirmed; in some rounds, not all have the same one."""
         peer, rng, scene = self._scene.peers[name], self._rng, self._scene
-        peer.step.trigger()
+        peer.due.set()
         while True:
             scene.searches[name] = peer.seek()
             group = await scene.searches[name]

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import multiprocessing as mp
+import asyncio
+import os
+import random
+import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from types import SimpleNamespace
@@ -13,30 +17,37 @@ import pytest
 import torch
 
 from auth.errors import SwarmError
-from peer.averaging.meetings import MAX_REPORT_BYTES, MOST_DELIVERED, Heard, Requirements
-from peer.averaging.rounds import AveragedGroup, RoundError, RoundSearch, SearchStage
+from peer.averaging.meetings import Heard, Requirements
+from peer.averaging.rounds import AveragedGroup, OwnSide, RoundError, RoundSearch, SearchStage
+from peer.config.training import Averaging
+from peer.gradients.buffer import SharedTensors
 from peer.node.states import DonatedState, HistoryBegun, JoinedTensors, StateCopy, StateWanted
 from peer.reduction.findings import Finding
 from peer.reduction.guard import WeightCaps
 from peer.swarm.averager import Averager, Listeners
-from peer.swarm.averager_loop import AveragerLoop, Words
+from peer.swarm.averager_loop import TRANSFERS_S, AveragerLoop, AveragerParts
 from peer.swarm.messages import (
     CopyWanted,
     GivenUp,
     Loaded,
     OrderDone,
-    SearchNews,
+    SearchUpdate,
     Served,
     Sought,
     StateCopied,
     StateOrdered,
-    TransferNews,
+    TransferUpdate,
     Word,
 )
+from peer.transport.lines import Line
+from peer.transport.memory import MemoryNetwork
+from peer.transport.virtual_time import run_virtual
+from tests.support.receipts import key_of
 from tests.support.waiting import PATIENCE_S, wait_until
 
 GROUP = AveragedGroup(size=2, samples=64, averaged_bytes=8)
-WANTED, COPY = StateWanted([torch.Size([3])]), StateCopy(4, 0, (), JoinedTensors.room_for([torch.Size([3])]), [])
+SHAPE = torch.Size([3])
+WANTED, COPY = StateWanted([SHAPE]), StateCopy(4, 0, (), JoinedTensors.room_for([SHAPE]), [])
 HEARD, FINDING = Heard((0, 4), {"Qm1": b"a report"}), Finding("Qm1", "parts", "sent nothing")
 Script = Callable[[Connection], None]
 
@@ -95,10 +106,10 @@ def test_a_search_goes_through_its_stages_to_a_group(trainer_with: Callable[[Scr
         assert inner.recv() == Requirements(step=4)
         sought = inner.recv()
         assert sought.rate == 5.0
-        inner.send(SearchNews(sought.number, SearchStage.MET, 2))
+        inner.send(SearchUpdate(sought.number, SearchStage.MET, 2))
         assert inner.recv() == Loaded(sought.number, 64)
-        inner.send(SearchNews(sought.number, SearchStage.AVERAGING, 2))
-        inner.send(SearchNews(sought.number, SearchStage.ENDED, 3, GROUP))
+        inner.send(SearchUpdate(sought.number, SearchStage.AVERAGING, 2))
+        inner.send(SearchUpdate(sought.number, SearchStage.ENDED, 3, GROUP))
         until_left(inner)
 
     averager = trainer_with(script).averager
@@ -116,10 +127,10 @@ def test_a_search_ends_with_a_reason_or_is_given_up(trainer_with: Callable[[Scri
     """What ends after it was given up is no fault."""
 
     def script(inner: Connection) -> None:
-        inner.send(SearchNews(inner.recv().number, SearchStage.ENDED, 1, fault="too few peers hold it"))
+        inner.send(SearchUpdate(inner.recv().number, SearchStage.ENDED, 1, fault="too few peers hold it"))
         sought = inner.recv()
         assert inner.recv() == GivenUp(sought.number)
-        inner.send(SearchNews(sought.number, SearchStage.ENDED, 7, GROUP))
+        inner.send(SearchUpdate(sought.number, SearchStage.ENDED, 7, GROUP))
         until_left(inner)
 
     averager = trainer_with(script).averager
@@ -139,7 +150,7 @@ def test_states_come_as_they_were_ordered(trainer_with: Callable[[Script], Train
     def script(inner: Connection) -> None:
         first, second = inner.recv(), inner.recv()
         assert (first.order, second.order) == (WANTED, HistoryBegun(0, 4))
-        inner.send(TransferNews(5))
+        inner.send(TransferUpdate(3, 5))
         inner.send(OrderDone(second.number))
         inner.send(OrderDone(first.number, DonatedState("Qm1", 4, 0, (), given)))
         until_left(inner)
@@ -148,7 +159,7 @@ def test_states_come_as_they_were_ordered(trainer_with: Callable[[Script], Train
     wanted, begun = averager.order(WANTED), averager.order(HistoryBegun(0, 4))
     assert begun.result(PATIENCE_S) is None
     assert torch.equal(wanted.result(PATIENCE_S).tensors.values, torch.arange(3.0))
-    assert (averager.moves, averager.turned_away) == (1, 5)
+    assert (averager.moves, averager.turned_away) == (3, 5)
 
 
 def test_what_others_say_is_heard_while_the_trainer_computes(trainer_with: Callable[[Script], Trainer]) -> None:
@@ -208,29 +219,24 @@ def test_an_averager_ends_with_the_trainers_process(trainer_with: Callable[[Scri
 
     averager = trainer_with(script).averager
     averager.served.result(PATIENCE_S)
-    averager._pipe.close()
+    with socket.socket(fileno=os.dup(averager._pipe.fileno())) as pipe:
+        pipe.shutdown(socket.SHUT_RDWR)  # as at the end of the process
     averager._process.join(PATIENCE_S)
     assert averager._process.exitcode == 0
 
 
-def test_a_word_never_blocks_the_averager() -> None:
-    """While the trainer reads nothing, others' words wait to be merged, and orders' outcomes are kept."""
-    outer, inner = mp.Pipe()
-    words = Words(inner)
-    reports = {f"Qm{number:044}": bytes(MAX_REPORT_BYTES) for number in range(MOST_DELIVERED)}
-    delivered = 0
-    while words.deliver(Heard((0, delivered), reports)):
-        wait_until("it is sent, or the pipe is full", lambda: not words._is_delivering or outer.poll())
-        delivered += 1
-        assert delivered < 1000
-    words.say(OrderDone(7))
-    received = list[Word]()
-    while not received or received[-1] != OrderDone(7):
-        received.append(outer.recv())
-    assert [word.position[1] for word in received[:-1] if isinstance(word, Heard)] == list(range(delivered))
-    wait_until("it is free again", lambda: words.deliver(HEARD))
-    words.close()
-    assert outer.recv() == HEARD
+def test_caps_are_sent_when_they_change(trainer_with: Callable[[Script], Trainer]) -> None:
+    """Each look at the records computes them anew."""
+
+    def script(inner: Connection) -> None:
+        assert [inner.recv() for _ in range(2)] == [WeightCaps({"Qm1": 4.0}, 8.0), WeightCaps({}, 8.0)]
+        inner.send(Served())
+        until_left(inner)
+
+    averager = trainer_with(script).averager
+    for caps in ({"Qm1": 4.0}, {"Qm1": 4.0}, {}):
+        averager.cap(caps, 8.0)
+    averager.served.result(PATIENCE_S)
 
 
 class Parts:
@@ -239,25 +245,31 @@ class Parts:
     def __init__(self) -> None:
         self.said = list[Word]()
         self.calls = list[object]()
-        self.loop: Any = AveragerLoop.__new__(AveragerLoop)
-        vars(self.loop).update(
-            _words=SimpleNamespace(say=self.said.append),
-            _searches={},
-            _copied=None,
-            _guard=SimpleNamespace(caps=None),
-            rounds=SimpleNamespace(
-                failed_rounds=2,
-                want=self.calls.append,
-                seek=self.seek,
-                begin=lambda _, weight: self.calls.append(weight),
-                give_up=self.give_up,
-            ),
+        self.has_backlog = False
+        key = key_of("ada")
+        credentials = SimpleNamespace(device_key=key)
+        access: Any = SimpleNamespace(credentials=credentials, run="run", clock=time.time, donor_roles=frozenset())
+        own = OwnSide(key.peer_id, "run", takes_connections=True, reduces=True)
+        parts = AveragerParts(cast(Any, None), access, own, Averaging(), SharedTensors([SHAPE]))
+        transport = MemoryNetwork(random.Random(1)).join(key.peer_id, Line(1e6, 1e6, 0.0))
+        self.loop = AveragerLoop(parts, transport, cast(Any, self))
+        rounds: Any = SimpleNamespace(
+            failed_rounds=2,
+            want=self.calls.append,
+            seek=self.seek,
+            begin=lambda _, weight: self.calls.append(weight),
+            give_up=self.give_up,
         )
+        self.loop.rounds = rounds
 
-    def seek(self, rate: float | None) -> RoundSearch:
+    def send(self, word: Word) -> None:
+        """Tell the trainer something."""
+        self.said.append(word)
+
+    def seek(self, rate: float | None, number: int) -> RoundSearch:
         """Begin a search."""
         self.calls.append(rate)
-        self.search = RoundSearch()
+        self.search = RoundSearch(number)
         return self.search
 
     def give_up(self, search: RoundSearch) -> None:
@@ -268,10 +280,10 @@ class Parts:
     def reach(self, stage: SearchStage) -> None:
         """Let the newest search reach a stage."""
         self.search.enter(stage)
-        self.loop._tell_news(self.search)
+        self.loop._tell_update(self.search)
 
 
-def test_orders_are_executed_in_the_loop() -> None:
+async def test_orders_are_executed_in_the_loop() -> None:
     """Those for a search that has ended come too late."""
     parts, caps = Parts(), WeightCaps({"Qm1": 4.0}, 8.0)
     loop = parts.loop
@@ -289,11 +301,14 @@ def test_orders_are_executed_in_the_loop() -> None:
     parts.reach(SearchStage.ENDED)
     loop.obey(Sought(9, None))
     loop.obey(GivenUp(9))
+    loop.obey(Sought(10, None))
+    parts.reach(SearchStage.ENDED)  # though the search has no outcome
     assert parts.said == [
-        SearchNews(7, SearchStage.AVERAGING, 2),
-        SearchNews(7, SearchStage.ENDED, 2, GROUP),
-        SearchNews(8, SearchStage.ENDED, 2, fault="RuntimeError()"),
-        SearchNews(9, SearchStage.ENDED, 2, fault="given up"),
+        SearchUpdate(7, SearchStage.AVERAGING, 2),
+        SearchUpdate(7, SearchStage.ENDED, 2, GROUP),
+        SearchUpdate(8, SearchStage.ENDED, 2, fault="RuntimeError()"),
+        SearchUpdate(9, SearchStage.ENDED, 2, fault="given up"),
+        SearchUpdate(10, SearchStage.ENDED, 2, fault="given up"),
     ]
 
 
@@ -304,7 +319,56 @@ async def test_an_order_that_fails_finds_nothing(caplog: pytest.LogCaptureFixtur
     async def obey(_order: object) -> None:
         raise OSError("no DHT")
 
-    parts.loop._states = SimpleNamespace(obey=obey)
+    states: Any = SimpleNamespace(obey=obey)
+    parts.loop._states = states
     await parts.loop._execute(StateOrdered(7, WANTED))
     assert parts.said == [OrderDone(7)]
     assert "StateWanted" in caplog.text
+
+
+def test_transfers_are_told_of_at_most_every_moment() -> None:
+    """A download moves with each message, and anybody may be turned away thousands of times."""
+
+    async def main() -> None:
+        parts = Parts()
+        for _ in range(1000):
+            parts.loop._moved()
+            parts.loop._turn_away()
+        assert parts.said == []
+        await asyncio.sleep(TRANSFERS_S)
+        parts.loop._moved()
+        await asyncio.sleep(2 * TRANSFERS_S)
+        assert parts.said == [TransferUpdate(1000, 1000), TransferUpdate(1001, 1000)]
+
+    run_virtual(main())
+
+
+def test_a_copy_that_does_not_come_is_waited_for_no_longer() -> None:
+    """The next reader of the state asks for another."""
+
+    async def main() -> None:
+        parts = Parts()
+        with pytest.raises(asyncio.TimeoutError):
+            await parts.loop._copy()
+        for copied in (COPY, None):
+            copying = asyncio.create_task(parts.loop._copy())
+            await asyncio.sleep(0)
+            parts.loop.obey(StateCopied(copied))
+            if copied is not None:
+                assert await copying is copied
+        with pytest.raises(RuntimeError, match="could not copy"):
+            await copying
+        assert parts.said == [CopyWanted()] * 3
+
+    run_virtual(main())
+
+
+async def test_what_others_say_waits_while_the_trainer_reads_nothing() -> None:
+    """The meetings merge it meanwhile."""
+    parts = Parts()
+    for parts.has_backlog in (False, True):
+        assert parts.loop._deliver(HEARD) is not parts.has_backlog
+    finding = Finding("Qm1", "parts", "x" * 10_000)
+    parts.loop._note(finding)
+    assert parts.said == [HEARD, finding.bounded]
+    assert parts.loop._accusations.current() == ["Qm1"]

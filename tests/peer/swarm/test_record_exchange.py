@@ -13,8 +13,8 @@ from hivemind.p2p import PeerID
 from hivemind.utils.timed_storage import ValueWithExpiration
 
 from auth.errors import TokenError
-from auth.swarm.access import SwarmAccess
 from auth.swarm.authorizer import peers_key, record_subkey, token_subkey
+from auth.swarm.directory import SwarmAccess
 from auth.tokens import AccessToken, Role
 from peer.config.run import RunConfig
 from peer.progress.records import Course, PeerRecord
