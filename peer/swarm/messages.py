@@ -52,7 +52,7 @@ class StateCopied:
 
 @dataclass(frozen=True)
 class Served:
-    """Other peers can reach the averager; or they cannot, for this reason."""
+    """The start of the averager: it runs, or it has failed for the reason in `fault`."""
 
     fault: str = ""
 
@@ -70,7 +70,7 @@ class SearchUpdate:
 
 @dataclass(frozen=True)
 class OrderDone:
-    """The outcome of an order on states: what the trainer wants, if there is any."""
+    """The outcome of an order on states; `found` is the state or average for the trainer, if there is one."""
 
     number: int
     found: Any = None

@@ -671,7 +671,7 @@ async def test_a_reducer_that_returns_no_average_of_an_honest_one_is_not_missing
 @pytest.mark.parametrize("gives_up_s", [REDUCER_S / 2, 2 * REDUCER_S])
 @virtually
 async def test_a_reducer_still_awaited_when_the_round_is_broken_off_is_missing(gives_up_s: float) -> None:
-    """Whether it answers too slowly for the round, or is cut off by itself."""
+    """The round is broken off before the reducer's time limit, or at it."""
 
     async def silence(parts: Messages) -> Messages:
         await asyncio.Event().wait()

@@ -34,7 +34,7 @@ class Gradients:
 
 
 def test_objects_in_a_circle_are_freed() -> None:
-    """What only holds itself is gone at once, not when Python would look for it."""
+    """A cycle is collected at once, and not only when Python would look for it."""
     gc.disable()
     try:
         gradients = Gradients()
