@@ -228,7 +228,7 @@ class StepTracker:
             self._voters, self.sketch, self._inferred_at = frozenset(voters), sketch, None
             is_rewound = era > self.era and self.step > 0  # the others have not returned yet
             self._infers_voters = self._own.role == "keeper" and not voters and step > 0 and not is_rewound
-            self.course.expect(voters, self._known_keepers)
+            self.course.expect(voters, self._known_keepers, step)
             if era > self.era or step > self.swarm_step:
                 self.swarm_step, self._swarm_samples = step, samples
             self.era, self.step, self._samples = era, step, samples
@@ -314,7 +314,7 @@ class StepTracker:
         with self._lock:
             self._keepers = frozenset(keepers)
             if not self._voters:
-                self.course.expect((), self._known_keepers)
+                self.course.expect((), self._known_keepers, self.step)
 
     # what this peer tells
 
@@ -461,12 +461,12 @@ class StepTracker:
             self._infers_voters = False
             if holders := self.course.holders(self.step, self.sketch) | self.named_voters:
                 self._voters, self._inferred_at = holders | {self.own_id}, now
-                self.course.expect(self._voters, self._known_keepers, are_inferred=True)
+                self.course.expect(self._voters, self._known_keepers, self.step, are_inferred=True)
         elif (
             self._inferred_at is not None and now > self._inferred_at + INFERRED_LIFETIMES * self._refresh.expiration_s
         ):
             self._voters, self._inferred_at = frozenset(), None
-            self.course.expect((), self._known_keepers)
+            self.course.expect((), self._known_keepers, self.step)
 
     def _next_look_s(self, view: SwarmView) -> float:
         is_behind, now = self._is_told_behind or view.step > self.step, self._clocks.local()

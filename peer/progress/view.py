@@ -193,7 +193,9 @@ class SwarmCourse:
         self._looked_at = math.inf
         self._known_s: dict[str, float] = {}  # peer ID -> timestamp of its newest record when this peer took its step
         self._members: dict[str, str] = {}  # peer ID -> member
+        self._reached: dict[str, int] = {}  # peer ID -> highest step reported in this era, which a peer still holds
         self._left = frozenset[str]()  # voters that take part no longer
+        self._step = 0  # which the voters have taken together
         self._voters = self._keepers = frozenset[str]()  # that decide on this peer's next step
         self._are_inferred = False  # whether these voters are a keeper's guess
         self._first_step_s = first_step_s  # assumed duration of a step until one is measured
@@ -228,15 +230,15 @@ class SwarmCourse:
         beacon, era = beacon_of(peers), self.era
         held = self._watch.look(beacon, now)
         self.hears_keeper = held is not None
-        self._look_for_voters(peers, now)
         if self.era != era:
-            self._sketches.clear()  # these sketches belong to undone steps
-            self._reported.clear()
+            for known in (self._sketches, self._reported, self._reached):
+                known.clear()  # they belong to undone steps
         self._last_seen |= {peer.peer_id: (now, peer) for peer in peers}
         self._last_seen = {
             peer_id: (at, peer) for peer_id, (at, peer) in self._last_seen.items() if now - at <= self._silent_after_s
         }
         lately = [peer for _, peer in self._last_seen.values()]
+        self._look_for_voters(peers, lately, now)
         slow_lines = slow_lines_of(lately)
         if self._watch.newest is not None:  # peers in an older era are ignored
             peers, lately = ([peer for peer in seen if peer.record.era == self.era] for seen in (peers, lately))
@@ -255,7 +257,7 @@ class SwarmCourse:
         self._look_for_liars(trainers, view.step, target, now)
         return view
 
-    def _look_for_voters(self, peers: list[KnownPeer], now: float) -> None:
+    def _look_for_voters(self, peers: list[KnownPeer], lately: list[KnownPeer], now: float) -> None:
         passed_s = min(max(0.0, now - self._looked_at), self._silent_after_s / 2)  # this peer may have slept
         self._looked_at = now
         unseen = {peer_id: seconds + passed_s for peer_id, seconds in self._unseen_s.items()}
@@ -266,12 +268,22 @@ class SwarmCourse:
         active = {peer.peer_id for peer in taking_part(peers)}
         news = {peer.peer_id for peer in peers if peer.record.time > self._known_s.get(peer.peer_id, -math.inf)}
         self._left |= news - active
+        held = max((peer.record.step for peer in taking_part(lately) if peer.record.era == self.era), default=0)
+        for peer in peers:
+            if peer.record.era == self.era:
+                self._reached[peer.peer_id] = max(peer.record.step, self._reached.get(peer.peer_id, 0))
+        held_steps = {peer_id: min(step, held) for peer_id, step in self._reached.items()}
+        self._reached = {peer_id: step for peer_id, step in held_steps.items() if step > self._step}
 
-    def expect(self, voters: Collection[str], keepers: Collection[str], *, are_inferred: bool = False) -> None:
-        """Set who took this peer's step (nobody: unknown), and the run's keepers.
+    def expect(
+        self, voters: Collection[str], keepers: Collection[str], step: int, *, are_inferred: bool = False
+    ) -> None:
+        """Set who took this peer's `step` (nobody: unknown), and the run's keepers.
 
         They count as present until they have not been seen for a time, and no more once they leave.
+        Those that have been seen at a later step count on as long as a peer holds that step.
         """
+        self._step = step
         self._voters, self._keepers, self._are_inferred = frozenset(voters), frozenset(keepers), are_inferred
         self._known_s = {peer_id: peer.record.time for peer_id, (_, peer) in self._last_seen.items()}
         self._unseen_s = dict.fromkeys(self._voters or self._keepers, 0.0) | self._unseen_s
@@ -282,12 +294,16 @@ class SwarmCourse:
 
         A voter is gone if it has not been seen for a time besides its record's lifetime.
         """
-        staying = frozenset(voters or keepers) - self._left
-        return Quorum(staying, staying - self._unseen_s.keys(), frozenset(keepers))
+        went_on = {peer_id for peer_id, step in self._reached.items() if step > self._step}
+        staying = frozenset(voters or keepers) - (self._left - went_on)
+        return Quorum(staying, staying - self._unseen_s.keys() - went_on, frozenset(keepers))
 
     def _voters_step(self, peers: list[KnownPeer]) -> int:
-        """Return the step that enough of those who took this peer's step have reached; newcomers have no vote."""
-        steps = {peer.peer_id: peer.record.step for peer in taking_part(peers)}
+        """Return the step that enough of those who took this peer's step have reached; newcomers have no vote.
+
+        A voter that has left, or has lost its state, had a vote as long as others hold its step.
+        """
+        steps = {peer.peer_id: peer.record.step for peer in taking_part(peers)} | self._reached
         reached = sorted({step for peer_id, step in steps.items() if peer_id in self._voters}, reverse=True)
         return next((step for step in reached if self._suffice({peer for peer in steps if steps[peer] >= step})), 0)
 

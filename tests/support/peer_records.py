@@ -45,6 +45,7 @@ class Scene:
             least_share=0.25,
             suspicions=Suspicions(self.raised.append, lambda: 0.0),
         )
+        self.course.expect((), (), record().step)
 
     def look(self, known: list[KnownPeer], now: float = 0.0) -> SwarmView:
         """The view of the swarm that these records give the peer."""

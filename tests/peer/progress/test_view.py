@@ -138,9 +138,9 @@ def test_a_voter_that_was_never_seen_is_expected_for_as_long() -> None:
     assert gone(scene) == set(VOTERS)
     for now, expected in ((1000.0, VOTERS[:1]), (1005.0, VOTERS[:2])):
         scene.look([], now)
-        scene.course.expect(expected, ())
+        scene.course.expect(expected, (), 3)
         assert gone(scene) == set(VOTERS) - set(expected)
-    scene.course.expect((), VOTERS[2:])
+    scene.course.expect((), VOTERS[2:], 3)
     scene.look([], now=1010.0)
     assert gone(scene) == {"trainer-0"}
 
@@ -162,14 +162,14 @@ def test_a_voter_that_says_goodbye_does_not_count(role: str) -> None:
     scene = Scene()
     voter, observer = *peers(record(), role=role), *peers(record(), role="observer")
     names = {voter.peer_id, observer.peer_id}
-    scene.course.expect(names, ())
+    scene.course.expect(names, (), 3)
     assert scene.course.quorum(names, ()) == Quorum(frozenset(names))
     for known, left in (([voter], False), ([said_goodbye(voter)], True), ([], True), ([voter], True)):
         scene.look([*known, observer])
         staying = set() if left else {voter.peer_id}
         assert scene.course.quorum(names, ()).voters == scene.course.quorum((), names).voters == staying
     scene.look([said_goodbye(voter)])
-    scene.course.expect(names, ())
+    scene.course.expect(names, (), 3)
     scene.look([said_goodbye(voter)])  # as it had been before it took this step
     assert scene.course.quorum(names, ()).voters == names
 
@@ -189,7 +189,7 @@ def test_a_voter_that_says_goodbye_does_not_count(role: str) -> None:
 def test_half_of_the_voters_move_the_swarm_on(voters: list[str], left: int, step: int, sketch: Sketch) -> None:
     """And confirm a state; most members may be newcomers, which have no vote, and who has left has none."""
     scene, ahead = Scene(), record(step=8).model_copy(update={"sketch": SOUND})
-    scene.course.expect(voters, {"keeper"})
+    scene.course.expect(voters, {"keeper"}, 4)
     *firsts, third, fourth, fifth, sixth, seventh = peers(ahead, ahead, *[record(step=4)] * 5)
     known = [*firsts, said_goodbye(third) if left else third, fourth, fifth, sixth, seventh]
     assert (scene.look(known).step, scene.course.sketch_at(8)) == (step, sketch)
@@ -200,7 +200,7 @@ def test_a_sketch_is_accepted_once_the_voters_without_it_leave() -> None:
     scene = Scene(is_keeper=True)
     ahead, *others = peers(record(4).model_copy(update={"sketch": SOUND}), record(3), record(3))
     helpers = peers(record(3), record(3), role="auxiliary")
-    scene.course.expect({ahead.peer_id, *(helper.peer_id for helper in helpers)}, {"observer-0"})
+    scene.course.expect({ahead.peer_id, *(helper.peer_id for helper in helpers)}, {"observer-0"}, 3)
     scene.look([ahead, *others, *helpers])
     scene.look([ahead, *others, *helpers], MEETING_S)
     assert scene.course.sketch_at(4) == ()
@@ -208,11 +208,26 @@ def test_a_sketch_is_accepted_once_the_voters_without_it_leave() -> None:
     assert scene.course.sketch_at(4) == SOUND
 
 
+def test_a_step_is_taken_as_long_as_a_peer_holds_it() -> None:
+    """Of the voters that took it, one may leave and one come back without its state: they count on."""
+    scene, ahead = Scene(), record(5).model_copy(update={"sketch": SOUND})
+    leaves, returns, holds, behind = peers(ahead, ahead, ahead, record(4))
+    voters = {peer.peer_id for peer in (leaves, returns, holds, behind)}
+    scene.course.expect(voters, (), 4)
+    scene.look([leaves, returns, holds, behind])
+    returned = replace(returns, record=record(3))
+    for now in (0.0, 5.0, 10.0, 15.0):
+        view = scene.look([said_goodbye(leaves), returned, holds, behind], now)
+        assert (view.step, scene.course.sketch_at(5), scene.course.quorum(voters, ()).present) == (5, SOUND, voters)
+    view = scene.look([said_goodbye(leaves), returned, said_goodbye(holds), behind], now=15.0)
+    assert (view.step, scene.course.quorum(voters, ()).present) == (3, {returned.peer_id, behind.peer_id})
+
+
 def test_a_members_devices_are_one_voter() -> None:
     """They move nobody alone."""
     scene, ahead = Scene(), record(step=8).model_copy(update={"sketch": SOUND})
     devices = [replace(peer, member="liar") for peer in peers(ahead, ahead)]
-    scene.course.expect([peer.peer_id for peer in devices] + ["trainer-2"], ())
+    scene.course.expect([peer.peer_id for peer in devices] + ["trainer-2"], (), 4)
     view = scene.look([*devices, *peers(ahead, ahead, record(step=4), record(step=4), record(step=4))[2:]])
     assert (view.step, scene.course.sketch_at(8)) == (4, ())
 
@@ -223,9 +238,9 @@ def test_without_the_keeper_nobody_is_ahead_of_it(is_keeper: bool, limited: int)
     scene = Scene(is_keeper=is_keeper)
     known = [*peers(record(step=9), record(step=9)), keeper(3)]
     for voters, step in ((VOTERS[:2], limited), (VOTERS, max(4, limited)), ((), max(4, limited))):
-        scene.course.expect(voters, {"keeper"})
+        scene.course.expect(voters, {"keeper"}, 3)
         assert scene.look([*known[:2], keeper(3, time=2.0 + len(voters))]).step == step
-    scene.course.expect(VOTERS[:2], {"keeper"})
+    scene.course.expect(VOTERS[:2], {"keeper"}, 3)
     assert scene.look(known, now=11.0).step == 9
 
 
