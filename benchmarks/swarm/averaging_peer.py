@@ -29,9 +29,9 @@ from auth.credentials import Credentials
 from auth.swarm.authorizer import peers_key, record_subkey
 from auth.swarm.directory import SwarmAccess
 from benchmarks.swarm.averaging import RUN, Plan
-from peer.averaging.meetings import Requirements
 from peer.averaging.reducer import Reducer
 from peer.averaging.reduction_service import ReductionService
+from peer.averaging.requirements import Requirements
 from peer.averaging.rounds import OwnSide
 from peer.config.training import Averaging
 from peer.gradients.buffer import GradientBuffer

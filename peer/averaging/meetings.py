@@ -22,7 +22,6 @@ fail. `peer.averaging.rounds` uses this module.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import math
 import secrets
@@ -30,7 +29,7 @@ import struct
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from auth.keys import verify_signature
@@ -38,11 +37,10 @@ from auth.swarm.authorizer import TRAINING_ROLES
 from auth.tokens import AccessToken
 from peer.averaging.deadline import RoundDeadline
 from peer.averaging.declarations import Declaration, DeclaredGroup, read_group
-from peer.config.training import Compression
+from peer.averaging.requirements import DELIVERY_S, MOST_DELIVERY_S, REPORT_S, Heard, Requirements, TrainerNews
 from peer.node.quorum import (
     GROUP_ID_BYTES,
     HeldAverage,
-    Quorum,
     Ruling,
     Verify,
     certificate,
@@ -68,67 +66,13 @@ GONE_ON_S = 5.0  # pause after a leader has gone on: the trainer will soon begin
 DECLARE_S = 10.0  # longest wait for a follower's declaration
 RENEW_S = 5.0  # shortest interval between look-ups of tokens that a leader misses
 RETRY_S = 0.5  # pause after a failed attempt to follow a leader
-REPORT_S, MOST_REPORT_S = 0.2, 4.0  # shortest and longest interval between a peer's reports, and between counts
-REPORTS_LEFT = 3  # reports in the time that a batch still takes
 MAX_REPORT_BYTES = 2048
 REPORT, FULL, HOLDS = b"r", b"f", b"h"  # a follower's messages begin with: its record; its batch is full; its average
 COUNT, GONE_ON, BEGIN = b"c", b"g", b"b"  # a leader's: its count of the batch; it has taken the step; the group
 CONFIRMED, VOID = b"k", b"v"  # a leader's ruling on an average
 _COUNT = struct.Struct(">Qd")  # samples, seconds until the batch is full
-DELIVERY_S, MOST_DELIVERY_S = 0.05, 1.0  # shortest and longest interval between deliveries to the trainer's process
-MOST_DELIVERED = 16  # reports that are delivered to the trainer's process at once
 LOOK_S, IDLE_LOOK_S = 1.0, 5.0  # longest time until a search looks again; with a trusted leader and no full batch
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True)
-class Requirements:
-    """A trainer's requirements for its next group, sent whole to the averager's process."""
-
-    era: int = 0
-    step: int = 0  # global step after which the group averages
-    code: tuple[Compression, int] = ("none", 0)  # compression and PowerSGD rank
-    target: int = 0  # the samples of a batch; 0: unknown
-    leaders: tuple[str, ...] = ()  # IDs of the candidates for leader, preferred first
-    required: int = 2  # smallest group that may begin to average
-    expected: int = 0  # size at which the group stops waiting for others; 0: unknown
-    quorum: Quorum = field(default_factory=Quorum)  # which groups may take the step
-    free_s: float = field(default=0.0, compare=False)  # seconds that the leader may wait for expected peers at no cost
-    ready_s: float = field(default=0.0, compare=False)  # longest wait of the leader for peers that still compute
-    report: bytes = b""  # this peer's record, for the leader
-    samples: int = 0  # samples of the batch that the trainer counts, for followers
-    remaining_s: float = field(default=math.inf, compare=False)  # seconds until the batch is full, for followers
-
-    @property
-    def position(self) -> tuple[int, int]:
-        """The era and the step, equal for all peers of a group."""
-        return self.era, self.step
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the trainer counts a full batch."""
-        return 0 < self.target <= self.samples
-
-    @property
-    def report_s(self) -> float:
-        """The interval between reports, and between counts, which are worth most when the batch is nearly full."""
-        is_known = self.remaining_s < math.inf
-        return min(MOST_REPORT_S, max(REPORT_S, self.remaining_s / REPORTS_LEFT)) if is_known else REPORT_S
-
-
-@dataclass(frozen=True)
-class Heard:
-    """The messages from other peers, merged, that the averager's process passes to the trainer's."""
-
-    position: tuple[int, int] = (0, 0)  # this peer's era and step
-    reports: Mapping[str, bytes] = field(default_factory=dict)  # follower -> its newest record
-    count: tuple[int, float] | None = None  # samples that the leader counts; seconds until the batch is full
-    gone_on: bool = False  # whether the leader has taken the step
-
-    @property
-    def is_news(self) -> bool:
-        """Whether there is a message to deliver."""
-        return bool(self.reports) or self.count is not None or self.gone_on
 
 
 class UnconfirmedAverageError(Exception):
@@ -285,9 +229,7 @@ class Meetings:
         self._held: HeldAverage | None = None  # what this peer holds until there is a ruling
         self._signature, self._held_at = b"", -math.inf  # with the time since which this peer holds it
         self._rests_until = -math.inf  # end of the pause after a group whose round may have failed at once
-        self._deliver = deliver
-        self._delivering: asyncio.TimerHandle | None = None  # the next delivery
-        self._heard = Heard()  # what has not been delivered
+        self._trainer = TrainerNews(deliver, self._clock)
         self._sought = self._wanted.position  # as in this peer's declaration
         self._news = asyncio.Event()  # something that the running search depends on has changed
         self._counting: asyncio.TimerHandle | None = None  # the next count for the followers
@@ -309,7 +251,7 @@ class Meetings:
         if wanted.report != before.report:
             self._has_message.set()
         if wanted.position != before.position:
-            self._heard = Heard(wanted.position, self._heard.reports)
+            self._trainer.turn_to(wanted.position)
         if wanted.position != before.position or wanted.is_full != before.is_full:
             self._wake_followers()
         elif wanted.samples != before.samples and self._counting is None:
@@ -483,7 +425,7 @@ class Meetings:
         new = {caller: follower.report for caller, follower in self._followers.items() if follower.report}
         if new and self._leads:
             within_s = min(MOST_DELIVERY_S, max(DELIVERY_S, self._wanted.report_s / 2))
-            self._tell(replace(self._heard, reports={**self._heard.reports, **new}), within_s)
+            self._trainer.tell(within_s, reports={**self._trainer.heard.reports, **new})
             for caller in new:
                 self._followers[caller].report = b""
 
@@ -498,24 +440,6 @@ class Meetings:
             return
         follower.held, follower.signature = held, signature
         self._news.set()
-
-    def _tell(self, heard: Heard, within_s: float = DELIVERY_S) -> None:
-        """Deliver soon to the trainer's process; try again later if it is busy."""
-        self._heard = heard
-        by = self._clock() + within_s
-        if self._delivering is None or by < self._delivering.when():
-            if self._delivering is not None:
-                self._delivering.cancel()
-            self._delivering = asyncio.get_running_loop().call_at(by, self._deliver_heard)
-
-    def _deliver_heard(self) -> None:
-        heard, self._delivering = self._heard, None
-        some = dict(itertools.islice(heard.reports.items(), MOST_DELIVERED))
-        if heard.is_news and self._deliver(replace(heard, reports=some)):
-            left = {caller: heard.reports[caller] for caller in heard.reports.keys() - some.keys()}
-            self._heard = Heard(heard.position, left)
-        if self._heard.is_news:
-            self._tell(self._heard)
 
     async def _search(self, due: asyncio.Event) -> DeclaredGroup:
         while True:
@@ -657,7 +581,7 @@ class Meetings:
         self._deliver_reports()
         rulings = self._decide().values()
         if Ruling.CONFIRMED in rulings:  # this peer does not hold the step's average
-            self._tell(replace(self._heard, gone_on=True))
+            self._trainer.tell(gone_on=True)
         return any(given is not Ruling.VOID for given in rulings)
 
     def _decide(self) -> dict[HeldAverage, Ruling]:
@@ -836,14 +760,14 @@ class Meetings:
                         self._has_message.set()
                     elif word == GONE_ON:
                         if self._wanted.position == self._sought:  # otherwise, the trainer has gone on, too
-                            self._tell(replace(self._heard, gone_on=True))
+                            self._trainer.tell(gone_on=True)
                         if not leader.group.done():
                             leader.group.set_result(None)
                         break
                     else:
                         count = _count_in(word)
                         if self._wanted.position == self._sought:
-                            self._tell(replace(self._heard, count=count))
+                            self._trainer.tell(count=count)
                         continue
                     self._news.set()
             leader.lost(TransportError("it says nothing more."))

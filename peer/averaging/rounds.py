@@ -23,7 +23,8 @@ from peer.averaging.absences import Attendance
 from peer.averaging.bandwidth import RoundTraffic
 from peer.averaging.deadline import RoundDeadline
 from peer.averaging.declarations import MAX_BANDWIDTH, Declaration, DeclaredGroup
-from peer.averaging.meetings import Meetings, Members, Requirements, UnconfirmedAverageError
+from peer.averaging.meetings import Meetings, Members, UnconfirmedAverageError
+from peer.averaging.requirements import Requirements
 from peer.averaging.shares import NOBODY, GroupLines, RoundPlan
 from peer.config.training import Averaging
 from peer.reduction.attestation import AttestedWeight

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from auth.clock import swarm_time
-from peer.averaging.meetings import Heard
+from peer.averaging.requirements import Heard
 from peer.config.steering import Steering
 from peer.node.quorum import Quorum
 from peer.progress.credit import GROWTH, CreditBook

@@ -9,7 +9,8 @@ from dataclasses import replace
 from functools import partial
 
 from peer.averaging.declarations import DeclaredGroup
-from peer.averaging.meetings import BEGIN, Heard, Meetings, Requirements, count_word
+from peer.averaging.meetings import BEGIN, Meetings, count_word
+from peer.averaging.requirements import Heard, Requirements
 from peer.progress.records import PeerRecord
 from peer.rehearsal.members import signature, verify
 from peer.rehearsal.world import World

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from auth.tokens import Role
 from peer.averaging.absences import Attendance
 from peer.averaging.bandwidth import LineEstimate
-from peer.averaging.meetings import Heard
+from peer.averaging.requirements import Heard
 from peer.averaging.rounds import AveragingRounds, OwnSide, RoundSearch
 from peer.progress.decision import ASK_EVERY, RETRY_S, samples_at_once
 from peer.progress.refresh import Refresh

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from auth.errors import SwarmError
-from peer.averaging.meetings import Heard, Requirements
+from peer.averaging.requirements import Heard, Requirements
 from peer.averaging.rounds import RoundError, RoundSearch, SearchStage
 from peer.node.states import StateCopy, StateOrder
 from peer.reduction.findings import Finding

@@ -20,8 +20,9 @@ from auth.tokens import AccessToken
 from peer.averaging.absences import Attendance
 from peer.averaging.declarations import Declaration, open_declaration
 from peer.averaging.exchange import GradientExchange
-from peer.averaging.meetings import Heard, Meetings, Requirements
+from peer.averaging.meetings import Meetings
 from peer.averaging.reduction_service import ReductionService
+from peer.averaging.requirements import Heard, Requirements
 from peer.averaging.rounds import AveragingRounds, OwnSide, RoundSearch, SearchStage
 from peer.config.training import Averaging
 from peer.gradients.buffer import SharedTensors

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from peer.averaging.meetings import Heard, Requirements
+from peer.averaging.requirements import Heard, Requirements
 from peer.averaging.rounds import AveragedGroup, SearchStage
 from peer.node.states import StateCopy, StateOrder
 from peer.reduction.findings import Finding

@@ -11,7 +11,7 @@ import math
 
 from peer.averaging.absences import Absences
 from peer.averaging.bandwidth import LineEstimate
-from peer.averaging.meetings import Requirements
+from peer.averaging.requirements import Requirements
 from peer.averaging.rounds import AveragedGroup, AveragingRounds, RoundSearch, SearchStage
 from peer.averaging.shares import NOBODY, missing_auxiliaries
 from peer.config.steering import NO_CHANGE

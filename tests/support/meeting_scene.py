@@ -14,7 +14,8 @@ from typing import Any
 from hivemind.p2p import PeerID
 
 from peer.averaging.declarations import Declaration, DeclaredGroup
-from peer.averaging.meetings import BEGIN, MOST_GRACE_S, RETRY_S, Heard, Meetings, Requirements, UnconfirmedAverageError
+from peer.averaging.meetings import BEGIN, MOST_GRACE_S, RETRY_S, Meetings, UnconfirmedAverageError
+from peer.averaging.requirements import Heard, Requirements
 from peer.node.quorum import GROUP_ID_BYTES
 from peer.reduction.attestation import DIGEST_BYTES
 from peer.transport.lines import Line

@@ -30,21 +30,18 @@ from peer.averaging.meetings import (
     LEAST_GRACE_S,
     LOOK_S,
     MAX_REPORT_BYTES,
-    MOST_DELIVERED,
     MOST_GRACE_S,
     MOST_PASSED_OVER_S,
     MOST_REMEMBERED,
     RENEW_S,
     REPORT,
-    REPORT_S,
     RETRY_S,
     STALLED_S,
     UNREACHABLE_S,
-    Heard,
     LeaderRecords,
-    Requirements,
     may_begin,
 )
+from peer.averaging.requirements import MOST_DELIVERED, REPORT_S, Heard, Requirements
 from peer.node.quorum import Quorum
 from peer.transport.memory import DIAL_S, SILENCE_S
 from tests.support.meeting_scene import (
@@ -732,7 +729,7 @@ def test_a_flood_of_reports_waits_on_its_own_line() -> None:
     async def scenario(scene: Scene) -> None:
         alice, attempts = scene.peers[ALICE], 0
         alice.is_busy = True
-        deliver = alice.meetings._deliver
+        deliver = alice.meetings._trainer._deliver
 
         def counted(heard: Heard) -> bool:
             nonlocal attempts
@@ -740,7 +737,7 @@ def test_a_flood_of_reports_waits_on_its_own_line() -> None:
             assert heard.reports
             return deliver(heard)
 
-        alice.meetings._deliver = counted
+        alice.meetings._trainer._deliver = counted
         sent = 0
 
         async def flood() -> AsyncIterator[bytes]:
@@ -756,7 +753,7 @@ def test_a_flood_of_reports_waits_on_its_own_line() -> None:
         waiting = asyncio.create_task(anext(stream))
         await asyncio.sleep(60.0)
         assert sent < 2000
-        assert len(alice.meetings._heard.reports) == 1
+        assert len(alice.meetings._trainer.heard.reports) == 1
         assert 60 <= attempts < 60 * 25
         alice.is_busy = False
         await asyncio.sleep(10.0)

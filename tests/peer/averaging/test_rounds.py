@@ -16,7 +16,8 @@ from auth.tokens import AccessToken
 from peer.averaging.absences import Attendance
 from peer.averaging.deadline import LEAST_KNOWN, LEAST_S
 from peer.averaging.declarations import Declaration, DeclaredGroup, open_declaration
-from peer.averaging.meetings import Requirements, UnconfirmedAverageError
+from peer.averaging.meetings import UnconfirmedAverageError
+from peer.averaging.requirements import Requirements
 from peer.averaging.rounds import (
     AveragedGroup,
     AveragingRounds,

@@ -9,16 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from peer.averaging.meetings import (
-    ALL_HOLD_S,
-    CONFIRMED,
-    GONE_ON,
-    HOLDS,
-    LOOK_S,
-    RETRY_S,
-    STALLED_S,
-    Heard,
-)
+from peer.averaging.meetings import ALL_HOLD_S, CONFIRMED, GONE_ON, HOLDS, LOOK_S, RETRY_S, STALLED_S
+from peer.averaging.requirements import Heard
 from peer.node.quorum import GROUP_ID_BYTES, HeldAverage, Quorum, certificate, read_certificate, read_holding
 from peer.reduction.attestation import DIGEST_BYTES
 from peer.transport.memory import DIAL_S, SILENCE_S

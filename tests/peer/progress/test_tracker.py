@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from peer.averaging.meetings import Heard
+from peer.averaging.requirements import Heard
 from peer.config.run import RunConfig
 from peer.node.quorum import Quorum
 from peer.progress.decision import candidates

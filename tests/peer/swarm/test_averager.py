@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from auth.errors import SwarmError
-from peer.averaging.meetings import Heard, Requirements
+from peer.averaging.requirements import Heard, Requirements
 from peer.averaging.rounds import AveragedGroup, OwnSide, RoundError, RoundSearch, SearchStage
 from peer.config.training import Averaging
 from peer.gradients.buffer import SharedTensors

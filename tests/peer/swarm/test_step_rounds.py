@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from peer.averaging.meetings import Requirements
+from peer.averaging.requirements import Requirements
 from peer.averaging.rounds import AveragedGroup, SearchStage
 from peer.averaging.shares import GroupLines
 from peer.config.run import RunConfig
