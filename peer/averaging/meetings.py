@@ -468,7 +468,7 @@ class Meetings:
         """Lead, or follow this leader, until there is a group, the attempt fails, or another peer leads."""
         leads, full_at, group = leader == self._transport.peer_id, math.inf, None
         self._is_full = self._was_complete = False
-        self._leader = followed = _Leader.of(leader) if leads else self._follow(leader)
+        followed = self._turn_to(leader)
         waking = self._start(due.wait())
         try:
             while True:
@@ -523,11 +523,14 @@ class Meetings:
 
     @property
     def _present(self) -> dict[str, _Follower]:
-        """The followers that wait for a group at this step, by peer ID."""
+        """The members that wait for a group at this step and with the same code, by peer ID."""
+        wanted = self._wanted.position, self._wanted.code
         return {
             caller: follower
             for caller, follower in self._followers.items()
-            if not (follower.group_id or follower.held or follower.is_replaced) and self._belongs(follower)
+            if (follower.declaration.position, follower.declaration.code) == wanted
+            and not (follower.group_id or follower.held or follower.is_replaced)
+            and self._directory.token_of(caller) is not None
         }
 
     @property
@@ -568,12 +571,6 @@ class Meetings:
             follower.group_id = group_id
             follower.tell(word)
         return group
-
-    def _belongs(self, follower: _Follower) -> bool:
-        """Return whether a follower is at this step, has the same code, and is still a member."""
-        said, wanted = follower.declaration, self._wanted
-        is_here = said.position == wanted.position and said.code == wanted.code
-        return is_here and self._directory.token_of(follower.peer) is not None
 
     async def _leads_on(self) -> bool:
         """As the leader, decide on earlier averages; return whether one is open, so that no group may begin."""
@@ -674,7 +671,7 @@ class Meetings:
                 is_left, first = True, self._first_choice
             if is_left and first is not None:
                 leader.leave()
-                self._leader = _Leader.of(first) if first == self._transport.peer_id else self._follow(first)
+                self._turn_to(first)
                 is_new, decides_by = True, self._clock() + STALLED_S
                 continue
             await _wait(self._news, LOOK_S)
@@ -689,13 +686,9 @@ class Meetings:
             if (confirmed := await self._confirmed_in(word, held)) is None:
                 raise ValueError("too few voters have signed the average")
             return confirmed == held
-        except TransportError as error:
-            logger.info("the leader %s is lost: %s", leader.peer, error)
-            self._records.failed(leader.peer, UNREACHABLE_S)
-        except ValueError as error:
-            self._distrust(leader.peer, str(error))
-        await asyncio.sleep(RETRY_S)
-        return None
+        except (TransportError, ValueError) as error:
+            await self._pass_over(leader.peer, error)
+            return None
 
     async def _confirmed_in(self, word: bytes, held: HeldAverage, most_s: float = STALLED_S) -> HeldAverage | None:
         """Return the average that a word confirms for the step of `held`; None if it is not the voters' word.
@@ -732,17 +725,15 @@ class Meetings:
             self._records.failed(leader.peer, 2 * GONE_ON_S)  # it may lie
             await asyncio.sleep(GONE_ON_S)
             return None
-        except TransportError as error:
-            logger.info("the leader %s is lost: %s", leader.peer, error)
-            self._records.failed(leader.peer, UNREACHABLE_S)
-        except ValueError as error:
-            self._distrust(leader.peer, str(error))
-        await asyncio.sleep(RETRY_S)
-        return None
+        except (TransportError, ValueError) as error:
+            await self._pass_over(leader.peer, error)
+            return None
 
-    def _follow(self, peer: str) -> _Leader:
-        leader = _Leader.of(peer)
-        leader.following = self._start(self._hear_leader(leader))
+    def _turn_to(self, peer: str) -> _Leader:
+        """Follow this leader from now on, unless it is this peer itself."""
+        self._leader = leader = _Leader.of(peer)
+        if peer != self._transport.peer_id:
+            leader.following = self._start(self._hear_leader(leader))
         return leader
 
     async def _hear_leader(self, leader: _Leader) -> None:
@@ -814,6 +805,15 @@ class Meetings:
         if strangers:  # this peer may know a revocation sooner than an honest leader, or a token later
             raise TransportError(f"{len(strangers)} peers of its group hold no valid token.")
         return group
+
+    async def _pass_over(self, leader: str, error: Exception) -> None:
+        """Pass over a leader that is lost or breaks the rules, and pause."""
+        if isinstance(error, TransportError):
+            logger.info("the leader %s is lost: %s", leader, error)
+            self._records.failed(leader, UNREACHABLE_S)
+        else:
+            self._distrust(leader, str(error))
+        await asyncio.sleep(RETRY_S)
 
     def _distrust(self, leader: str, reason: str) -> None:
         self._records.failed(leader, INVALID_S)
