@@ -7,10 +7,8 @@ once its own batch is full, or the batches of most members, and the peers that i
 are there (`may_begin`). It then sends the group's peers and all their declarations over every
 stream. Nobody polls, and no record in the DHT decides who meets.
 
-The streams stay open during the round. Who holds the average then sends a signature. Once most
-voters hold it (`peer.node.quorum`), the leader sends their signatures, and only then is the step
-taken. If too few hold it, the leader declares it void. If the leader is lost before, the holders
-follow the next leader, which decides in its place unless absent voters may know more.
+The streams stay open during the round. Who holds the average then sends a signature, and the leader
+rules on the average (`peer.node.quorum`). If the leader is lost before, the holders follow the next.
 
 The leader is not trusted. Its followers check every declaration (`peer.averaging.declarations`),
 every signature, and that all peers of the group are members. The group's ID depends on all that the
@@ -27,7 +25,7 @@ import math
 import secrets
 import struct
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Coroutine, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
@@ -39,14 +37,17 @@ from peer.averaging.deadline import RoundDeadline
 from peer.averaging.declarations import Declaration, DeclaredGroup, read_group
 from peer.averaging.requirements import DELIVERY_S, MOST_DELIVERY_S, REPORT_S, Heard, Requirements, TrainerNews
 from peer.node.quorum import (
+    CONFIRMED,
     GROUP_ID_BYTES,
+    LOST_S,
+    VOID,
+    GroupRound,
     HeldAverage,
+    KnownAverages,
     Ruling,
     Verify,
-    certificate,
     read_certificate,
     read_holding,
-    ruling,
 )
 from peer.transport.transport import Transport, TransportError
 
@@ -54,8 +55,6 @@ logger = logging.getLogger(__name__)
 MOST_GRACE_S = 10.0  # longest wait of a leader for peers that may still come; also for the first groups
 LEAST_GRACE_S = 3.0  # shortest such wait; a DHT record and an answer take up to a second each
 STALLED_S = 30.0  # seconds after which a peer leaves a leader that does not begin, or does not decide
-ALL_HOLD_S = 2.0  # longest wait of a leader that holds its average until all do, once most of its group do
-LOST_S = 60.0  # longest time until the transport notices that a peer is lost
 RULING_S = 3.0  # longest wait for a leader's ruling after its round
 UNREACHABLE_S = 2.0  # seconds for which a leader is passed over after its first failure of each kind
 FRUITLESS_S = 15.0
@@ -69,7 +68,6 @@ RETRY_S = 0.5  # pause after a failed attempt to follow a leader
 MAX_REPORT_BYTES = 2048
 REPORT, FULL, HOLDS = b"r", b"f", b"h"  # a follower's messages begin with: its record; its batch is full; its average
 COUNT, GONE_ON, BEGIN = b"c", b"g", b"b"  # a leader's: its count of the batch; it has taken the step; the group
-CONFIRMED, VOID = b"k", b"v"  # a leader's ruling on an average
 _COUNT = struct.Struct(">Qd")  # samples, seconds until the batch is full
 LOOK_S, IDLE_LOOK_S = 1.0, 5.0  # longest time until a search looks again; with a trusted leader and no full batch
 Result = TypeVar("Result")
@@ -153,15 +151,6 @@ class _Follower:
 
 
 @dataclass(eq=False)
-class _Round:
-    """The round of a group."""
-
-    group_id: bytes
-    peers: set[str]
-    ends_at: float = math.inf  # time by which it has ended for all its peers
-
-
-@dataclass(eq=False)
 class _Leader:
     """The leader that this peer follows, and what it has said."""
 
@@ -216,18 +205,11 @@ class Meetings:
         self._declared = b""
         self._followers: dict[str, _Follower] = {}
         self._leader = _Leader.of(transport.peer_id)  # of the newest group
-        self._round: _Round | None = None  # of the newest group
-        self._led: _Round | None = None  # the newest that this peer has led
-        self._confirmed: HeldAverage | None = None  # the newest average that has been confirmed here
-        self._certified = b""  # the word that has confirmed it, for holders that have missed it
-        self._lacking: dict[
-            HeldAverage, set[str]
-        ] = {}  # average -> peers that have come here without it after its round
-        self._shown = b""  # such a ruling from a follower that has gone on
+        self._round: GroupRound | None = None  # of the newest group
+        self._averages = KnownAverages(transport.peer_id, self._clock)
+        self._shown = b""  # the ruling on this peer's average, from a follower that has gone on
         self._is_asked = False  # whether the leader has missed it
         self._given_up = (-1, -1), -math.inf  # position of an average given up that may be the step's, and until when
-        self._held: HeldAverage | None = None  # what this peer holds until there is a ruling
-        self._signature, self._held_at = b"", -math.inf  # with the time since which this peer holds it
         self._rests_until = -math.inf  # end of the pause after a group whose round may have failed at once
         self._trainer = TrainerNews(deliver, self._clock)
         self._sought = self._wanted.position  # as in this peer's declaration
@@ -247,7 +229,7 @@ class Meetings:
 
     def want(self, wanted: Requirements) -> None:
         """Set the trainer's requirements for this search or the next one."""
-        before, self._wanted = self._wanted, wanted
+        before, self._wanted, self._averages.quorum = self._wanted, wanted, wanted.quorum
         if wanted.report != before.report:
             self._has_message.set()
         if wanted.position != before.position:
@@ -272,7 +254,7 @@ class Meetings:
     def declare(self, position: tuple[int, int], declared: bytes) -> None:
         """Set this peer's signed declaration for its next group, at `position` (era, step)."""
         if position != self._sought:
-            self._lacking.clear()
+            self._averages.lacking.clear()
         self._sought, self._declared = position, declared
 
     async def look_for_group(self, due: asyncio.Event) -> DeclaredGroup:
@@ -282,13 +264,13 @@ class Meetings:
         """
         async with self._searching:
             self._leader.leave()
-            if self._led is not None:
-                self._led.ends_at = min(self._led.ends_at, self._clock())  # for this peer; it may not have begun
+            if (led := self._averages.led) is not None:
+                led.ends_at = min(led.ends_at, self._clock())  # for this peer; it may not have begun
             await asyncio.sleep(self._rests_until - self._clock())
             group = (await self._search(due)).bound
-            self._round = _Round(group.group_id, set(group.peers))
+            self._round = GroupRound(group.group_id, set(group.peers))
             if self._leader.peer == self._transport.peer_id:
-                self._led = self._round
+                self._averages.led = self._round
             self._rests_until = self._clock() + RETRY_S
             return group
 
@@ -299,12 +281,12 @@ class Meetings:
 
     def round_failed(self) -> None:
         """Rule on the newest group's average for a time, if this peer has led the group, and lacks the average."""
-        if self._led is not None and self._led is self._round:
-            self._start(self._rule_on(self._led))
+        if (led := self._averages.led) is not None and led is self._round:
+            self._start(self._rule_on(led))
 
-    async def _rule_on(self, led: _Round) -> None:
+    async def _rule_on(self, led: GroupRound) -> None:
         position = self._sought
-        while self._led is led and self._sought == position and self._clock() < led.ends_at + LOST_S:
+        while self._averages.led is led and self._sought == position and self._clock() < led.ends_at + LOST_S:
             if all(follower.group_id != led.group_id for follower in self._followers.values()):
                 break
             self._decide()
@@ -317,7 +299,7 @@ class Meetings:
         """
         assert self._round is not None
         held = HeldAverage(self._name, *self._sought, self._round.group_id, digest)
-        self._held, self._signature, self._held_at = held, held.signature(self._sign), self._clock()
+        self._averages.hold(held, held.signature(self._sign))
         self._has_message.set()
         self._wake_followers()
         try:
@@ -327,7 +309,7 @@ class Meetings:
             self._given_up = self._sought, self._clock() + MOST_PASSED_OVER_S
             raise
         finally:
-            self._held, self._signature = None, b""
+            self._averages.held = None
             self._leader.leave()
 
     def group_ended(self, came_about: bool) -> None:
@@ -382,8 +364,8 @@ class Meetings:
         while not follower.is_replaced:
             follower.has_word.clear()
             wanted = self._wanted
-            if self._held != asked and follower.declaration.position > wanted.position:
-                asked = self._held
+            if self._averages.held != asked and follower.declaration.position > wanted.position:
+                asked = self._averages.held
                 if asked is not None:
                     yield HOLDS + asked.message(b"")
             while follower.words:
@@ -392,8 +374,8 @@ class Meetings:
                 if word.startswith((CONFIRMED, VOID)):
                     return
             if wanted.position > follower.declaration.position:
-                is_confirmed = follower.held is not None and follower.held == self._confirmed
-                yield self._certified if is_confirmed else GONE_ON
+                is_confirmed = follower.held is not None and follower.held == self._averages.confirmed
+                yield self._averages.certified if is_confirmed else GONE_ON
                 return
             is_here = wanted.position == follower.declaration.position and not follower.group_id
             if is_here and self._leads and counted != wanted.samples:
@@ -412,7 +394,7 @@ class Meetings:
                     self._news.set()
                 elif message.startswith(HOLDS):
                     self._take_holding(follower, message[len(HOLDS) :])
-                elif self._held is not None and message.startswith(CONFIRMED + self._held.message(b"")):
+                elif (held := self._averages.held) is not None and message.startswith(CONFIRMED + held.message(b"")):
                     self._shown = message
                     self._news.set()
                 elif message.startswith(REPORT) and len(message) <= MAX_REPORT_BYTES:
@@ -582,72 +564,23 @@ class Meetings:
         return any(given is not Ruling.VOID for given in rulings)
 
     def _decide(self) -> dict[HeldAverage, Ruling]:
-        """As the leader, give the ruling on each average that peers at this step hold."""
-        here = {caller: follower for caller, follower in self._followers.items() if self._is_at_step(follower)}
-        if len(self._lacking) > MOST_REMEMBERED:
-            self._lacking.clear()
-        rulings = {}
-        for held, signatures in self._signatures(here).items():
-            lacking = self._lacking.setdefault(held, set())
-            lacking |= {peer for peer in here if here[peer].held != held and here[peer].group_id != held.group_id}
-            possible = self._possible_holders(held, here) - lacking
-            given = ruling(self._wanted.quorum, signatures.keys(), possible)
-            if given is Ruling.CONFIRMED and self._awaits_others(held, signatures, here):
-                given = Ruling.OPEN
-            word = CONFIRMED + held.message(certificate(signatures))
-            if self._confirmed is not None and self._confirmed.position == held.position:
-                given, word = (Ruling.CONFIRMED if held == self._confirmed else Ruling.VOID), self._certified
-            elif given is Ruling.CONFIRMED and held == self._held:
-                self._confirmed, self._certified = held, word
-            rulings[held] = given
-            for caller, follower in here.items():
-                is_concerned = caller in signatures or follower.group_id == held.group_id
+        """As the leader, rule on each average that peers at this step hold, and tell those concerned."""
+        here = {
+            caller: follower
+            for caller, follower in self._followers.items()
+            if follower.declaration.position == self._sought
+            and not follower.is_replaced
+            and self._directory.token_of(caller) is not None
+        }
+        holdings = {caller: (each.held, each.signature) for caller, each in here.items() if each.held is not None}
+        rulings = self._averages.decide(holdings, {caller: each.group_id for caller, each in here.items()})
+        for held, (given, word) in rulings.items():
+            for follower in here.values():
+                is_concerned = follower.held == held or follower.group_id == held.group_id
                 if is_concerned and given is not Ruling.OPEN and not follower.is_ruled:
                     follower.is_ruled = True
-                    follower.tell(VOID if given is Ruling.VOID else word)
-        return rulings
-
-    def _signatures(self, here: Mapping[str, _Follower]) -> dict[HeldAverage, dict[str, bytes]]:
-        """Return the averages that peers hold, with the signature of each holder."""
-        found: dict[HeldAverage, dict[str, bytes]] = {}
-        if self._held is not None:
-            found[self._held] = {self._transport.peer_id: self._signature}
-        for caller, follower in here.items():
-            if follower.held is not None:
-                found.setdefault(follower.held, {})[caller] = follower.signature
-        return found
-
-    def _awaits_others(self, held: HeldAverage, holders: Collection[str], here: Mapping[str, _Follower]) -> bool:
-        """Return whether this peer's own round waits for half of the group, and then a moment for all, to hold it.
-
-        A keeper that has just restarted counts other voters than its group does.
-        """
-        now = self._clock()
-        if self._led is None or self._led.group_id != held.group_id or now >= self._led.ends_at:
-            return False
-        are_silent = any(each.group_id == held.group_id and each.held is None for each in here.values())
-        return 2 * len(holders) < len(self._led.peers) or (are_silent and now < self._held_at + ALL_HOLD_S)
-
-    def _possible_holders(self, held: HeldAverage, here: Mapping[str, _Follower]) -> set[str]:
-        """Return the peers that may have confirmed an average elsewhere, or may yet do so here.
-
-        A follower may be lost for a time before that is noticed. This peer itself, and who has
-        followed it without interruption, have met no other leader since it began this round.
-        """
-        own, quorum = self._transport.peer_id, self._wanted.quorum
-        holders = {caller for caller in here if here[caller].held == held}
-        itself = {own} if self._held == held else set[str]()
-        absent = quorum.voters - here.keys() - {own} - (quorum.gone if own in quorum.keepers else frozenset())
-        if self._led is None or self._led.group_id != held.group_id:
-            return holders | itself | absent
-        over_s = self._clock() - self._led.ends_at
-        followed = {caller for caller in here if here[caller].group_id == held.group_id}
-        elsewhere = (holders | followed if over_s < LOST_S else holders - followed) | (absent & self._led.peers)
-        return elsewhere | itself if over_s < 0 else elsewhere
-
-    def _is_at_step(self, follower: _Follower) -> bool:
-        is_here = follower.declaration.position == self._sought and not follower.is_replaced
-        return is_here and self._directory.token_of(follower.peer) is not None
+                    follower.tell(word)
+        return {held: given for held, (given, _) in rulings.items()}
 
     async def _is_confirmed(self, held: HeldAverage, decides_by: float) -> bool:
         """Wait for the ruling on this peer's average, from one leader after another."""
@@ -709,7 +642,7 @@ class Meetings:
             self._news.clear()
             await _wait(self._news, LOOK_S)
         if confirmed == held:  # a peer shows certificates only of averages with which it takes the step
-            self._confirmed, self._certified = confirmed, word
+            self._averages.confirmed, self._averages.certified = confirmed, word
         return confirmed
 
     def _key_of(self, peer: str) -> str | None:
@@ -747,7 +680,7 @@ class Meetings:
                         leader.ruling.set_result(word)
                         break
                     elif word.startswith(HOLDS):
-                        self._is_asked = self._certified.startswith(CONFIRMED + word[len(HOLDS) :])
+                        self._is_asked = self._averages.certified.startswith(CONFIRMED + word[len(HOLDS) :])
                         self._has_message.set()
                     elif word == GONE_ON:
                         if self._wanted.position == self._sought:  # otherwise, the trainer has gone on, too
@@ -769,19 +702,19 @@ class Meetings:
         """Send this peer's declaration and its messages to the leader; yield the leader's. Raises `TransportError`."""
 
         async def said() -> AsyncIterator[bytes]:
-            held, report, is_full, reports_at = self._held, b"", False, -math.inf
+            held, report, is_full, reports_at = self._averages.held, b"", False, -math.inf
             if held is not None:  # before this peer counts as one that holds nothing
-                yield HOLDS + held.message(self._signature)
+                yield HOLDS + held.message(self._averages.signature)
             yield self._declared
             while True:  # the open stream says that this peer is there
                 self._has_message.clear()
                 if self._is_asked:
                     self._is_asked = False
-                    yield self._certified
+                    yield self._averages.certified
                     await asyncio.sleep(REPORT_S)
-                if self._held not in (None, held):
-                    held = self._held
-                    yield HOLDS + held.message(self._signature)
+                if self._averages.held not in (None, held):
+                    held = self._averages.held
+                    yield HOLDS + held.message(self._averages.signature)
                 if report != self._wanted.report and self._clock() >= reports_at:
                     report, reports_at = self._wanted.report, self._clock() + self._wanted.report_s
                     yield REPORT + report
@@ -844,9 +777,8 @@ def count_word(samples: int, remaining_s: float) -> bytes:
 
 def _count_in(word: bytes) -> tuple[int, float]:
     """Read a leader's count. Raises `ValueError` if it is malformed."""
-    if not (word.startswith(COUNT) and len(word) == len(COUNT) + _COUNT.size):
-        raise ValueError("its words are not understood")
-    samples, remaining_s = _COUNT.unpack(word[len(COUNT) :])
-    if not remaining_s >= 0:  # or not a number
-        raise ValueError("its words are not understood")
-    return samples, remaining_s
+    if word.startswith(COUNT) and len(word) == len(COUNT) + _COUNT.size:
+        samples, remaining_s = _COUNT.unpack(word[len(COUNT) :])
+        if remaining_s >= 0:  # so it is a number
+            return samples, remaining_s
+    raise ValueError("its words are not understood")

@@ -8,13 +8,15 @@ maintaining the consistency of a replicated database", ACM Transactions on Datab
 1990). Voters that have left, or that nobody has seen for the lifetime of a record, do not count.
 
 The holders sign what they hold. The signatures of a majority are the step's certificate, so nobody
-has to trust the peer that collects them (`peer.averaging.meetings`).
+has to trust the leader that collects them (`peer.averaging.meetings`). The step is taken once the
+leader has sent them. It declares an average void that too few hold, unless absent voters may know more.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Mapping
+import math
+from collections.abc import Callable, Collection, Mapping, Set
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -28,6 +30,10 @@ from peer.reduction.findings import MAX_ID_CHARS
 GROUP_ID_BYTES = 20  # the size of hivemind's group IDs
 MOST_SIGNATURE_BYTES = 512  # of an RSA key of 4096 bits
 MOST_PEERS = 4096  # of a group
+ALL_HOLD_S = 2.0  # longest wait of a leader that holds its average until all do, once most of its group do
+LOST_S = 60.0  # longest time until the transport notices that a peer is lost
+MOST_REMEMBERED = 1000
+CONFIRMED, VOID = b"k", b"v"  # a leader's words for its ruling begin with this
 Verify = Callable[[bytes, bytes, bytes], bool]  # (public key, content, signature) -> whether it is valid
 
 
@@ -153,3 +159,86 @@ def read_certificate(
             case _:
                 raise ValueError("it has no certificate")
     return frozenset(signers)
+
+
+@dataclass(eq=False)
+class GroupRound:
+    """The round of a group."""
+
+    group_id: bytes
+    peers: set[str]
+    ends_at: float = math.inf  # time by which it has ended for all its peers
+
+
+class KnownAverages:
+    """The averages of a step that one peer knows: the one that it holds, and those on which it rules as a leader."""
+
+    def __init__(self, own: str, clock: Callable[[], float]) -> None:
+        self._own, self._clock = own, clock
+        self.quorum = Quorum()
+        self.held: HeldAverage | None = None  # what this peer holds until there is a ruling
+        self.signature, self._held_at = b"", -math.inf  # with the time since which this peer holds it
+        self.led: GroupRound | None = None  # the newest round that this peer has led
+        self.confirmed: HeldAverage | None = None  # the newest average that has been confirmed here
+        self.certified = b""  # the word that has confirmed it, for holders that have missed it
+        self.lacking: dict[HeldAverage, set[str]] = {}  # -> peers that have come here without it after its round
+
+    def hold(self, held: HeldAverage, signature: bytes) -> None:
+        """Hold an average from now on."""
+        self.held, self.signature, self._held_at = held, signature, self._clock()
+
+    def decide(
+        self, holdings: Mapping[str, tuple[HeldAverage, bytes]], groups: Mapping[str, bytes]
+    ) -> dict[HeldAverage, tuple[Ruling, bytes]]:
+        """As the leader, rule on each average that peers at this step hold; return each ruling, and its word.
+
+        `holdings`: follower -> its average and signature; `groups`: follower -> ID of the group that it has met here.
+        """
+        if len(self.lacking) > MOST_REMEMBERED:
+            self.lacking.clear()
+        found: dict[HeldAverage, dict[str, bytes]] = {}
+        if self.held is not None:
+            found[self.held] = {self._own: self.signature}
+        for peer, (held, signature) in holdings.items():
+            found.setdefault(held, {})[peer] = signature
+        rulings = {}
+        for held, signatures in found.items():
+            holders, members = signatures.keys(), {peer for peer in groups if groups[peer] == held.group_id}
+            lacking = self.lacking.setdefault(held, set())
+            lacking |= groups.keys() - holders - members
+            given = ruling(self.quorum, holders, self.possible_holders(held, holders, groups.keys(), members) - lacking)
+            if given is Ruling.CONFIRMED and self._awaits_others(held, len(holders), bool(members - holdings.keys())):
+                given = Ruling.OPEN
+            word = CONFIRMED + held.message(certificate(signatures))
+            if self.confirmed is not None and self.confirmed.position == held.position:
+                given, word = (Ruling.CONFIRMED if held == self.confirmed else Ruling.VOID), self.certified
+            elif given is Ruling.CONFIRMED and held == self.held:
+                self.confirmed, self.certified = held, word
+            rulings[held] = given, VOID if given is Ruling.VOID else word
+        return rulings
+
+    def _awaits_others(self, held: HeldAverage, holders: int, are_silent: bool) -> bool:
+        """Return whether this peer's own round waits for half of the group, and then a moment for all, to hold it.
+
+        `are_silent`: whether members of the group are here and hold nothing. A keeper that has just
+        restarted counts other voters than its group does.
+        """
+        now = self._clock()
+        if self.led is None or self.led.group_id != held.group_id or now >= self.led.ends_at:
+            return False
+        return 2 * holders < len(self.led.peers) or (are_silent and now < self._held_at + ALL_HOLD_S)
+
+    def possible_holders(self, held: HeldAverage, holders: Set[str], here: Set[str], members: Set[str]) -> set[str]:
+        """Return the peers that may have confirmed an average elsewhere, or may yet do so here.
+
+        `here`: this peer's followers; `members`: those that have met this average's group here. A
+        follower may be lost for a time before that is noticed. This peer itself, and who has
+        followed it without interruption, have met no other leader since it began this round.
+        """
+        own, quorum = self._own, self.quorum
+        absent = quorum.voters - here - {own} - (quorum.gone if own in quorum.keepers else frozenset())
+        if self.led is None or self.led.group_id != held.group_id:
+            return {*holders, *absent}
+        over_s = self._clock() - self.led.ends_at
+        elsewhere = {*(holders | members if over_s < LOST_S else holders - members), *(absent & self.led.peers)}
+        return elsewhere if over_s < 0 else elsewhere - {own}

@@ -35,8 +35,9 @@ from auth.swarm.authorizer import (
 from auth.swarm.hivemind_patches import patch_hivemind
 from auth.tokens import AccessToken
 from peer.averaging.declarations import Declaration, DeclaredGroup, open_declaration
-from peer.averaging.meetings import BEGIN, CONFIRMED, COUNT, DECLARE_S, FULL, GONE_ON, HOLDS, REPORT, VOID, Meetings
+from peer.averaging.meetings import BEGIN, COUNT, DECLARE_S, FULL, GONE_ON, HOLDS, REPORT, Meetings
 from peer.averaging.requirements import Requirements
+from peer.node.quorum import CONFIRMED, VOID
 from peer.progress.records import NewestRecords, PeerRecord, read_records
 from peer.progress.view import SwarmCourse
 from peer.reduction.compression import BLOCKWISE, decode, encode

@@ -18,8 +18,7 @@ from functools import cache
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
-from peer.averaging.meetings import Meetings
-from peer.node.quorum import Quorum, Ruling, ruling
+from peer.node.quorum import GroupRound, KnownAverages, Quorum, Ruling, ruling
 from peer.progress.view import SwarmCourse
 
 KEEPER = "k"  # its ID; the trainers' are "a", "b", ...
@@ -136,7 +135,7 @@ class Rules:
     """
 
     quorum: Callable[[frozenset[str], frozenset[str]], Quorum] = _quorum
-    possible: Callable[[Any, Any, Any], set[str]] = Meetings._possible_holders
+    possible: Callable[..., set[str]] = KnownAverages.possible_holders
     confirms: bool = True
     takes_for_gone: bool = True
     heeds_later_steps: bool = True
@@ -257,24 +256,16 @@ def _given(world: World, leader: Peer, held: Average, seen: set[Peer], holders: 
     """The rulings that a leader may give on an average."""
     if leader.certified == held.group_id:
         return {Ruling.CONFIRMED} if holders else set()
-    here = {
-        peer.name: SimpleNamespace(
-            held=held if peer.name in holders else None,
-            group_id=held.group_id if peer.held == held and not peer.has_met else 0,
-        )
-        for peer in seen
-    }
+    here = {peer.name for peer in seen}
+    members = {peer.name for peer in seen if peer.held == held and not peer.has_met}
     is_running = any(peer.runs and peer.held == held for peer in world.living)
-    meetings = SimpleNamespace(
-        _transport=SimpleNamespace(peer_id=leader.name),
-        _held=leader.held,
-        _led=SimpleNamespace(group_id=leader.led, peers=set(held.group), ends_at=math.inf * (is_running or -1)),
-        _clock=lambda: 0.0,
-    )
+    known = KnownAverages(leader.name, lambda: 0.0)
+    known.led = GroupRound(cast(Any, leader.led), set(held.group), math.inf * (is_running or -1))
+    may_hold = holders | {leader.name} if leader.held == held else holders
     given = set()
     for quorum in rules.quorums(world, leader) if holders else ():
-        meetings._wanted = SimpleNamespace(quorum=quorum)
-        given.add(ruling(quorum, holders, rules.possible(meetings, held, here)))
+        known.quorum = quorum
+        given.add(ruling(quorum, holders, rules.possible(known, held, may_hold, here, members)))
     return given - {Ruling.OPEN}
 
 

@@ -9,9 +9,18 @@ from dataclasses import replace
 
 import pytest
 
-from peer.averaging.meetings import ALL_HOLD_S, CONFIRMED, GONE_ON, HOLDS, LOOK_S, RETRY_S, STALLED_S
+from peer.averaging.meetings import GONE_ON, HOLDS, LOOK_S, RETRY_S, STALLED_S
 from peer.averaging.requirements import Heard
-from peer.node.quorum import GROUP_ID_BYTES, HeldAverage, Quorum, certificate, read_certificate, read_holding
+from peer.node.quorum import (
+    ALL_HOLD_S,
+    CONFIRMED,
+    GROUP_ID_BYTES,
+    HeldAverage,
+    Quorum,
+    certificate,
+    read_certificate,
+    read_holding,
+)
 from peer.reduction.attestation import DIGEST_BYTES
 from peer.transport.memory import DIAL_S, SILENCE_S
 from tests.support.meeting_scene import (

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from peer.averaging.meetings import Meetings
-from peer.node.quorum import Quorum
+from peer.node.quorum import KnownAverages, Quorum
 from tests.support.small_swarms import (
     KEEPER,
     Bounds,
@@ -93,11 +92,11 @@ class PresentQuorum(Quorum):
         return self.voters == self.gone or self._are_most(peers, self.voters - self.gone)
 
 
-def without_absent(leader: Any, held: Any, here: Any, *, is_led: bool) -> set[str]:
+def without_absent(leader: Any, held: Any, holders: Any, here: Any, members: Any, *, is_led: bool) -> set[str]:
     """The possible holders among those who are there, of rounds that the leader has led, or of others."""
-    possible = Meetings._possible_holders(leader, held, here)
-    is_weak = (leader._led.group_id == held.group_id) == is_led
-    return possible & {*here, leader._transport.peer_id} if is_weak else possible
+    possible = KnownAverages.possible_holders(leader, held, holders, here, members)
+    is_weak = (leader.led.group_id == held.group_id) == is_led
+    return possible & {*here, leader._own} if is_weak else possible
 
 
 @pytest.mark.parametrize(
