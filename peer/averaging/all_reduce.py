@@ -16,24 +16,22 @@ import asyncio
 import logging
 import math
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 from hivemind.averaging.partition import AllreduceException, TensorPartContainer
-from hivemind.compression import CompressionBase
 from hivemind.proto import averaging_pb2, runtime_pb2
 from hivemind.utils.asyncio import aiter_with_timeout, amap_in_executor
 
-from peer.averaging.reducer import ATTESTED, Messages, Reducer, decoded
-from peer.network.traffic import Traffic
-from peer.reduction.attestation import AttestedWeight, Attesting, SignedAttestation, attested_weights
+from peer.averaging.reducer import ATTESTED, Messages, Reducer, RoundTerms, decoded
+from peer.reduction.attestation import AttestedWeight, SignedAttestation, attested_weights
 from peer.reduction.audit import Drawn, Evidence
 from peer.reduction.compression import decode, is_finite
 from peer.reduction.findings import Finding
-from peer.reduction.guard import RoundGuard, norm_of, too_large
+from peer.reduction.guard import norm_of, too_large
 from peer.reduction.undercounting import Accounts
 from peer.reporting.event_log import MOST_PEERS, PartsOfPeer, PartsPassed
 from peer.transport.transport import Transport
@@ -49,50 +47,29 @@ class FalseAverage(AllreduceException):
 class ExactAllReduce:
     """One round of butterfly all-reduce, in which all members receive identical averages."""
 
+    terms: RoundTerms
     transport: Transport
     service: str  # name of the streams on which `peer.averaging.reduction_service` is served
     tensors: Sequence[torch.Tensor]
-    peers: Sequence[str]  # peer IDs of the group, in order
     shares: Sequence[float]  # fraction of the values that each peer reduces; 0: none
-    weight: float  # this peer's samples
-    compression: CompressionBase
     part_size_bytes: int
-    sender_timeout: float  # seconds to wait for a sender's next part
-    reducer_timeout: float  # seconds to wait for a reducer's next average; longer, as reducers wait for senders
-    traffic: Traffic
     note: Callable[[Finding], None]
     limits: Sequence[float]  # norm limit of each tensor
     accused: Collection[str]  # reducers that are accused already
-    may_contribute: Callable[[str], Awaitable[bool]]
-    guard: RoundGuard
-    unawaited: Collection[str]  # senders that were silent in recent rounds
-    attesting: Attesting
 
     def __post_init__(self) -> None:
         """Divide the tensors into parts, and prepare this peer's own reduction."""
+        self.peers = self.terms.peers
         own = self._own = self.peers.index(self.transport.peer_id)
         self._container = TensorPartContainer(
-            self.tensors, self.shares, compression=self.compression, part_size_bytes=self.part_size_bytes
+            self.tensors, self.shares, compression=self.terms.compression, part_size_bytes=self.part_size_bytes
         )
         parts = [list(of_peer) for of_peer in self._container._input_parts_by_peer]
         self._due = [[(part.shape, info.key) for part, info in of_peer] for of_peer in parts]  # of each reducer
-        self.guard.set_up(self.peers, self.tensors, parts[own], self.weight)
-        self.reducer = Reducer(
-            parts=parts[own],
-            peers=self.peers,
-            own=own,
-            weight=self.weight,
-            compression=self.compression,
-            sender_timeout=self.sender_timeout,
-            reducer_timeout=self.reducer_timeout,
-            traffic=self.traffic,
-            may_contribute=self.may_contribute,
-            guard=self.guard,
-            unawaited=self.unawaited,
-            attesting=self.attesting,
-        )
+        self.terms.guard.set_up(self.peers, self.tensors, parts[own], self.terms.weight)
+        self.reducer = Reducer(self.terms, own, parts[own])
         due, rng = list(map(len, self._due)), random.SystemRandom()
-        self.evidence = Evidence(self.attesting.round, parts=due, own=own, weight=self.weight, rng=rng)
+        self.evidence = Evidence(self.terms.attesting.round, parts=due, own=own, weight=self.terms.weight, rng=rng)
         self.missed: set[str] = set()  # reducers that did not return all averages
         self.least_weight = float("inf")  # smallest total weight of any average
         self._returned = [0] * len(self.peers)  # averages returned by each reducer
@@ -113,7 +90,7 @@ class ExactAllReduce:
         """The attestations of all reducers that have finished, including this peer."""
         held = list(self.evidence.attestations.items())  # a copy, because a thread may add this peer's attestation
         opened = {self.peers[reducer]: attestation for reducer, (_, attestation) in held}
-        return Accounts(opened, self.peers, self.attesting.members, self.attesting.trusted)
+        return Accounts(opened, self.peers, self.terms.attesting.members, self.terms.attesting.trusted)
 
     @property
     def attested_by_peer(self) -> dict[str, AttestedWeight]:
@@ -137,7 +114,7 @@ class ExactAllReduce:
             )
             for index, peer in enumerate(self.peers[:MOST_PEERS])
         )
-        return PartsPassed(group=self.attesting.round.group_id.hex(), is_whole=is_whole, parts=parts)
+        return PartsPassed(group=self.terms.attesting.round.group_id.hex(), is_whole=is_whole, parts=parts)
 
     async def run(self) -> list[torch.Tensor]:
         """Exchange parts and averages with all reducers; return the averages, with zeros for missing values."""
@@ -192,9 +169,9 @@ class ExactAllReduce:
 
     async def _exchange(self, reducer: int) -> None:
         """Send this peer's parts to another reducer, and receive the averages."""
-        requests = _encoded(self.traffic.sending(self._committed_parts(reducer)))
+        requests = _encoded(self.terms.traffic.sending(self._committed_parts(reducer)))
         async with aclosing(self.transport.stream(self.peers[reducer], self.service, requests)) as responses:
-            answers = self.traffic.receiving(decoded(aiter_with_timeout(responses, self.reducer_timeout)))
+            answers = self.terms.traffic.receiving(decoded(aiter_with_timeout(responses, self.terms.reducer_timeout)))
             read = partial(self._averaged_part, self.peers[reducer])
             async with aclosing(amap_in_executor(read, answers)) as averages:
                 await self._take(reducer, averages)
@@ -202,18 +179,18 @@ class ExactAllReduce:
     async def _committed_parts(self, reducer: int) -> Messages:
         """Yield digests of a reducer's parts, then the parts; both are empty without samples."""
         parts, digests = list[runtime_pb2.Tensor](), list[bytes]()
-        if self.weight:
+        if self.terms.weight:
             parts = [part async for part in self._container.iterate_input_parts_for(reducer)]
-            digests = await asyncio.to_thread(self.evidence.commit, reducer, parts, self.weight)
+            digests = await asyncio.to_thread(self.evidence.commit, reducer, parts, self.terms.weight)
         yield averaging_pb2.AveragingData(
             code=averaging_pb2.PART_FOR_AVERAGING,
-            group_id=self.attesting.round.group_id,
-            peer_id=self.attesting.round.layout,  # in a field that hivemind leaves unused
+            group_id=self.terms.attesting.round.group_id,
+            peer_id=self.terms.attesting.round.layout,  # in a field that hivemind leaves unused
             tensor_part=runtime_pb2.Tensor(buffer=b"".join(digests)),
-            weight=self.weight,
+            weight=self.terms.weight,
         )
         for part in parts:
-            yield averaging_pb2.AveragingData(tensor_part=part, weight=self.weight)
+            yield averaging_pb2.AveragingData(tensor_part=part, weight=self.terms.weight)
 
     async def _take(
         self, reducer: int, averages: AsyncIterator[tuple[torch.Tensor | None, averaging_pb2.AveragingData]]
@@ -238,10 +215,10 @@ class ExactAllReduce:
         Raises `AllreduceException` instead if the leader gave the reducer another step or order.
         """
         peer = self.peers[reducer]
-        key = self.attesting.key_of(peer)
+        key = self.terms.attesting.key_of(peer)
         if key is None:
             raise AllreduceException(f"{peer} holds no valid token any more")
-        signed, attested = SignedAttestation(content), self.attesting.round
+        signed, attested = SignedAttestation(content), self.terms.attesting.round
         try:
             opened = signed.opened(key)
             if opened.round.group_id != attested.group_id:
@@ -280,7 +257,7 @@ class ExactAllReduce:
         if max(self._sizes.values(), default=0.0) <= 1:
             return
         own_size = 0.0
-        if self.weight > 0:
+        if self.terms.weight > 0:
             own_size = max(norm_of(tensor) / limit for tensor, limit in zip(own, self.limits, strict=True))
         for reducer, times in too_large(self._sizes, own_size, trusted=self.peers[self._own]).items():
             if reducer not in self.accused:

@@ -20,6 +20,7 @@ from peer.averaging.absences import Attendance
 from peer.averaging.all_reduce import ExactAllReduce, take_averages
 from peer.averaging.bandwidth import RoundTraffic
 from peer.averaging.deadline import give_back
+from peer.averaging.reducer import RoundTerms
 from peer.averaging.reduction_service import ReductionService
 from peer.averaging.rounds import AveragedGroup, PlannedRound, RoundError
 from peer.averaging.shares import TRUSTED_ROLES, part_size
@@ -126,24 +127,26 @@ class GradientExchange:
         guard = self._guard.begin(group.group_id, half, members)
         wire_format = self._averaging.wire_format
         runner = ExactAllReduce(
+            terms=RoundTerms(
+                peers=peers,
+                weight=round_.weight,
+                compression=compression_of(wire_format),
+                sender_timeout=plan.sender_s,
+                reducer_timeout=plan.reducer_s,
+                traffic=self._traffic,
+                may_contribute=self._service.may_contribute,
+                guard=guard,
+                unawaited=self._attendance.unawaited(set(peers) - {self._transport.peer_id}),
+                attesting=Attesting(attested, self._key, self._key_of, members, trusted),
+            ),
             transport=self._transport,
             service=self._service.name,
             tensors=values,
-            peers=peers,
             shares=plan.shares,
-            weight=round_.weight,
-            compression=compression_of(wire_format),
             part_size_bytes=part_size(sum(map(torch.Tensor.numel, values)), wire_format, len(peers)),
-            sender_timeout=plan.sender_s,
-            reducer_timeout=plan.reducer_s,
-            traffic=self._traffic,
             note=self._note,
             limits=self._screen.limits(half, len(values)),
             accused=self._accusations.current(),
-            may_contribute=self._service.may_contribute,
-            guard=guard,
-            unawaited=self._attendance.unawaited(set(peers) - {self._transport.peer_id}),
-            attesting=Attesting(attested, self._key, self._key_of, members, trusted),
         )
         self._service.begin(group_id, runner.reducer)
         self._events.add(GroupMet(group=group_id.hex(), peers=peers[:MOST_PEERS], shares=plan.shares[:MOST_PEERS]))

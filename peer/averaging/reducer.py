@@ -35,28 +35,36 @@ Messages = AsyncIterator[averaging_pb2.AveragingData]
 ATTESTED = 32  # message code for attestations; higher than any code of hivemind
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
-class Reducer:
-    """This peer as a reducer in one round; a peer without a share has no parts to reduce."""
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class RoundTerms:
+    """The terms on which a peer takes part in one round, as a sender and as a reducer."""
 
-    parts: Sequence[tuple[torch.Tensor, CompressionInfo]]  # with this peer's own values
-    peers: Sequence[str]  # the group, in order
-    own: int  # this peer's index in the group
+    peers: Sequence[str]  # peer IDs of the group, in order
     weight: float  # this peer's samples
-    compression: CompressionBase  # of averages
+    compression: CompressionBase  # of parts and averages
     sender_timeout: float  # seconds to wait for a sender's next part
-    reducer_timeout: float  # seconds in which a sender must read its next average
+    reducer_timeout: float  # seconds for a reducer's next average, and to read it; longer, as reducers wait for senders
     traffic: Traffic
     may_contribute: Callable[[str], Awaitable[bool]]
-    guard: RoundGuard  # set up for this round
+    guard: RoundGuard
     unawaited: Collection[str]  # senders that were silent in recent rounds
     attesting: Attesting
 
+
+@dataclass(eq=False, repr=False)
+class Reducer:
+    """This peer as a reducer in one round; a peer without a share has no parts to reduce."""
+
+    terms: RoundTerms
+    own: int  # this peer's index in the group
+    parts: Sequence[tuple[torch.Tensor, CompressionInfo]]  # with this peer's own values
+
     def __post_init__(self) -> None:
         """Begin the round, without the senders that were banned in its first half."""
-        not_awaited = [index for index, peer in enumerate(self.peers) if peer in self.unawaited]
+        self.peers = self.terms.peers
+        not_awaited = [index for index, peer in enumerate(self.peers) if peer in self.terms.unawaited]
         shapes = [part.shape for part, _ in self.parts]
-        self._buffer = PartReducer(shapes, len(self.peers), self.guard.combine, not_awaited)
+        self._buffer = PartReducer(shapes, len(self.peers), self.terms.guard.combine, not_awaited)
         loop = asyncio.get_running_loop()
         self._answers: list[asyncio.Future[Answer]] = [loop.create_future() for _ in shapes]
         self._attestation: asyncio.Future[SignedAttestation] = loop.create_future()
@@ -68,7 +76,7 @@ class Reducer:
         self.banned: set[str] = set()
         self.received_bytes = 0  # bytes received from others for reduction
         for index, peer in enumerate(self.peers):
-            if peer in self.guard.refused:
+            if peer in self.terms.guard.refused:
                 self._ban(index)
 
     @property
@@ -78,12 +86,12 @@ class Reducer:
         A sender without samples is not included once its stream is open, as no peer waits for it.
         """
         weightless = {self.peers[index] for index in self._buffer.weightless}
-        return self.banned.difference(self.unawaited, weightless, self.guard.refused)
+        return self.banned.difference(self.terms.unawaited, weightless, self.terms.guard.refused)
 
     @property
     def late(self) -> set[str]:
         """The awaited senders whose parts were missing when the round ended early."""
-        return {self.peers[index] for index in self._buffer.late}.difference(self.unawaited)
+        return {self.peers[index] for index in self._buffer.late}.difference(self.terms.unawaited)
 
     @property
     def weights_by_peer(self) -> dict[str, float]:
@@ -94,12 +102,12 @@ class Reducer:
     @property
     def counted_by_peer(self) -> dict[str, float]:
         """The senders' weights, each limited to the sender's credible samples."""
-        return {peer: self.guard.credited(self.peers.index(peer)) for peer in self.weights_by_peer}
+        return {peer: self.terms.guard.credited(self.peers.index(peer)) for peer in self.weights_by_peer}
 
     async def reduce_own(self, part_index: int, part: torch.Tensor) -> Answer:
         """Reduce one of this peer's own parts together with the other senders' parts."""
-        self._weights[self.own] = self.weight
-        weight = self.guard.believed(self.own, self.weight)
+        self._weights[self.own] = self.terms.weight
+        weight = self.terms.guard.believed(self.own, self.terms.weight)
         reduced = await self._buffer.accumulate_part(self.own, part_index, part, weight=weight)
         return self._answer(part_index, reduced)
 
@@ -114,7 +122,7 @@ class Reducer:
             counted = (weights.get(index, 0.0) for weights in self._buffer.counted)
             lines.append(AttestedSender.of_parts(self._weights.get(index, 0.0), inputs, counted))
         attestation = evidence.attestation(lines)
-        signed = SignedAttestation.sign(self.attesting.key, attestation)
+        signed = SignedAttestation.sign(self.terms.attesting.key, attestation)
         evidence.take(self.own, signed, attestation)
         return signed
 
@@ -123,7 +131,7 @@ class Reducer:
         events = self._all_opened, self._buffer.finished
         waiting = [asyncio.create_task(event.wait()) for event in events]
         try:
-            await asyncio.wait(waiting, timeout=self.sender_timeout, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waiting, timeout=self.terms.sender_timeout, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in waiting:
                 task.cancel()
@@ -152,7 +160,7 @@ class Reducer:
             return
         async with aclosing(self._answers_to(self.peers.index(caller), messages)) as answers:
             async for answer in answers:
-                limit = loop.call_later(self.reducer_timeout, handler.cancel)
+                limit = loop.call_later(self.terms.reducer_timeout, handler.cancel)
                 try:
                     yield answer
                 finally:
@@ -168,7 +176,7 @@ class Reducer:
             self._all_opened.set()
         returned = 0
         try:
-            received = self.traffic.receiving(aiter_with_timeout(messages, self.sender_timeout))
+            received = self.terms.traffic.receiving(aiter_with_timeout(messages, self.terms.sender_timeout))
             await self._take_digests(sender, await anext(received))
             averages = self._reduce_parts if self._weights[sender] else self._await_averages
             async with aclosing(averages(sender, received)) as answers:
@@ -183,7 +191,7 @@ class Reducer:
                 self._ban(sender)
         except BaseException as error:
             if isinstance(error, RefusedPart):
-                self.guard.refuse(sender, str(error))
+                self.terms.guard.refuse(sender, str(error))
             if isinstance(error, RefusedPart) or returned < self._buffer.num_parts:  # otherwise, it may leave
                 self._ban(sender)
             if not isinstance(error, Exception):  # cancelled, or closed
@@ -200,7 +208,7 @@ class Reducer:
         """Return a part's encoded average, which is the same for all senders."""
         answer = self._answers[part_index]
         if not answer.done():
-            wire = self.compression.compress(reduced.average, self.parts[part_index][1], allow_inplace=False)
+            wire = self.terms.compression.compress(reduced.average, self.parts[part_index][1], allow_inplace=False)
             answer.set_result((wire, reduced.weight))
         return answer.result()
 
@@ -213,7 +221,7 @@ class Reducer:
                 await self._check_weight(sender, weight)
                 if self._inputs[sender][part_index] != digest:
                     raise RefusedPart(f"sent part {part_index} with another digest than it had named before")
-                believed = self.guard.believed(sender, weight)
+                believed = self.terms.guard.believed(sender, weight)
                 self.received_bytes += size
                 try:
                     reduced = await self._buffer.accumulate_part(sender, part_index, part, weight=believed)
@@ -243,7 +251,7 @@ class Reducer:
         if sender in self._inputs:
             raise RefusedPart("named the digests of its parts twice")
         self._inputs[sender] = []  # a second stream could start during the await below
-        if message.peer_id != self.attesting.round.layout:  # a field that hivemind leaves unused
+        if message.peer_id != self.terms.attesting.round.layout:  # a field that hivemind leaves unused
             raise AllreduceException("the group's leader has told this sender another order")
         await self._check_weight(sender, message.weight)
         try:
@@ -257,7 +265,7 @@ class Reducer:
     async def _check_weight(self, sender: int, weight: float) -> None:
         """Raise `RefusedPart` if the weight is implausible or the sender's role permits none."""
         before = self._weights.get(sender)
-        if weight != 0 and not before and not await self.may_contribute(self.peers[sender]):
+        if weight != 0 and not before and not await self.terms.may_contribute(self.peers[sender]):
             raise RefusedPart(f"may not contribute, and sent parts with weight {weight:g}")
         require_weight(weight, before)
 

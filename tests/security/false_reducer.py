@@ -55,7 +55,7 @@ def _other_answer(
     """The negative of an average, and where it `attests` that, an attestation of these."""
     wire = answer.tensor_part
     if answer.code == ATTESTED:
-        key = reducer.attesting.key
+        key = reducer.terms.attesting.key
         opened = SignedAttestation(wire.buffer).opened(key.public_key)
         other = opened.model_copy(update={"averages": digest_of_all(digests).hex()})
         content = SignedAttestation.sign(key, other).content if attests else wire.buffer

@@ -14,7 +14,7 @@ from hivemind.compression import CompressionInfo, NoCompression, serialize_torch
 from hivemind.proto import averaging_pb2, runtime_pb2
 
 from peer.averaging.all_reduce import ExactAllReduce, FalseAverage, take_averages
-from peer.averaging.reducer import ATTESTED, Messages, decoded
+from peer.averaging.reducer import ATTESTED, Messages, RoundTerms, decoded
 from peer.config.training import Averaging
 from peer.network.traffic import Traffic
 from peer.reduction.attestation import (
@@ -96,30 +96,32 @@ def round_of_two(
     """
     transport: Transport = Answers(answers)
     return ExactAllReduce(
+        terms=RoundTerms(
+            peers=PEERS,
+            weight=4.0,
+            compression=NoCompression(),
+            sender_timeout=SENDER_S,
+            reducer_timeout=REDUCER_S,
+            traffic=Traffic(),
+            may_contribute=may_contribute,
+            guard=guard or RoundGuard(WeightCaps({}, cap), Notes(), Averaging(), Past(), set(), {}),
+            unawaited=unawaited,
+            attesting=Attesting(ROUND, key_of("ada"), lambda _peer: key),
+        ),
         transport=transport,
         service="reduce",
         tensors=[torch.ones(3)] * parts,
-        peers=PEERS,
         shares=[float(peer == reducer) for peer in PEERS],
-        weight=4.0,
-        compression=NoCompression(),
         part_size_bytes=2**19,
-        sender_timeout=SENDER_S,
-        reducer_timeout=REDUCER_S,
-        traffic=Traffic(),
         note=note,
         limits=[math.inf] * parts,
         accused=(),
-        may_contribute=may_contribute,
-        guard=guard or RoundGuard(WeightCaps({}, cap), Notes(), Averaging(), Past(), set(), {}),
-        unawaited=unawaited,
-        attesting=Attesting(ROUND, key_of("ada"), lambda _peer: key),
     )
 
 
 def found(reducing: ExactAllReduce) -> list[tuple[str, str]]:
     """Who was banned for what it sent, and why."""
-    return [(finding.peer_id, finding.detail) for finding in reducing.reducer.guard._note]
+    return [(finding.peer_id, finding.detail) for finding in reducing.reducer.terms.guard._note]
 
 
 async def refused(reducing: ExactAllReduce, sender: str, stream: Messages) -> str:

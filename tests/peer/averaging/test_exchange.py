@@ -49,7 +49,7 @@ class Runner:
         self.reducer = SimpleNamespace(
             silent=(), late=(), received_bytes=900, weights_by_peer={"bob": 8.0}, counted_by_peer={"bob": 4.0}
         )
-        half = options["attesting"].round.group_id
+        half = options["terms"].attesting.round.group_id
         self.evidence = SimpleNamespace(digests=[half, b"", b"bob's"], drawn=None)
         self.is_whole: bool | None = None
 
@@ -219,7 +219,7 @@ async def test_senders_and_auditors_find_each_half_under_its_own_name(scene: Sce
 @FACTORS
 async def test_a_round_that_fails_in_either_half_leaves_nothing_behind(scene: Scene, failing: bytes) -> None:
     """No peer waits for its parts or its audit; the tensors are free, and as they were, for a retry."""
-    scene.runs = lambda run: run.options["attesting"].round.group_id == b"group" + failing and fail(run)
+    scene.runs = lambda run: run.options["terms"].attesting.round.group_id == b"group" + failing and fail(run)
     with pytest.raises(ConnectionError, match="a value is missing"):
         await scene.average()
     assert scene.audits[-1] == ("give up", b"group" + failing)
@@ -245,12 +245,12 @@ async def test_a_round_is_set_up_as_its_group_has_planned_it(scene: Scene) -> No
     for _ in range(2):
         scene.attendance.round_ended(silent=["bob"], reducers=PEERS[1:], senders=PEERS)
     await scene.average()
-    options = scene.runners[0].options
-    assert (options["peers"], options["shares"], options["weight"]) == (PEERS, SHARES, 8.0)
-    assert options["sender_timeout"] == pytest.approx(PATIENCE_S / 3)
-    assert options["reducer_timeout"] == pytest.approx(2 * PATIENCE_S / 3)
-    assert (options["unawaited"], options["accused"]) == ({"bob"}, ["mallory"])
-    attesting = options["attesting"]
+    options, terms = scene.runners[0].options, scene.runners[0].options["terms"]
+    assert (terms.peers, options["shares"], terms.weight) == (PEERS, SHARES, 8.0)
+    assert terms.sender_timeout == pytest.approx(PATIENCE_S / 3)
+    assert terms.reducer_timeout == pytest.approx(2 * PATIENCE_S / 3)
+    assert (terms.unawaited, options["accused"]) == ({"bob"}, ["mallory"])
+    attesting = terms.attesting
     assert attesting.members == {peer: f"{peer}'s owner" for peer in PEERS[:3]}
     assert (attesting.key, attesting.trusted) == (scene.key, {"keeper"})
     assert (attesting.key_of("bob"), attesting.key_of("mallory")) == (b"bob's key", None)
@@ -265,7 +265,7 @@ async def test_parts_are_cut_for_the_code_in_which_they_travel(scene: Scene, com
     """Of whole blocks, or averages of 8 bits would take four bytes a value to peers that missed them."""
     await scene.average()
     [options] = [run.options for run in scene.runners]
-    assert options["compression"].compression_type == compression_of(compression).compression_type
+    assert options["terms"].compression.compression_type == compression_of(compression).compression_type
     assert options["part_size_bytes"] == part_size(24 * 40 + 5, compression, len(PEERS))
 
 

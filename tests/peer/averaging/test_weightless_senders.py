@@ -18,7 +18,7 @@ from hivemind.proto import averaging_pb2, runtime_pb2
 
 from auth.swarm.hivemind_patches import patch_hivemind
 from peer.averaging.all_reduce import ExactAllReduce, take_averages
-from peer.averaging.reducer import Messages
+from peer.averaging.reducer import Messages, RoundTerms
 from peer.averaging.reduction_service import ReductionService
 from peer.config.training import Averaging
 from peer.gradients.power_sgd import FIRST, LowRank, orthonormal
@@ -85,7 +85,7 @@ class Round:
         self, runners: Sequence[ExactAllReduce], tensors: Sequence[list[torch.Tensor]], groups: ExitStack
     ) -> None:
         self.runners, self.tensors, self._groups = runners, tensors, groups
-        self.findings: list[Any] = [runner.reducer.guard._note for runner in runners]
+        self.findings: list[Any] = [runner.reducer.terms.guard._note for runner in runners]
 
     async def run(self, *places: int) -> list[str]:
         """Let these peers average, by default all; return why each has failed, or nothing."""
@@ -128,26 +128,28 @@ async def round_of(
     for place, (transport, weight, own) in enumerate(zip(transports, weights, tensors, strict=True)):
         service = ReductionService(transport, f"reduce {half!r}", everybody, Traffic())
         runner = (kinds or {}).get(place, ExactAllReduce)(
+            terms=RoundTerms(
+                peers=peers,
+                weight=weight,
+                compression=Float16Compression(),
+                sender_timeout=SENDER_S,
+                reducer_timeout=2 * SENDER_S,
+                traffic=Traffic(),
+                may_contribute=service.may_contribute,
+                guard=RoundGuard(
+                    WeightCaps({}, (caps or {}).get(place, math.inf)), Notes(), Averaging(), Past(), set(), {}
+                ),
+                unawaited=(),
+                attesting=Attesting(attested, KEY, lambda _peer: KEY.public_key, trusted=trusted),
+            ),
             transport=transport,
             service=f"reduce {half!r}",
             tensors=own,
-            peers=peers,
             shares=shares,
-            weight=weight,
-            compression=Float16Compression(),
             part_size_bytes=part_size_bytes,
-            sender_timeout=SENDER_S,
-            reducer_timeout=2 * SENDER_S,
-            traffic=Traffic(),
             note=lambda _finding: None,
             limits=[math.inf] * len(own),
             accused=(),
-            may_contribute=service.may_contribute,
-            guard=RoundGuard(
-                WeightCaps({}, (caps or {}).get(place, math.inf)), Notes(), Averaging(), Past(), set(), {}
-            ),
-            unawaited=(),
-            attesting=Attesting(attested, KEY, lambda _peer: KEY.public_key, trusted=trusted),
         )
         groups.enter_context(service.expecting([group]))
         service.begin(group, runner.reducer)
@@ -208,7 +210,7 @@ async def require_little_sent(transports: Sequence[Transport], weights: Sequence
         due = VALUE_BYTES * VALUES * share / sum(SHARES)
         senders = len([sender for sender in weighing if sender != place])
         assert runner.reducer.received_bytes == pytest.approx(senders * due, abs=2**12 * senders)
-        sent = runner.traffic.up.total_bytes  # without the averages, which the service counts
+        sent = runner.terms.traffic.up.total_bytes  # without the averages, which the service counts
         if weights[place]:
             assert sent > VALUE_BYTES * VALUES - due - 2**12
         else:
@@ -295,12 +297,12 @@ async def test_both_halves_of_a_round_with_factors_come_to_the_same_bits() -> No
         low_rank.settle(tensors, of_peer, averaged=True)
     averages = second.require_one_average()
     assert all(average.abs().sum() > 0 for average in averages)
-    assert all(runner.traffic.up.total_bytes < WORDS_BYTES for runner in (second.runners[0], second.runners[3]))
+    assert all(runner.terms.traffic.up.total_bytes < WORDS_BYTES for runner in (second.runners[0], second.runners[3]))
 
 
 def opening(runner: ExactAllReduce, digests: bytes = b"") -> averaging_pb2.AveragingData:
     """The first message of a sender without a weight."""
-    attested = runner.attesting.round
+    attested = runner.terms.attesting.round
     return averaging_pb2.AveragingData(
         code=averaging_pb2.PART_FOR_AVERAGING,
         group_id=attested.group_id,
@@ -315,7 +317,7 @@ class SendsParts(ExactAllReduce):
     async def _committed_parts(self, reducer: int) -> Messages:
         yield opening(self)
         async for part in self._container.iterate_input_parts_for(reducer):
-            yield averaging_pb2.AveragingData(tensor_part=part, weight=self.weight)
+            yield averaging_pb2.AveragingData(tensor_part=part, weight=self.terms.weight)
 
 
 class NamesDigests(ExactAllReduce):
