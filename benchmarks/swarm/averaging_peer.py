@@ -132,12 +132,12 @@ def main() -> None:
         gradients.load()
         search, failed_before = averager.seek(asked), averager.failed_rounds
         averager.begin(search, plan.samples)
-        while not search.done() and averager.failed_rounds == failed_before:
+        while not search.outcome.done() and averager.failed_rounds == failed_before:
             time.sleep(LOOK_S)
-        if not search.done():
+        if not search.outcome.done():
             averager.give_up(search)
-        is_averaged = not search.cancelled() and search.exception() is None
-        print(json.dumps(search.result().seconds if is_averaged else None), flush=True)
+        is_averaged = not search.outcome.cancelled() and search.outcome.exception() is None
+        print(json.dumps(search.outcome.result().seconds if is_averaged else None), flush=True)
     averager.shutdown(SHUTDOWN_S)
     dht.shutdown()
 

@@ -65,16 +65,15 @@ class RoundError(Exception):
     """A round has failed, or a search has ended without an average."""
 
 
-class RoundSearch(futures.Future[AveragedGroup]):
+@dataclass(eq=False)
+class RoundSearch:
     """A search for a group and its round, as the trainer's side sees it."""
 
-    def __init__(self, number: int = 0) -> None:
-        """Set up a search that has just begun."""
-        super().__init__()
-        self.number = number
-        self.stage = SearchStage.LOOKING
-        self.is_due = False  # whether the trainer has loaded its gradients for this search
-        self.has_averaged = False  # whether a round has begun, so that others may have this peer's gradients
+    number: int = 0
+    stage: SearchStage = SearchStage.LOOKING
+    is_due: bool = False  # whether the trainer has loaded its gradients for this search
+    has_averaged: bool = False  # whether a round has begun, so that others may have this peer's gradients
+    outcome: futures.Future[AveragedGroup] = field(default_factory=futures.Future)
 
     def enter(self, stage: SearchStage) -> None:
         """Note that the search has reached a stage."""
@@ -125,14 +124,14 @@ class Exchange(Protocol):
         """
 
 
+@dataclass(eq=False)
 class _Search(RoundSearch):
     """A search in the event loop of its rounds."""
 
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.due = asyncio.Event()
-        self.weight = self.due_since = 0.0
-        self.task: asyncio.Task[None] | None = None
+    due: asyncio.Event = field(default_factory=asyncio.Event)
+    weight: float = 0.0
+    due_since: float = 0.0
+    task: asyncio.Task[None] | None = None
 
 
 class AveragingRounds:
@@ -191,7 +190,7 @@ class AveragingRounds:
     def give_up(self, search: RoundSearch) -> None:
         """Cancel a search, or its round."""
         assert isinstance(search, _Search)
-        if search.cancel() and search.task is not None:
+        if search.outcome.cancel() and search.task is not None:
             search.task.cancel()
 
     def stop(self) -> None:
@@ -201,14 +200,14 @@ class AveragingRounds:
 
     async def _run(self, search: _Search) -> None:
         try:
-            search.set_result(await self._until_averaged(search))
+            search.outcome.set_result(await self._until_averaged(search))
         except asyncio.CancelledError:
-            if not search.cancelled():  # the loop is being closed
+            if not search.outcome.cancelled():  # the loop is being closed
                 raise
         except Exception as error:
             if not isinstance(error, UnconfirmedAverageError):
                 logger.exception("a search for a group has failed")
-            search.set_exception(error)
+            search.outcome.set_exception(error)
 
     async def _until_averaged(self, search: _Search) -> AveragedGroup:
         """Look for groups until one has averaged. Raises `UnconfirmedAverageError` if its average is void."""
@@ -278,7 +277,7 @@ class AveragingRounds:
             search.weight,
             self.wanted.target,
             search.due_since,
-            search.cancelled,
+            search.outcome.cancelled,
         )
         averaged = await self._exchanged(round_)
         if averaged.samples >= self.wanted.target:  # otherwise, it leads to no step

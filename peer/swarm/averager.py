@@ -104,7 +104,7 @@ class Averager:
 
     def give_up(self, search: RoundSearch) -> None:
         """Cancel a search, or its round."""
-        if search.cancel():
+        if search.outcome.cancel():
             self._send(GivenUp(search.number))
 
     def order(self, order: StateOrder) -> futures.Future[Any]:
@@ -161,11 +161,11 @@ class Averager:
         if update.stage is not SearchStage.ENDED:
             return
         del self._searches[update.number]
-        if search.set_running_or_notify_cancel():  # it has not been given up meanwhile
+        if search.outcome.set_running_or_notify_cancel():  # it has not been given up meanwhile
             if update.group is None:
-                search.set_exception(RoundError(update.fault))
+                search.outcome.set_exception(RoundError(update.fault))
             else:
-                search.set_result(update.group)
+                search.outcome.set_result(update.group)
 
     def _copy(self) -> None:
         copied = None

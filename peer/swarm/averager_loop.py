@@ -194,12 +194,12 @@ class AveragerLoop:
         group, fault = None, ""
         if search.stage is SearchStage.ENDED:
             self._searches.pop(search.number, None)
-            if search.cancelled() or not search.done():
+            if search.outcome.cancelled() or not search.outcome.done():
                 fault = "given up"
-            elif (error := search.exception()) is not None:
+            elif (error := search.outcome.exception()) is not None:
                 fault = str(error) or repr(error)
             else:
-                group = search.result()
+                group = search.outcome.result()
         self._channel.send(SearchUpdate(search.number, search.stage, self.rounds.failed_rounds, group, fault))
 
     async def _execute(self, order: StateOrdered) -> None:

@@ -74,7 +74,7 @@ class StepRounds:
         self._require_group()
         if self._tracker.is_held:
             self.cancel()
-        elif self._search is None or self._search.is_due or self._search.done():
+        elif self._search is None or self._search.is_due or self._search.outcome.done():
             self._search = self._averager.seek(self._line.rate)
 
     def begin_step(self) -> None:
@@ -84,7 +84,7 @@ class StepRounds:
 
     def cancel(self) -> None:
         """Give up a search that was begun ahead of time."""
-        if self._search is not None and not self._search.done():
+        if self._search is not None and not self._search.outcome.done():
             self._averager.give_up(self._search)
         self._search = None
 
@@ -171,7 +171,7 @@ class StepRounds:
         if tracker.view.averaging <= 1 and not (self.has_begun or self._is_told_full):
             return self._own_average()
         search, self._search = self._search, None
-        if search is not None and (search.is_due or search.done()):
+        if search is not None and (search.is_due or search.outcome.done()):
             search = None
         self.counts.begin()
         began, failed_before = self._waits.now(), averager.failed_rounds
@@ -292,7 +292,7 @@ class StepRounds:
             return
         if search.has_averaged:
             self._line.failed()
-        if not search.done():
+        if not search.outcome.done():
             self._averager.give_up(search)
 
     async def _await_group(self, search: RoundSearch) -> AveragedGroup:
@@ -309,9 +309,9 @@ class StepRounds:
         deadline = self._waits.now() + self._timeout_s
         failed_before, in_doubt_at, is_over_at = averager.failed_rounds, math.inf, math.inf
         while True:
-            await self._waits.news(LOOK_S, search)
-            if search.done():
-                return search.result()
+            await self._waits.news(LOOK_S, search.outcome)
+            if search.outcome.done():
+                return search.outcome.result()
             now, is_full = self._waits.now(), self.is_full  # read before the stage: as a round runs, others may step
             looks = search.stage is SearchStage.LOOKING
             tracker.is_reducing(not looks)

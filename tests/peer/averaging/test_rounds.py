@@ -157,7 +157,7 @@ class Scene:
 
     async def search(self, samples: float = 12.0) -> AveragedGroup:
         """Seek a group, and average with it."""
-        return await asyncio.wrap_future(self.begun(samples))
+        return await asyncio.wrap_future(self.begun(samples).outcome)
 
     def begun(self, samples: float = 12.0) -> RoundSearch:
         """A search with a full batch."""
@@ -194,7 +194,7 @@ def test_a_group_averages_once_the_batch_is_full(play: Play) -> None:
         await asyncio.sleep(5.0)
         assert (search.stage, search.has_averaged, scene.rounds_begun) == (SearchStage.MET, False, [])
         scene.rounds.begin(search, 7.0)
-        found = await asyncio.wrap_future(search)
+        found = await asyncio.wrap_future(search.outcome)
         [round_] = scene.rounds_begun
         assert (round_.weight, round_.due_since, round_.position, round_.target) == (7.0, 5.0, (0, 4), 12)
         assert (round_.plan.shares, round_.plan.promised_s) == ((2, 6), 60.0)
@@ -267,10 +267,10 @@ def test_an_average_waits_until_it_is_confirmed(play: Play, is_void: bool) -> No
         scene.meetings.is_void = is_void
         search = scene.begun()
         await asyncio.sleep(2 * LONGEST_S)
-        assert (search.stage, search.done()) == (SearchStage.CONFIRMING, False)
+        assert (search.stage, search.outcome.done()) == (SearchStage.CONFIRMING, False)
         scene.meetings.may_confirm.set()
         with pytest.raises(UnconfirmedAverageError) if is_void else contextlib.nullcontext():
-            await asyncio.wrap_future(search)
+            await asyncio.wrap_future(search.outcome)
         assert (scene.rounds.failed_rounds, scene.meetings.lacking) == (is_void, is_void)
 
     play(main, GROUP)
@@ -321,7 +321,7 @@ def test_after_a_failed_round_another_group_is_looked_for(play: Play, ending: En
     async def main(scene: Scene) -> None:
         scene.came_about = False
         search = scene.begun()
-        found = await asyncio.wrap_future(search)
+        found = await asyncio.wrap_future(search.outcome)
         assert found.samples == GROUP.samples
         assert (len(scene.rounds_begun), scene.ended_early) == (2, isinstance(ending, float))
         assert (scene.rounds.failed_rounds, scene.meetings.lacking) == (1, 1)
@@ -415,7 +415,7 @@ def test_a_search_that_was_given_up_takes_part_in_no_round(play: Play, after_s: 
         scene.rounds.give_up(search)
         await asyncio.sleep(2 * LONGEST_S)
         has_begun = after_s > 1.0
-        assert (search.cancelled(), len(scene.rounds_begun), scene.ended_early) == (True, has_begun, has_begun)
+        assert (search.outcome.cancelled(), len(scene.rounds_begun), scene.ended_early) == (True, has_begun, has_begun)
         assert [round_.is_given_up() for round_ in scene.rounds_begun] == [True] * has_begun
         assert (scene.rounds.failed_rounds, scene.meetings.came_about) == (0, [])
 
@@ -429,7 +429,7 @@ def test_who_leaves_gives_up_its_search(play: Play) -> None:
         scene.rounds.stop()
         search = scene.begun()
         scene.rounds.stop()
-        assert search.cancelled()
+        assert search.outcome.cancelled()
 
     play(main)
 

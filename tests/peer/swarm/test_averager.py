@@ -119,7 +119,7 @@ def test_a_search_goes_through_its_stages_to_a_group(trainer_with: Callable[[Scr
     wait_until("the group has begun", lambda: search.stage is SearchStage.MET)
     assert (search.is_due, search.has_averaged, averager.failed_rounds) == (False, False, 2)
     averager.begin(search, 64)
-    assert search.result(PATIENCE_S) == GROUP
+    assert search.outcome.result(PATIENCE_S) == GROUP
     assert (search.is_due, search.has_averaged, averager.failed_rounds) == (True, True, 3)
 
 
@@ -135,11 +135,11 @@ def test_a_search_ends_with_a_reason_or_is_given_up(trainer_with: Callable[[Scri
 
     averager = trainer_with(script).averager
     with pytest.raises(RoundError, match="too few peers hold it"):
-        averager.seek(None).result(PATIENCE_S)
+        averager.seek(None).outcome.result(PATIENCE_S)
     search = averager.seek(None)
     averager.give_up(search)
     wait_until("the search has ended", lambda: averager.failed_rounds == 7)
-    assert search.cancelled()
+    assert search.outcome.cancelled()
     assert not averager._searches
 
 
@@ -274,7 +274,7 @@ class Parts:
 
     def give_up(self, search: RoundSearch) -> None:
         """Cancel a search."""
-        search.cancel()
+        search.outcome.cancel()
         self.reach(SearchStage.ENDED)
 
     def reach(self, stage: SearchStage) -> None:
@@ -292,12 +292,12 @@ async def test_orders_are_executed_in_the_loop() -> None:
     assert parts.calls == [Requirements(step=4), 5.0, 64]
     assert loop._guard.caps is caps
     parts.reach(SearchStage.AVERAGING)
-    parts.search.set_result(GROUP)
+    parts.search.outcome.set_result(GROUP)
     parts.reach(SearchStage.ENDED)
     for order in (Loaded(7, 64), GivenUp(7), StateCopied(COPY)):
         loop.obey(order)
     loop.obey(Sought(8, None))
-    parts.search.set_exception(RuntimeError())
+    parts.search.outcome.set_exception(RuntimeError())
     parts.reach(SearchStage.ENDED)
     loop.obey(Sought(9, None))
     loop.obey(GivenUp(9))

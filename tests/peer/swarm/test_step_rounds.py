@@ -41,6 +41,7 @@ class Round:
     def __init__(self, ends: AveragedGroup | Exception | None, begins: bool = True) -> None:
         self.ends, self.has_averaged = ends, begins
         self.is_due, self.cancelled = False, False
+        self.outcome = self  # a future, as far as rounds use one
 
     def result(self) -> AveragedGroup:
         assert self.ends is not None
