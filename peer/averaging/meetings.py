@@ -155,15 +155,9 @@ class _Leader:
     """The leader that this peer follows, and what it has said."""
 
     peer: str
-    group: asyncio.Future[bytes | None]  # None: it has gone on to another step
-    ruling: asyncio.Future[bytes]
+    group: asyncio.Future[bytes | None] = field(default_factory=asyncio.Future)  # None: it is at another step
+    ruling: asyncio.Future[bytes] = field(default_factory=asyncio.Future)
     following: asyncio.Task[None] | None = None
-
-    @classmethod
-    def of(cls, peer: str) -> _Leader:
-        """Return a leader that has said nothing yet."""
-        loop = asyncio.get_running_loop()
-        return cls(peer, loop.create_future(), loop.create_future())
 
     def lost(self, error: Exception) -> None:
         """Note that this leader says nothing more."""
@@ -204,7 +198,7 @@ class Meetings:
         self._wanted = Requirements()
         self._declared = b""
         self._followers: dict[str, _Follower] = {}
-        self._leader = _Leader.of(transport.peer_id)  # of the newest group
+        self._leader = _Leader(transport.peer_id)  # of the newest group
         self._round: GroupRound | None = None  # of the newest group
         self._averages = KnownAverages(transport.peer_id, self._clock)
         self._shown = b""  # the ruling on this peer's average, from a follower that has gone on
@@ -664,7 +658,7 @@ class Meetings:
 
     def _turn_to(self, peer: str) -> _Leader:
         """Follow this leader from now on, unless it is this peer itself."""
-        self._leader = leader = _Leader.of(peer)
+        self._leader = leader = _Leader(peer)
         if peer != self._transport.peer_id:
             leader.following = self._start(self._hear_leader(leader))
         return leader
@@ -672,7 +666,7 @@ class Meetings:
     async def _hear_leader(self, leader: _Leader) -> None:
         """Read a leader's words until it says nothing more."""
         try:
-            async with aclosing(self._words_of(leader.peer)) as words:
+            async with aclosing(self._transport.stream(leader.peer, self._name, self._said())) as words:
                 async for word in words:
                     if word.startswith(BEGIN) and not leader.group.done():
                         leader.group.set_result(word[len(BEGIN) :])
@@ -698,32 +692,28 @@ class Meetings:
         except (TransportError, ValueError) as error:
             leader.lost(error)
 
-    def _words_of(self, leader: str) -> AsyncGenerator[bytes, None]:
-        """Send this peer's declaration and its messages to the leader; yield the leader's. Raises `TransportError`."""
-
-        async def said() -> AsyncIterator[bytes]:
-            held, report, is_full, reports_at = self._averages.held, b"", False, -math.inf
-            if held is not None:  # before this peer counts as one that holds nothing
+    async def _said(self) -> AsyncGenerator[bytes, None]:
+        """Yield this peer's declaration and its messages to its leader."""
+        held, report, is_full, reports_at = self._averages.held, b"", False, -math.inf
+        if held is not None:  # before this peer counts as one that holds nothing
+            yield HOLDS + held.message(self._averages.signature)
+        yield self._declared
+        while True:  # the open stream says that this peer is there
+            self._has_message.clear()
+            if self._is_asked:
+                self._is_asked = False
+                yield self._averages.certified
+                await asyncio.sleep(REPORT_S)
+            if self._averages.held not in (None, held):
+                held = self._averages.held
                 yield HOLDS + held.message(self._averages.signature)
-            yield self._declared
-            while True:  # the open stream says that this peer is there
-                self._has_message.clear()
-                if self._is_asked:
-                    self._is_asked = False
-                    yield self._averages.certified
-                    await asyncio.sleep(REPORT_S)
-                if self._averages.held not in (None, held):
-                    held = self._averages.held
-                    yield HOLDS + held.message(self._averages.signature)
-                if report != self._wanted.report and self._clock() >= reports_at:
-                    report, reports_at = self._wanted.report, self._clock() + self._wanted.report_s
-                    yield REPORT + report
-                if is_full != self._is_full:
-                    is_full = self._is_full
-                    yield FULL
-                await _wait(self._has_message, None if report == self._wanted.report else reports_at - self._clock())
-
-        return self._transport.stream(leader, self._name, said())
+            if report != self._wanted.report and self._clock() >= reports_at:
+                report, reports_at = self._wanted.report, self._clock() + self._wanted.report_s
+                yield REPORT + report
+            if is_full != self._is_full:
+                is_full = self._is_full
+                yield FULL
+            await _wait(self._has_message, None if report == self._wanted.report else reports_at - self._clock())
 
     async def _read(self, word: bytes, leader: str) -> DeclaredGroup:
         """Read a leader's group.

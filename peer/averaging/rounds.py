@@ -268,17 +268,10 @@ class AveragingRounds:
             self._meetings.group_ended(came_about=False)
             raise RoundError(f"beside these {len(group.peers)} others may take this step")
         self._enter(search, SearchStage.AVERAGING)
-        limit_s = self._deadline.bounded(plan.limit_s)
-        self._meetings.round_began(self._now() + limit_s)
-        round_ = PlannedRound(
-            group,
-            position,
-            replace(plan, limit_s=limit_s),
-            search.weight,
-            self.wanted.target,
-            search.due_since,
-            search.outcome.cancelled,
-        )
+        plan = replace(plan, limit_s=self._deadline.bounded(plan.limit_s))
+        self._meetings.round_began(self._now() + plan.limit_s)
+        target, is_given_up = self.wanted.target, search.outcome.cancelled
+        round_ = PlannedRound(group, position, plan, search.weight, target, search.due_since, is_given_up)
         averaged = await self._exchanged(round_)
         if averaged.samples >= self.wanted.target:  # otherwise, it leads to no step
             self._enter(search, SearchStage.CONFIRMING)

@@ -520,13 +520,13 @@ def test_a_group_is_kept_although_the_candidates_change_at_that_moment(lookup_s:
             await asyncio.sleep(lookup_s)
             return await admitted(peers, roles)
 
-        async def words(_leader: str) -> AsyncGenerator[bytes, None]:
+        async def words(*_: object) -> AsyncGenerator[bytes, None]:
             await asyncio.sleep(4.5)  # not when the search looks by itself
             asyncio.get_running_loop().call_later(lookup_s / 2, lambda: bob.want(leaders=(CAROL,)))
             yield begin([ALICE, BOB])
 
         scene.members.admitted = look_up  # type: ignore[method-assign]
-        bob.meetings._words_of = words  # type: ignore[method-assign, assignment]
+        bob.meetings._transport.stream = words  # type: ignore[method-assign]
         bob.want(leaders=(ALICE,))
         scene.searches[BOB] = bob.seek()
         assert list(await scene.after(6.0 + 2 * lookup_s)) == [BOB]
