@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from hivemind.averaging.partition import AllreduceException
@@ -40,60 +40,51 @@ LATE_SHARE = 0.9  # fraction of a round's time limit after which an awaited send
 SETTLE_S = 0.5  # delay after a round, until its tasks have ended
 
 
+@dataclass(eq=False, repr=False)
 class GradientExchange:
     """One peer's exchanges of gradients with its groups."""
 
-    def __init__(
-        self,
-        tensors: SharedTensors,
-        averaging: Averaging,
-        run: str,
-        key: DeviceKey,
-        transport: Transport,
-        service: ReductionService,
-        directory: PeerDirectory,
-        guard: ReductionGuard,
-        auditing: Auditing,
-        attendance: Attendance,
-        accusations: Accusations,
-        note: Callable[[Finding], None],
-        traffic: Traffic,
-        events: EventLog,
-    ) -> None:
-        """Set up exchanges of these tensors in a run.
+    tensors: SharedTensors
+    averaging: Averaging
+    run: str
+    key: DeviceKey
+    transport: Transport
+    service: ReductionService  # which receives the parts that others send
+    directory: PeerDirectory
+    guard: ReductionGuard
+    auditing: Auditing
+    attendance: Attendance
+    accusations: Accusations
+    note: Callable[[Finding], None]  # receives what is found of other peers
+    traffic: Traffic
+    events: EventLog
 
-        `service` receives the parts that others send; `note` receives what is found of other peers.
-        """
-        self._tensors, self._averaging = tensors, averaging
-        self._run, self._key = run, key
-        self._transport, self._service, self._directory = transport, service, directory
-        self._guard, self._auditing, self._note = guard, auditing, note
-        self._attendance, self._accusations = attendance, accusations
-        self._traffic, self._events = traffic, events
-        self._code = code_of(averaging, tensors.shapes)
+    def __post_init__(self) -> None:
+        """Set up exchanges of these tensors."""
+        self._code = code_of(self.averaging, self.tensors.shapes)
         self._screen = AverageScreen()
-        self.values = sum(shape.numel() for shape in tensors.shapes)
+        self.values = sum(shape.numel() for shape in self.tensors.shapes)
 
     @property
     def size_bytes(self) -> float:
         """The bytes of gradients that a peer sends per round."""
-        return self._tensors.size_in(self._averaging)
+        return self.tensors.size_in(self.averaging)
 
     def take_up(self, averaging: Averaging) -> None:
         """Use another encoding of gradients; forget old norms if other tensors are averaged."""
-        if averaging.powersgd_rank != self._averaging.powersgd_rank:
-            self._code = code_of(averaging, self._tensors.shapes)
+        if averaging.powersgd_rank != self.averaging.powersgd_rank:
+            self._code = code_of(averaging, self.tensors.shapes)
             self._screen.forget_tensors()
-            self._guard.forget_norms()
-        self._averaging = averaging
+            self.guard.forget_norms()
+        self.averaging = averaging
 
     async def average(self, round_: PlannedRound) -> AveragedGroup:
         """Average the shared tensors in place. Raises `RoundError`, without a change, if the round fails."""
-        began, before, halves = time.monotonic(), self._traffic.passed(), list[AveragedGroup]()
+        began, before, halves = time.monotonic(), self.traffic.passed(), list[AveragedGroup]()
         ids = [round_.group.group_id + half for half in self._code.halves]
         try:
-            async with self._tensors.used_in_loop() as tensors:
-                with self._service.expecting(ids):
+            async with self.tensors.used_in_loop() as tensors:
+                with self.service.expecting(ids):
 
                     async def reduce(values: Sequence[torch.Tensor], half: bytes = b"") -> None:
                         halves.append(await self._reduce(values, half, round_, began))
@@ -104,7 +95,7 @@ class GradientExchange:
         finally:
             asyncio.get_running_loop().call_later(SETTLE_S, give_back)
         seconds = time.monotonic() - began
-        sent, received = (now - then for now, then in zip(self._traffic.passed(), before, strict=True))
+        sent, received = (now - then for now, then in zip(self.traffic.passed(), before, strict=True))
         return replace(
             halves[-1],
             averaged_bytes=sum(half.averaged_bytes for half in halves),
@@ -119,13 +110,13 @@ class GradientExchange:
         """Average one half's values in place. Raises `AllreduceException` if one is missing or not finite."""
         group, plan = round_.group, round_.plan
         group_id, peers = group.group_id + half, group.peers
-        attested = AttestedRound(self._run, *round_.position, group_id, layout_of(peers, plan.shares))
-        self._auditing.expect(attested)
-        tokens = {peer: token for peer in peers if (token := self._directory.token_of(peer)) is not None}
+        attested = AttestedRound(self.run, *round_.position, group_id, layout_of(peers, plan.shares))
+        self.auditing.expect(attested)
+        tokens = {peer: token for peer in peers if (token := self.directory.token_of(peer)) is not None}
         members = {peer: token.member for peer, token in tokens.items()}
         trusted = frozenset(peer for peer, token in tokens.items() if token.role in TRUSTED_ROLES)
-        guard = self._guard.begin(group.group_id, half, members)
-        wire_format = self._averaging.wire_format
+        guard = self.guard.begin(group.group_id, half, members)
+        wire_format = self.averaging.wire_format
         runner = ExactAllReduce(
             terms=RoundTerms(
                 peers=peers,
@@ -133,41 +124,41 @@ class GradientExchange:
                 compression=compression_of(wire_format),
                 sender_timeout=plan.sender_s,
                 reducer_timeout=plan.reducer_s,
-                traffic=self._traffic,
-                may_contribute=self._service.may_contribute,
+                traffic=self.traffic,
+                may_contribute=self.service.may_contribute,
                 guard=guard,
-                unawaited=self._attendance.unawaited(set(peers) - {self._transport.peer_id}),
-                attesting=Attesting(attested, self._key, self._key_of, members, trusted),
+                unawaited=self.attendance.unawaited(set(peers) - {self.transport.peer_id}),
+                attesting=Attesting(attested, self.key, self._key_of, members, trusted),
             ),
-            transport=self._transport,
-            service=self._service.name,
+            transport=self.transport,
+            service=self.service.name,
             tensors=values,
             shares=plan.shares,
             part_size_bytes=part_size(sum(map(torch.Tensor.numel, values)), wire_format, len(peers)),
-            note=self._note,
+            note=self.note,
             limits=self._screen.limits(half, len(values)),
-            accused=self._accusations.current(),
+            accused=self.accusations.current(),
         )
-        self._service.begin(group_id, runner.reducer)
-        self._events.add(GroupMet(group=group_id.hex(), peers=peers[:MOST_PEERS], shares=plan.shares[:MOST_PEERS]))
+        self.service.begin(group_id, runner.reducer)
+        self.events.add(GroupMet(group=group_id.hex(), peers=peers[:MOST_PEERS], shares=plan.shares[:MOST_PEERS]))
         is_whole = False
         try:
             await take_averages(runner, values)
             is_whole = True
         except BaseException:  # also on cancellation, because no peer may wait for this round's audit
-            self._auditing.give_up(group_id)
+            self.auditing.give_up(group_id)
             raise
         finally:
             if not round_.is_given_up():  # otherwise, the others' averages were still on their way
                 self._note_absent(runner, half, round_, began)  # must precede any call that may raise
-            self._events.add(runner.passed(is_whole))
+            self.events.add(runner.passed(is_whole))
             guard.ended()
-        self._guard.accepted(half, values)
+        self.guard.accepted(half, values)
         self._screen.accepted(half, values)
         audit = Audit(
-            peers, self._transport.peer_id, runner.evidence, key_of=self._key_of, are_means=self._guard.makes_means
+            peers, self.transport.peer_id, runner.evidence, key_of=self._key_of, are_means=self.guard.makes_means
         )
-        self._auditing.begin(group_id, audit, plan.lines.second_reducers)
+        self.auditing.begin(group_id, audit, plan.lines.second_reducers)
         return AveragedGroup(
             size=len(peers),
             samples=round(runner.least_weight),
@@ -180,7 +171,7 @@ class GradientExchange:
 
     def _note_absent(self, runner: ExactAllReduce, half: bytes, round_: PlannedRound, began: float) -> None:
         is_nearly_over = time.monotonic() >= began + LATE_SHARE * round_.plan.limit_s
-        are_named = self._attendance.round_ended(
+        are_named = self.attendance.round_ended(
             missed=runner.missed,
             silent=runner.reducer.silent,
             late=runner.reducer.late if is_nearly_over else (),
@@ -189,8 +180,8 @@ class GradientExchange:
         )
         round_.came_about = are_named and runner.least_weight >= round_.target
         accounts = runner.accounts
-        self._attendance.counted(half, accounts.undercounting(round_.target), accounts.attestations)
+        self.attendance.counted(half, accounts.undercounting(round_.target), accounts.attestations)
 
     def _key_of(self, peer: str) -> bytes | None:
-        token = self._directory.token_of(peer)
+        token = self.directory.token_of(peer)
         return None if token is None else token.public_key.encode()
