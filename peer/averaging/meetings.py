@@ -28,7 +28,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Coroutine, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from auth.keys import verify_signature
 from auth.swarm.authorizer import TRAINING_ROLES
@@ -40,14 +40,15 @@ from peer.node.quorum import (
     CONFIRMED,
     GROUP_ID_BYTES,
     LOST_S,
+    MOST_SIGNATURE_BYTES,
     VOID,
     GroupRound,
     HeldAverage,
     KnownAverages,
     Ruling,
     Verify,
+    read_average,
     read_certificate,
-    read_holding,
 )
 from peer.transport.transport import Transport, TransportError
 
@@ -70,7 +71,6 @@ REPORT, FULL, HOLDS = b"r", b"f", b"h"  # a follower's messages begin with: its 
 COUNT, GONE_ON, BEGIN = b"c", b"g", b"b"  # a leader's: its count of the batch; it has taken the step; the group
 _COUNT = struct.Struct(">Qd")  # samples, seconds until the batch is full
 LOOK_S, IDLE_LOOK_S = 1.0, 5.0  # longest time until a search looks again; with a trusted leader and no full batch
-Result = TypeVar("Result")
 
 
 class UnconfirmedAverageError(Exception):
@@ -227,7 +227,7 @@ class Meetings:
         if wanted.report != before.report:
             self._has_message.set()
         if wanted.position != before.position:
-            self._trainer.turn_to(wanted.position)
+            self._trainer.heard = Heard(wanted.position, self._trainer.heard.reports)
         if wanted.position != before.position or wanted.is_full != before.is_full:
             self._wake_followers()
         elif wanted.samples != before.samples and self._counting is None:
@@ -407,7 +407,8 @@ class Meetings:
 
     def _take_holding(self, follower: _Follower, message: bytes) -> None:
         try:
-            held, signature = read_holding(message, self._name, follower.declaration.position)
+            position = follower.declaration.position
+            held, signature = read_average(message, self._name, position, MOST_SIGNATURE_BYTES)
             token = self._directory.token_of(follower.peer)
             if token is None or not held.is_signed(token.public_key, signature, self._verify):
                 raise ValueError("its signature is false")
@@ -484,7 +485,7 @@ class Meetings:
         if len(self._wanted.leaders) > 1 and self._wanted.position == self._sought:
             self._records.failed(leader, FRUITLESS_S)
 
-    def _start(self, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
+    def _start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run a task whose end is news for the search."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
@@ -624,7 +625,7 @@ class Meetings:
         """
         self._shown = b""
         try:
-            confirmed, signatures = held.confirmed_in(word[len(CONFIRMED) :])
+            confirmed, signatures = read_average(word[len(CONFIRMED) :], held.run, held.position)
             signers = read_certificate(signatures, confirmed, self._key_of, self._verify)
         except ValueError as error:
             logger.info("an average is confirmed falsely: %s", error)

@@ -79,10 +79,6 @@ class TrainerNews:
         self._delivering: asyncio.TimerHandle | None = None  # the next delivery
         self.heard = Heard()  # what has not been delivered
 
-    def turn_to(self, position: tuple[int, int]) -> None:
-        """Drop the news from the leader of another step."""
-        self.heard = Heard(position, self.heard.reports)
-
     def tell(self, within_s: float = DELIVERY_S, **news: Any) -> None:
         """Deliver news, fields of `Heard`, soon to the trainer's process; try again later if it is busy."""
         self.heard = replace(self.heard, **news)

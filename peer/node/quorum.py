@@ -17,7 +17,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Collection, Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 
 from hivemind.utils.serializer import MSGPackSerializer
@@ -101,17 +101,6 @@ class HeldAverage:
         """Return the message that a peer holds this average (proof: its signature), or that it is confirmed."""
         return self.group_id + self.digest + proof
 
-    def confirmed_in(self, message: bytes) -> tuple[HeldAverage, bytes]:
-        """Read the average that has been confirmed for this one's step, and its certificate.
-
-        Raises `ValueError` if the message is malformed. The certificate is not verified.
-        """
-        begins_at = GROUP_ID_BYTES + DIGEST_BYTES
-        if len(message) <= begins_at:
-            raise ValueError("it confirms no average")
-        confirmed = replace(self, group_id=message[:GROUP_ID_BYTES], digest=message[GROUP_ID_BYTES:begins_at])
-        return confirmed, message[begins_at:]
-
     def is_signed(self, public_key: str, signature: bytes, verify: Verify = verify_signature) -> bool:
         """Return whether the owner of this key (OpenSSH) has signed that it holds this average."""
         return verify(public_key.encode(), self._content, signature)
@@ -123,16 +112,17 @@ class HeldAverage:
         return content
 
 
-def read_holding(message: bytes, run: str, position: tuple[int, int]) -> tuple[HeldAverage, bytes]:
-    """Read the group's ID, the digest and the signature of what a peer holds after `position` (era, step).
+def read_average(
+    message: bytes, run: str, position: tuple[int, int], most_bytes: float = math.inf
+) -> tuple[HeldAverage, bytes]:
+    """Read the average after `position` (era, step) that a message names, and its proof of at most `most_bytes`.
 
-    Raises `ValueError` if the message is malformed. The signature is not verified.
+    Raises `ValueError` if the message is malformed. The proof is not verified.
     """
-    signed_at = GROUP_ID_BYTES + DIGEST_BYTES
-    if not signed_at < len(message) <= signed_at + MOST_SIGNATURE_BYTES:
+    proof_at = GROUP_ID_BYTES + DIGEST_BYTES
+    if not proof_at < len(message) <= proof_at + most_bytes:
         raise ValueError("it names no average")
-    held = HeldAverage(run, *position, message[:GROUP_ID_BYTES], message[GROUP_ID_BYTES:signed_at])
-    return held, message[signed_at:]
+    return HeldAverage(run, *position, message[:GROUP_ID_BYTES], message[GROUP_ID_BYTES:proof_at]), message[proof_at:]
 
 
 def certificate(signatures: Mapping[str, bytes]) -> bytes:

@@ -18,8 +18,8 @@ from peer.node.quorum import (
     HeldAverage,
     Quorum,
     certificate,
+    read_average,
     read_certificate,
-    read_holding,
 )
 from peer.reduction.attestation import DIGEST_BYTES
 from peer.transport.memory import DIAL_S, SILENCE_S
@@ -243,7 +243,7 @@ def mislead(scene: Scene, count: int, say: Say) -> None:
         yield begin([*ALL, MALLORY])
         async for message in requests:
             if message.startswith(HOLDS):
-                held, signed[caller] = read_holding(message.removeprefix(HOLDS), NAME, POSITION)
+                held, signed[caller] = read_average(message.removeprefix(HOLDS), NAME, POSITION)
                 if len(signed) == count:
                     all_hold.set()
                 await all_hold.wait()

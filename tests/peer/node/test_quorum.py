@@ -20,8 +20,8 @@ from peer.node.quorum import (
     Quorum,
     Ruling,
     certificate,
+    read_average,
     read_certificate,
-    read_holding,
     ruling,
 )
 from peer.reduction.attestation import DIGEST_BYTES
@@ -124,10 +124,10 @@ def test_a_holding_is_read_as_it_was_sent(size: int) -> None:
     """Of whose era and step the reader knows; one without a signature, or with more than that, is refused."""
     message = HELD.message(bytes(size))
     if 0 < size <= MOST_SIGNATURE_BYTES:
-        assert read_holding(message, "run", (2, 7)) == (HELD, bytes(size))
+        assert read_average(message, "run", (2, 7), MOST_SIGNATURE_BYTES) == (HELD, bytes(size))
     else:
         with pytest.raises(ValueError, match="names no average"):
-            read_holding(message, "run", (2, 7))
+            read_average(message, "run", (2, 7), MOST_SIGNATURE_BYTES)
 
 
 @cache
