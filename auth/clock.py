@@ -16,7 +16,7 @@ from collections.abc import Callable
 READINGS = 8  # number of the coordinator's latest messages to compare
 NOTABLE_S = 0.5  # changes of the offset by fewer seconds are ignored
 
-# Swarm time minus steady time; in shared memory, because hivemind's forks get no control messages.
+# Swarm time minus steady time; in shared memory, because the forked swarm node gets no control messages.
 _offset_s = multiprocessing.Value("d", math.nan, lock=False)
 
 

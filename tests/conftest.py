@@ -22,7 +22,6 @@ from hypothesis import settings
 from coordinator.throttling.rate_limits import Pace
 
 if TYPE_CHECKING:
-    import hivemind
     from playwright.sync_api import Browser, Page
     from starlette.testclient import TestClient
 
@@ -347,13 +346,3 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         monkeypatch.setenv("HF_ENDPOINT", made.url)
         monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
         yield made
-
-
-@pytest.fixture(scope="module")
-def dht() -> Iterator[hivemind.DHT]:
-    """A DHT node that knows no other."""
-    from peer.swarm.dht import Node
-
-    node = Node(start=True, host_maddrs=["/ip4/127.0.0.1/tcp/0"], use_ipfs=False)
-    yield node
-    node.shutdown()

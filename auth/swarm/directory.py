@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Collection
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import TypeVar
 
-from hivemind.dht import DHT
-
 from auth.clock import swarm_time
 from auth.credentials import Credentials
-from auth.swarm.authorizer import Clock, checked_token, peers_key, tokens_in
+from auth.swarm.authorizer import Clock, checked_token, tokens_in
 from auth.tokens import AccessToken
 
 Message = TypeVar("Message")
@@ -37,12 +35,15 @@ class PeerDirectory:
     """A cache of the peers with valid tokens in the DHT, refreshed when an unknown peer calls."""
 
     def __init__(
-        self, dht: DHT, credentials: Credentials, run: str, clock: Clock = time.time, timer: Clock = time.monotonic
+        self,
+        read: Callable[[], Awaitable[object]],
+        credentials: Credentials,
+        clock: Clock = time.time,
+        timer: Clock = time.monotonic,
     ) -> None:
-        """Create a directory; `clock` determines expiration, and `timer` limits the rate of lookups."""
-        self._dht = dht
+        """`read` fetches the DHT's entries; `clock` determines expiration, and `timer` limits the rate of lookups."""
+        self._read = read
         self._credentials = credentials
-        self._key = peers_key(run)
         self._clock, self._timer = clock, timer
         self._tokens: dict[str, str] = {}  # libp2p peer ID -> JWT
         self._began_at = float("-inf")
@@ -97,9 +98,9 @@ class PeerDirectory:
         await self._read_records()
 
     async def _read_records(self) -> None:
-        found = await self._dht.get(self._key, latest=True, return_future=True)
+        found = await self._read()
         now = self._clock()
-        for peer_id, jwt in tokens_in(found.value if found is not None else None):
+        for peer_id, jwt in tokens_in(found):
             token = checked_token(self._credentials, jwt, now)
             if token is not None and token.peer_id == peer_id:
                 self._tokens[peer_id] = jwt

@@ -20,33 +20,29 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-import hivemind
 import psutil
 import torch
 from hivemind.utils import get_dht_time
 
 from auth.credentials import Credentials
-from auth.swarm.authorizer import peers_key, record_subkey
 from auth.swarm.directory import SwarmAccess
 from benchmarks.swarm.averaging import RUN, Plan
 from peer.averaging.reducer import Reducer
 from peer.averaging.reduction_service import ReductionService
 from peer.averaging.requirements import Requirements
-from peer.averaging.rounds import OwnSide
 from peer.config.training import Averaging
 from peer.gradients.buffer import GradientBuffer
 from peer.network.placement import Placement
-from peer.swarm import averager_loop
-from peer.swarm.averager import Averager
-from peer.swarm.averager_loop import AveragerLoop, AveragerParts
-from peer.swarm.dht import start_dht
-from peer.swarm.messages import OrderDone
+from peer.swarm import node_loop
+from peer.swarm.messages import OrderDone, RecordPut
+from peer.swarm.node_loop import NodeLoop, NodeParts
+from peer.swarm.node_process import Listeners, NodeProcess
 
-LIFETIME_S, LOOK_S, SHUTDOWN_S = 3600.0, 0.01, 5.0
+LIFETIME_S, LOOK_S = 3600.0, 0.01
 
 
-class WatchedLoop(AveragerLoop):
-    """An averager's event loop that also reports the number of rounds in its process's memory."""
+class WatchedLoop(NodeLoop):
+    """A node's event loop that also reports the number of rounds in its process's memory."""
 
     def obey(self, order: Any) -> None:
         """Execute an order, or count the rounds."""
@@ -56,8 +52,8 @@ class WatchedLoop(AveragerLoop):
             super().obey(order)
 
 
-def held_rounds(averager: Averager) -> int:
-    """Return the number of rounds in the memory of the averager's process."""
+def held_rounds(averager: NodeProcess) -> int:
+    """Return the number of rounds in the memory of the node's process."""
     averager._orders[0] = answer = futures.Future[int]()
     averager._send(cast(Any, "rounds"))
     return answer.result()
@@ -88,12 +84,6 @@ def used_seconds() -> float:
     return sum(sum(process.cpu_times()[:2]) for process in [here, *here.children(recursive=True)])
 
 
-def join(plan: Plan, credentials: Credentials) -> hivemind.DHT:
-    """Start a member's DHT node."""
-    place = Placement(host_maddrs=(f"/ip4/{plan.address}/tcp/0",))
-    return start_dht(RUN, credentials, plan.initial_peers, place)
-
-
 def main() -> None:
     """Average according to the plan in the first argument."""
     plan = Plan(**json.loads(sys.argv[1]))
@@ -101,24 +91,24 @@ def main() -> None:
     logging.getLogger("hivemind").setLevel(logging.CRITICAL)  # hides stack traces of rounds that are meant to fail
     torch.set_num_threads(1)
     credentials = Credentials(Path(plan.credentials_dir))
-    dht = join(plan, credentials)
-    dht.store(peers_key(RUN), "here", get_dht_time() + LIFETIME_S, record_subkey(credentials.device_key.peer_id))
     access = SwarmAccess(credentials, RUN, frozenset({"keeper"}))
     shape = (plan.side, plan.side) if plan.side else (plan.values,)
     parameters = [torch.nn.Parameter(torch.zeros(shape)) for _ in range(plan.values // math.prod(shape))]
     for parameter in parameters:
         parameter.grad = torch.randn(shape)
     gradients = GradientBuffer(parameters, Averaging(**plan.averaging, averaging_timeout_s=plan.timeout_s))
-    vars(averager_loop)["AveragerLoop"] = WatchedLoop  # in the fork
+    vars(node_loop)["NodeLoop"] = WatchedLoop  # in the fork
     if plan.fails:
-        vars(averager_loop)["ReductionService"] = FailingReductions
-    own = OwnSide(dht.peer_id.to_base58(), RUN, takes_connections=True, reduces=True)
-    averager = Averager(AveragerParts(dht, access, own, gradients.averaging, gradients.shared), cast(Any, None))
+        vars(node_loop)["ReductionService"] = FailingReductions
+    place = Placement(host_maddrs=(f"/ip4/{plan.address}/tcp/0",))
+    averager = NodeProcess(NodeParts(access, plan.initial_peers, place, gradients.averaging, gradients.shared))
     averager.start()
-    averager.served.result()
-    first = plan.initial_peers[0].rsplit("/p2p/", 1)[1] if plan.initial_peers else dht.peer_id.to_base58()
+    averager.listen(Listeners(*cast(Any, [lambda *_: None] * 4)))
+    averager.order(RecordPut("here", get_dht_time() + LIFETIME_S)).result()
+    peer_id = credentials.device_key.peer_id
+    first = plan.initial_peers[0].rsplit("/p2p/", 1)[1] if plan.initial_peers else peer_id
     wanted = Requirements(code=gradients.averaging.code, leaders=(first,), required=plan.peers, expected=plan.peers)
-    print(json.dumps([str(address) for address in dht.get_visible_maddrs()]), flush=True)
+    print(json.dumps(averager.addresses), flush=True)
     for line in sys.stdin:
         if (asked := json.loads(line)) == "processor":
             print(json.dumps(used_seconds()), flush=True)
@@ -138,8 +128,7 @@ def main() -> None:
             averager.give_up(search)
         is_averaged = not search.outcome.cancelled() and search.outcome.exception() is None
         print(json.dumps(search.outcome.result().seconds if is_averaged else None), flush=True)
-    averager.shutdown(SHUTDOWN_S)
-    dht.shutdown()
+    averager.shutdown()
 
 
 if __name__ == "__main__":

@@ -285,19 +285,10 @@ class ChaosSite:
         """Return the p2p daemon of a volunteer or the keeper."""
         return next(iter(self.kept[name].command.daemons()), None)
 
-    def dht_process(self, name: str) -> psutil.Process | None:
-        """Return the DHT process, the parent of the daemon."""
+    def node(self, name: str) -> psutil.Process | None:
+        """Return the swarm node, the parent of the daemon."""
         daemon = self.daemon(name)
         return daemon.parent() if daemon else None
-
-    def averager(self, name: str) -> psutil.Process | None:
-        """Return an averager process, one of the other processes forked by the worker or keeper."""
-        above = self.swarm_process(name)
-        children = above.children() if above else []
-        forked = [
-            child for child in children if child.name() not in {"p2pd", "torch_shm_manager"} and not child.children()
-        ]
-        return forked[-1] if forked else None
 
     def service(self) -> psutil.Process | None:
         """Return the coordinator's process to which volunteers are connected."""

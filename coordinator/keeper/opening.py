@@ -1,6 +1,7 @@
 """The keeper's process: `run_keeper` is its main function, and `open_keeper` connects its parts.
 
-It has its own process because hivemind forks, and reports to the service through the database.
+It has its own process because it forks its swarm node, and reports to the service through the
+database.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def run_keeper(run_dir: str, parent_pid: int, ready: Callable[[], None]) -> None
     keeper = open_keeper(directory, database, lock, events)
     ready()
     tell_step(lambda: keeper.swarm.step)
-    stop = stop_at_sigterm()  # not earlier: the processes that hivemind forks must keep SIGTERM's default action
+    stop = stop_at_sigterm()  # not earlier: the forked swarm node must keep SIGTERM's default action
     keeper.recovery.resume_ledger(keeper.advance, stop.is_set)
     keeper.run(lambda: stop.is_set() or os.getppid() != parent_pid)
     events.add(ProcessEnded(cause="told to stop"))

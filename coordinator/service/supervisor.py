@@ -1,9 +1,9 @@
 """The supervisor of `manyhands coordinator serve`: start, restart and stop the parts of a run.
 
-The parts are separate processes for two reasons. First, the keeper's hivemind forks, but a process
-with gRPC must not be forked. Second, validation and publishing must not delay the other parts. The
-parts share only the database, so a failed part is restarted while the others continue. The first
-Ctrl-C or SIGTERM stops all parts; a second one ends the command immediately.
+The parts are separate processes for two reasons. First, the keeper forks its swarm node, but a
+process with gRPC must not be forked. Second, validation and publishing must not delay the other
+parts. The parts share only the database, so a failed part is restarted while the others continue.
+The first Ctrl-C or SIGTERM stops all parts; a second one ends the command immediately.
 
 Configuration errors occur before a part is ready, so such errors end the command. A part that has
 been ready is always restarted: a database may be unreachable for seconds or for days.

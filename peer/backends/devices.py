@@ -1,6 +1,6 @@
 """Selection of the backend for a device, and of compiled layers if they are faster.
 
-The device is checked before joining the swarm, and the backend starts after hivemind's forks.
+The device is checked before joining the swarm, and the backend starts after the fork of the swarm node.
 Compilation is tried before training, when no other peer waits, and the outcome is stored. After a
 crash, compilation is not retried with the same device, model and PyTorch version.
 """

@@ -2,7 +2,7 @@
 
 The swarm's parameters are on the host, where hivemind averages and the optimizer steps; each
 accelerator has a replica. A microbatch is divided among the replicas by samples. Replicas
-compute in threads that mostly release the GIL (hivemind's forks rule out processes and NCCL). Each
+compute in threads that mostly release the GIL (the forked swarm node rules out processes and NCCL). Each
 replica accumulates its own gradients. These are summed on the host once per averaging round
 (`collect`), and new parameters are copied to the replicas once per global step (`synchronize`).
 """

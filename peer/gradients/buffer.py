@@ -1,7 +1,7 @@
 """The trainer's side of averaging: one peer's gradient sums, and the tensors that a group averages.
 
-Gradients accumulate in `.grad` as sums over samples. The averager's process
-(`peer.swarm.averager`), forked later, averages the tensors in shared memory.
+Gradients accumulate in `.grad` as sums over samples. The node (`peer.swarm.node_loop`), forked
+later, averages the tensors in shared memory.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import multiprocessing as mp
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from typing import Any
 
 import torch
 
@@ -18,6 +19,7 @@ from peer.gradients.gradient_codes import Factors, GradientCode
 from peer.gradients.power_sgd import LowRank
 from peer.gradients.remainders import RemainderFile, RemainderOrigin
 from peer.reduction.sizes import round_bytes, values_sent
+from peer.runtime.processes import raise_descriptor_limit
 
 
 def code_of(averaging: Averaging, shapes: Sequence[torch.Size]) -> GradientCode:
@@ -25,11 +27,20 @@ def code_of(averaging: Averaging, shapes: Sequence[torch.Size]) -> GradientCode:
     return LowRank(shapes, averaging.powersgd_rank) if averaging.powersgd_rank else GradientCode()
 
 
+# Shared memory without names in the file system needs no `torch_shm_manager` (60 MB), and none is left by a
+# killed process. Each process needs a few descriptors per parameter of the model.
+BY_DESCRIPTOR, DESCRIPTORS = "file_descriptor", 2**16
+
+
 class SharedTensors:
-    """The tensors that are averaged, in memory that the trainer's and the averager's process share."""
+    """The tensors that are averaged, in memory that the trainer's process and its node share."""
 
     def __init__(self, shapes: Sequence[torch.Size]) -> None:
         self.shapes = shapes
+        memory: Any = torch.multiprocessing
+        if BY_DESCRIPTOR in memory.get_all_sharing_strategies():  # hivemind chooses files
+            memory.set_sharing_strategy(BY_DESCRIPTOR)
+            raise_descriptor_limit(DESCRIPTORS)
         self._tensors = [torch.zeros(shape).share_memory_() for shape in shapes]  # type: ignore[no-untyped-call]
         self._lock = mp.Lock()
 

@@ -169,7 +169,7 @@ def _memory(process: psutil.Process) -> int:
     """Return a process's proportional set size in bytes, or the resident set size if access is denied."""
     with suppress(psutil.NoSuchProcess):
         try:
-            memory = process.memory_full_info()  # hivemind's forks share most pages
+            memory = process.memory_full_info()  # the forked swarm node shares most pages
             return int(getattr(memory, "pss", memory.uss))
         except psutil.AccessDenied:
             return int(process.memory_info().rss)

@@ -2,7 +2,7 @@
 
 Each peer sends the digests of its attestations to every other peer that accepts connections, and
 then the evidence that the other peer requests (evaluated by `peer.reduction.audit`). An audit never
-delays a step, and a missing answer causes no failure. Audits run in the averager's process.
+delays a step, and a missing answer causes no failure. Audits run in the node.
 """
 
 from __future__ import annotations

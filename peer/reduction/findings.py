@@ -1,6 +1,6 @@
 """Findings about other peers in a round, and accusations, which exclude reducers from later groups.
 
-The averager's process tells them to the trainer's process, which knows the owners of devices.
+The node tells them to the trainer's process, which knows the owners of devices.
 
 Without accusations, a reducer that returns false averages could make every round fail. Each peer
 therefore declares to its groups, along with its bandwidth, the reducers that it has caught itself.

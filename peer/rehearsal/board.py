@@ -23,7 +23,7 @@ class _Stored:
     hidden: frozenset[str]  # devices that a partition separated from the peer at publication
 
 
-class Board:
+class RehearsedBoard:
     """The newest records of all peers."""
 
     def __init__(self, now: Callable[[], float], expiration_s: float, troubles: Troubles) -> None:

@@ -16,7 +16,7 @@ from peer.node.average_history import averages_held
 from peer.progress.records import PeerRecord
 from peer.progress.view import claim_of
 from peer.reduction.sizes import missed_average_bytes
-from peer.rehearsal.board import Board
+from peer.rehearsal.board import RehearsedBoard
 from peer.rehearsal.members import RehearsedMembers
 from peer.rehearsal.rounds import MetGroup, RehearsedRounds
 from peer.rehearsal.scenario import KEEPER, Rehearsed, Scenario
@@ -95,7 +95,7 @@ class World:
         self.network = MemoryNetwork(self.rng)
         self.troubles = Troubles(self.network, scenario)
         self.members = RehearsedMembers()
-        self.board = Board(self.now, config.averaging.statistics_expiration_s, self.troubles)
+        self.board = RehearsedBoard(self.now, config.averaging.statistics_expiration_s, self.troubles)
         self.missed_bytes = missed_average_bytes(config.averaging, scenario.averaged or scenario.parameters)
         self._averages_held = averages_held(self.missed_bytes, scenario.parameters)
         size_bytes = scenario.gradient_bytes(config.averaging)

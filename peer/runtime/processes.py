@@ -1,8 +1,8 @@
 """Child processes that end when their parent ends, and are killed with their whole process group.
 
-hivemind forks processes and starts the p2p daemon; both outlive a killed parent and keep its
-identity and port. Each child that uses hivemind therefore leads a process group, which is killed as
-a whole. A child's output goes to a file, and `ps` shows the task of each process.
+A peer forks its node, which starts the p2p daemon; both may outlive a killed parent and keep its
+identity and port. Each child with such forks therefore leads a process group, which is killed as a
+whole. A child's output goes to a file, and `ps` shows the task of each process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from setproctitle import getproctitle, setproctitle
 FILE = "alive"  # name of the file that `beat` touches in the device's directory
 VARIABLES = {  # environment variables of child processes on macOS
     "PYTORCH_ENABLE_MPS_FALLBACK": "1",  # run unsupported operations on the CPU
-    "OBJC_DISABLE_INITIALIZE_FORK_SAFETY": "YES",  # otherwise Apple's runtime kills hivemind's forks
+    "OBJC_DISABLE_INITIALIZE_FORK_SAFETY": "YES",  # otherwise Apple's runtime kills forks
 }
 LOG_FILE = "worker.log"  # name of the file in the device's data directory
 PARENT_POLL_S = 1.0
@@ -44,8 +44,8 @@ def name_process(what: str) -> None:
 
 
 def name_fork(what: str) -> None:
-    """Add `what` to the process title, in a process forked by hivemind."""
-    setproctitle(f"{getproctitle()}: {what} (hivemind)")
+    """Add `what` to the process title, in a forked process."""
+    setproctitle(f"{getproctitle()}: {what}")
 
 
 def stop_at_sigterm() -> threading.Event:
@@ -123,7 +123,7 @@ def end_group(group_id: int) -> None:
 
 
 def exit_now(code: int) -> NoReturn:
-    """Exit at once, without waiting for hivemind's threads and processes."""
+    """Exit at once, without waiting for other threads and processes."""
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

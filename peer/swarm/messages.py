@@ -1,4 +1,4 @@
-"""The messages between the trainer's process and the averager's: orders one way, words the other, each sent whole."""
+"""The messages between the trainer's process and its node's: orders one way, words the other, each sent whole."""
 
 from __future__ import annotations
 
@@ -36,11 +36,32 @@ class GivenUp:
 
 
 @dataclass(frozen=True)
-class StateOrdered:
-    """The trainer orders something on states or averages."""
+class RecordsWanted:
+    """The trainer wants the peers' entries in the DHT."""
+
+
+@dataclass(frozen=True)
+class RecordPut:
+    """The trainer's record is to be stored in the DHT."""
+
+    record: Any  # packed
+    expiration_time: float
+
+
+@dataclass(frozen=True)
+class Greeting:
+    """Peers are to be pinged, because this peer does not see them."""
+
+    addresses: tuple[str, ...]
+    peer_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Ordered:
+    """An order with an outcome."""
 
     number: int
-    order: StateOrder
+    order: BoardOrder | StateOrder
 
 
 @dataclass(frozen=True)
@@ -51,10 +72,21 @@ class StateCopied:
 
 
 @dataclass(frozen=True)
-class Served:
-    """The start of the averager: it runs, or it has failed for the reason in `fault`."""
+class Joined:
+    """The node serves other peers, or it has failed for the reason in `fault`."""
 
+    is_client: bool = False  # other peers cannot connect to this peer
+    addresses: tuple[str, ...] = ()  # this peer's libp2p multiaddresses
+    process_id: int = 0
+    daemon_id: int = 0  # process ID of the p2p daemon
     fault: str = ""
+
+
+@dataclass(frozen=True)
+class DaemonHeard:
+    """The p2p daemon lives, and other peers see this one at these addresses."""
+
+    addresses: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -70,10 +102,11 @@ class SearchUpdate:
 
 @dataclass(frozen=True)
 class OrderDone:
-    """The outcome of an order on states; `found` is the state or average for the trainer, if there is one."""
+    """The outcome of an order: what it has found for the trainer, if anything, or the reason of its failure."""
 
     number: int
     found: Any = None
+    fault: str = ""
 
 
 @dataclass(frozen=True)
@@ -89,5 +122,6 @@ class TransferUpdate:
     turned_away: int  # requests for the state that were rejected as busy
 
 
-Order = Requirements | WeightCaps | Sought | Loaded | GivenUp | StateOrdered | StateCopied | None  # None: it leaves
-Word = Served | SearchUpdate | OrderDone | CopyWanted | TransferUpdate | Heard | Finding
+BoardOrder = RecordsWanted | RecordPut | Greeting
+Order = Requirements | WeightCaps | Sought | Loaded | GivenUp | Ordered | StateCopied | None  # None: it leaves
+Word = Joined | DaemonHeard | SearchUpdate | OrderDone | CopyWanted | TransferUpdate | Heard | Finding

@@ -26,7 +26,7 @@ from peer.reporting.advice import Conditions
 from peer.reporting.event_log import CaughtUp, EventLog, StepTaken, StoodBy
 from peer.reporting.messages import LostCause
 from peer.runtime.waits import Waits
-from peer.swarm.averager import Averager
+from peer.swarm.node_process import NodeProcess
 from peer.swarm.shared_state import SharedState
 from peer.swarm.step_rounds import StepRounds
 from peer.swarm.transfers import Transfers
@@ -68,7 +68,7 @@ class Moves:
         role: str,
         tracker: StepTracker,
         gradients: GradientBuffer,
-        averager: Averager | AveragingRounds,
+        averager: NodeProcess | AveragingRounds,
         training: TrainingState,
         transfers: Transfers,
         line: LineEstimate,

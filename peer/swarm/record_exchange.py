@@ -11,19 +11,15 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent import futures
-from functools import partial
-from typing import Any
 
-from hivemind.dht import DHT
-from hivemind.p2p import PeerID
-
-from auth.swarm.authorizer import checked_token, peers_key, record_subkey
+from auth.swarm.authorizer import checked_token
 from auth.swarm.directory import SwarmAccess
 from auth.tokens import AccessToken
 from peer.progress.records import read_records
 from peer.progress.tracker import StepTracker
 from peer.progress.view import GREETING_PERIOD_S
-from peer.swarm.dht import greet, peer_ids_of
+from peer.swarm.messages import Greeting, RecordPut, RecordsWanted
+from peer.swarm.node_process import NodeProcess
 
 logger = logging.getLogger(__name__)
 ANSWER_S = 10.0  # longest wait for the storage of a record
@@ -36,16 +32,14 @@ class RecordExchange:
 
     def __init__(
         self,
-        dht: DHT,
+        node: NodeProcess,
         access: SwarmAccess,
         tracker: StepTracker,
-        keeper_ids: Sequence[PeerID],
+        keeper_ids: Sequence[str],
         expiration_s: float,
     ) -> None:
         """Set up the exchange; `expiration_s`: lifetime of a record."""
-        self._dht, self._access, self._tracker, self._expiration_s = dht, access, tracker, expiration_s
-        self.key = peers_key(access.run)
-        self._subkey = record_subkey(tracker.own_id)
+        self._node, self._access, self._tracker, self._expiration_s = node, access, tracker, expiration_s
         self._keeper_ids, self._keeper_addresses = tuple(keeper_ids), tuple[str, ...]()
         self._greeted_at = -math.inf
         self._ended = threading.Event()
@@ -75,17 +69,11 @@ class RecordExchange:
         _succeeds(self.publish)
 
     def publish(self) -> None:
-        """Store this peer's record now. Raises an error of hivemind, or `OSError` if no node accepts it."""
+        """Store this peer's record now. Raises `SwarmError` or `TimeoutError`, or `OSError` if no node accepts it."""
         record = self._tracker.publication()
         try:
-            is_stored = self._dht.store(
-                key=self.key,
-                subkey=self._subkey,
-                value=record.pack(),
-                expiration_time=record.time + self._expiration_s,
-                return_future=True,
-            ).result(ANSWER_S)
-            if not is_stored:
+            order = RecordPut(record.pack(), record.time + self._expiration_s)
+            if not self._node.order(order).result(ANSWER_S):
                 raise OSError("no node accepts this peer's record")
         except BaseException:
             self._tracker.not_published()
@@ -95,7 +83,7 @@ class RecordExchange:
         """Set the current addresses of the keeper."""
         self._keeper_addresses = tuple(addresses)
         self._keeper_ids = peer_ids_of(self._keeper_addresses)
-        self._tracker.keepers_are([peer.to_base58() for peer in self._keeper_ids])
+        self._tracker.keepers_are(self._keeper_ids)
         self._greeted_at = -math.inf
 
     def _wake(self) -> None:
@@ -123,7 +111,7 @@ class RecordExchange:
             raise
 
     def _look(self) -> None:
-        future: Any = self._dht.get(self.key, latest=True, return_future=True)
+        future = self._node.order(RecordsWanted())
         while not self._ended.is_set():
             try:
                 found = future.result(LOOK_S)
@@ -131,7 +119,7 @@ class RecordExchange:
                 if future.done():  # it is the read's own error
                     raise
                 continue
-            self._tracker.look(read_records(found and found.value, self._check))
+            self._tracker.look(read_records(found, self._check))
             if not self._tracker.view.keepers:
                 self._greet_lost_keeper()
             return
@@ -140,8 +128,7 @@ class RecordExchange:
         """Ping a keeper that is not visible, because a restarted keeper knows no peers."""
         if self._keeper_ids and time.monotonic() > self._greeted_at + GREETING_PERIOD_S:
             self._greeted_at = time.monotonic()
-            greeting = partial(greet, peer_ids=self._keeper_ids, addresses=self._keeper_addresses)
-            self._dht.run_coroutine(greeting, return_future=True)
+            self._node.order(Greeting(self._keeper_addresses, self._keeper_ids))
 
     def _check(self, jwt: str) -> AccessToken | None:
         return checked_token(self._access.credentials, jwt, self._access.clock())
@@ -151,7 +138,12 @@ def _succeeds(act: Callable[[], object]) -> bool:
     """Read or publish; return whether that succeeded."""
     try:
         act()
-    except Exception as error:  # noqa: BLE001 - fault boundary: any error of hivemind or the DHT's process
+    except Exception as error:  # noqa: BLE001 - fault boundary: the node reports any error of hivemind
         logger.info("records are not exchanged: %r", error)
         return False
     return True
+
+
+def peer_ids_of(addresses: Iterable[str]) -> tuple[str, ...]:
+    """Return the distinct peer IDs in these libp2p multiaddresses."""
+    return tuple(dict.fromkeys(address.rpartition("/p2p/")[2] for address in addresses))

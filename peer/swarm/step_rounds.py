@@ -23,7 +23,7 @@ from peer.progress.tracker import StepTracker
 from peer.reporting.event_log import NOWHERE, EventLog, RoundBegun, RoundEnded, RoundOutcome
 from peer.reporting.metrics import RoundCounts
 from peer.runtime.waits import Waits
-from peer.swarm.averager import Averager
+from peer.swarm.node_process import NodeProcess
 
 logger = logging.getLogger(__name__)
 RETRY_S = 0.1
@@ -40,7 +40,7 @@ class StepRounds:
     def __init__(
         self,
         gradients: GradientBuffer,
-        averager: Averager | AveragingRounds,
+        averager: NodeProcess | AveragingRounds,
         tracker: StepTracker,
         line: LineEstimate,
         averaging: Averaging,

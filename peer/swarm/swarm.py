@@ -15,8 +15,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from hivemind.dht import DHT
-from hivemind.p2p import PeerID
 
 from auth.clock import swarm_time
 from auth.credentials import Credentials
@@ -26,7 +24,7 @@ from auth.receipts import ReceiptBody, sign_receipt, whole_samples
 from auth.swarm.authorizer import Clock
 from auth.swarm.directory import SwarmAccess
 from peer.averaging.bandwidth import LineEstimate
-from peer.averaging.rounds import AveragedGroup, OwnSide
+from peer.averaging.rounds import AveragedGroup
 from peer.averaging.shares import GroupLines
 from peer.config.run import RunConfig
 from peer.config.steering import Steering
@@ -46,11 +44,11 @@ from peer.reporting.event_log import NOWHERE, EventLog, Suspected
 from peer.reporting.metrics import Census, RoundTally
 from peer.reporting.suspicions import Suspicion, Suspicions
 from peer.runtime.waits import ThreadWaits, run_blocking
-from peer.swarm.averager import Averager, Listeners
-from peer.swarm.averager_loop import AveragerParts
-from peer.swarm.dht import NodeWatch, join_dht
 from peer.swarm.moves import Moves, StepOutcome
-from peer.swarm.record_exchange import RecordExchange
+from peer.swarm.node_loop import NodeParts
+from peer.swarm.node_process import Listeners, NodeProcess
+from peer.swarm.node_watch import NodeWatch
+from peer.swarm.record_exchange import RecordExchange, peer_ids_of
 from peer.swarm.training_state import TrainingState
 from peer.swarm.transfers import Transfers
 
@@ -81,54 +79,52 @@ class Swarm:
         self,
         config: RunConfig,
         access: SwarmAccess,
-        dht: DHT,
         model: torch.nn.Module,
-        keepers: Sequence[PeerID],
+        initial_peers: Sequence[str],
         place: Placement,
+        relays: Sequence[str],
         *,
-        is_client: bool,
         traffic: Traffic,
         suspicions: Suspicions,
         on_lost: Callable[[SwarmError], object],
         events: EventLog,
     ) -> None:
-        """Start the averager on a started DHT node. Raises `SwarmError` if the node is lost.
-
-        `is_client`: whether other peers cannot connect to this peer.
-        """
+        """Fork the node, and join the swarm. Raises `SwarmError` if that is impossible."""
         averaging, run, credentials = config.averaging, access.run, access.credentials
-        token, peer_id = credentials.access_token(access.clock()), dht.peer_id.to_base58()
-        self._dht, self._waits = dht, ThreadWaits()
-        self._watch = NodeWatch(dht, on_lost, access.clock)
+        token, peer_id = credentials.access_token(access.clock()), credentials.device_key.peer_id
+        self.training = TrainingState(model, config)
+        origin = f"{run} of {credentials.authority.hex()}"
+        self._gradients = GradientBuffer(self.training.parameters, averaging, origin)
+        log = events.of_process(f"{events.process}-node")
+        self._node = NodeProcess(
+            NodeParts(access, initial_peers, place, averaging, self._gradients.shared, relays, traffic, log)
+        )
+        joined = self._node.start()
+        keepers = peer_ids_of(initial_peers)
         self._tracker = StepTracker(
-            Owner(peer_id, token.member, token.device_id, token.role, is_client),
+            Owner(peer_id, token.member, token.device_id, token.role, joined.is_client),
             run,
             SwarmCourse.of(config, peer_id, token.role, suspicions),
             target_batch_size=averaging.target_batch_size,
             refresh=Refresh(averaging.progress_refresh_s, averaging.statistics_expiration_s),
-            keepers=[keeper.to_base58() for keeper in keepers],
+            keepers=keepers,
         )
-        self._exchange = RecordExchange(dht, access, self._tracker, keepers, averaging.statistics_expiration_s)
-        self.training = TrainingState(model, config)
-        origin = f"{run} of {credentials.authority.hex()}"
-        self._gradients = GradientBuffer(self.training.parameters, averaging, origin)
-        own_side = OwnSide(peer_id, run, not is_client, place.may_reduce)
-        log = events.of_process(f"{events.process}-averager")
-        self._averager = Averager(
-            AveragerParts(dht, access, own_side, averaging, self._gradients.shared, traffic, log),
-            Listeners(self._tracker.hear, self._tracker.heed, self.training.copy),
+        self._tracker.on_caps = self._node.cap
+        self._waits = ThreadWaits()
+        self._watch = NodeWatch(
+            {"swarm node": joined.process_id, "p2p daemon": joined.daemon_id}, on_lost, access.clock
         )
-        self._tracker.on_caps = self._averager.cap
-        self._watch.start(self._averager)
+        self._node.listen(Listeners(self._watch.heard, self._tracker.hear, self._tracker.heed, self.training.copy))
+        self._exchange = RecordExchange(self._node, access, self._tracker, keepers, averaging.statistics_expiration_s)
         self._line = LineEstimate(place.bandwidth, time.monotonic, random.Random())
         self._moves = Moves(
             config,
             token.role,
             self._tracker,
             self._gradients,
-            self._averager,
+            self._node,
             self.training,
-            Transfers(self._averager, self._waits, events),
+            Transfers(self._node, self._waits, events),
             self._line,
             self._waits,
             receipt_of=Witness(credentials.device_key.receipt_key(run), run).receipt,
@@ -155,12 +151,11 @@ class Swarm:
         on_lost: Callable[[SwarmError], object] = lambda _: None,
         events: EventLog = NOWHERE,
     ) -> Swarm:
-        """Start the DHT node and the averager by forking; call before initializing an accelerator.
+        """Fork the node, which starts the p2p daemon; call before initializing an accelerator.
 
         `on_lost` is called from a separate thread when one of these processes dies or hangs. Raises
         `SwarmError` if the p2p daemon does not start or no initial peer can be reached.
         """
-        dht, is_client = join_dht(config.run.name, credentials, initial_peers, place, relays, clock)
         role = credentials.access_token(clock()).role
         access = SwarmAccess(
             credentials, config.run.name, frozenset({"trainer"} if role == "keeper" else {"keeper"}), clock
@@ -168,11 +163,10 @@ class Swarm:
         return cls(
             config,
             access,
-            dht,
             model,
-            [PeerID.from_base58(address.rsplit("/p2p/", 1)[1]) for address in initial_peers],
+            initial_peers,
             place,
-            is_client=is_client,
+            relays,
             traffic=traffic or Traffic(),
             suspicions=Suspicions(lambda found: _note(found, events, on_suspicion), clock),
             on_lost=on_lost,
@@ -214,7 +208,7 @@ class Swarm:
     @property
     def turned_away(self) -> int:
         """The number of requests for this peer's state that were rejected as busy."""
-        return self._averager.turned_away
+        return self._node.turned_away
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -248,7 +242,7 @@ class Swarm:
     @property
     def addresses(self) -> list[str]:
         """This peer's libp2p multiaddresses."""
-        return [str(address) for address in self._dht.get_visible_maddrs()]
+        return list(self._node.addresses)
 
     @property
     def heard_at(self) -> float:
@@ -367,8 +361,7 @@ class Swarm:
         self._waits.close()
         self._rounds.cancel()
         self._exchange.stop(SHUTDOWN_S)
-        self._averager.shutdown(SHUTDOWN_S)
-        self._dht.shutdown()
+        self._node.shutdown()
 
 
 def _note(found: Suspicion, events: EventLog, on_suspicion: Callable[[Suspicion], None]) -> None:

@@ -1,6 +1,6 @@
 """The trainer's side of transfers: it wants states and averages, and gives its own to others.
 
-The averager's process exchanges them with other peers (`peer.node.states`).
+This peer's node exchanges them with other peers (`peer.node.states`).
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -25,11 +26,11 @@ from peer.reduction.compression import compression_of, decode, is_finite
 from peer.reduction.sizes import shrinks
 from peer.reporting.event_log import TAKEN, Downloaded, EventLog
 from peer.runtime.waits import Waits
-from peer.swarm.averager import Averager
+from peer.swarm.node_process import NodeProcess
 
 logger = logging.getLogger(__name__)
 LOOK_S = 0.5  # interval between checks of a download's progress
-HUNG_S = 600.0  # time without progress after which the averager's process is considered hung
+HUNG_S = 600.0  # time without progress after which the node is considered hung
 
 
 @dataclass(frozen=True)
@@ -43,15 +44,15 @@ class MissedAverage:
 class Transfers:
     """One peer's downloads of states and missed averages, and what it keeps for others."""
 
-    def __init__(self, averager: Averager, waits: Waits, events: EventLog) -> None:
-        self._averager, self._waits, self._events = averager, waits, events
+    def __init__(self, node: NodeProcess, waits: Waits, events: EventLog) -> None:
+        self._node, self._waits, self._events = node, waits, events
         self.is_downloading = False  # whether a download is in progress, which may take hours
 
     async def state(self, shapes: Sequence[torch.Size], refused: Sequence[str]) -> DonatedState | None:
         """Download a state of these shapes from a donor that is not in `refused`; None if there is none.
 
         A download continues while its donor sends at the minimum rate. Returns None when
-        interrupted. Raises `SwarmError` if the averager's process hangs.
+        interrupted. Raises `SwarmError` if the node hangs.
         """
         found: DonatedState | None = await self._ask(StateWanted(shapes, tuple(refused)))
         if found is None:
@@ -62,14 +63,14 @@ class Transfers:
         """Note whether this peer takes a donor's state, or what is wrong with it."""
         self._tell("state", donated.donor, donated.step, fault)
         if fault is None:
-            self._averager.order(HistoryBegun(donated.era, donated.step))
+            self._node.order(HistoryBegun(donated.era, donated.step))
         else:
             logger.warning("the state of %s (step %d) %s: not taken", donated.donor, donated.step, fault)
 
     async def average(self, era: int, step: int, shapes: Sequence[torch.Size]) -> MissedAverage | Lack:
         """Download the average that leads from `step` to the next one, or return the reason why there is none.
 
-        Returns at once when interrupted. Raises `SwarmError` if the averager's process hangs.
+        Returns at once when interrupted. Raises `SwarmError` if the node hangs.
         """
         found = await self._ask(AverageWanted(era, step, shapes))
         if found is None:
@@ -95,7 +96,7 @@ class Transfers:
         voters: Collection[str],
     ) -> None:
         """Store the average that led to `step`, for peers that have not taken it yet; see `encode_average`."""
-        self._averager.order(AverageKept(era, step, encode_average(averages, factors, compression, voters)))
+        self._node.order(AverageKept(era, step, encode_average(averages, factors, compression, voters)))
 
     def _tell(self, what: Literal["state", "average"], donor: str, step: int, fault: str | None) -> None:
         self._events.add(Downloaded(what=what, donor=donor, step=step, outcome=fault or TAKEN))
@@ -103,17 +104,19 @@ class Transfers:
     async def _ask(self, order: StateOrder) -> Any:
         """Wait for the outcome of a download; return None when interrupted.
 
-        Raises `SwarmError` if the averager's process hangs. After an interrupt, it ends soon.
+        Raises `SwarmError` if the node hangs. After an interrupt, it ends soon.
         """
-        future, moves, moved_at = self._averager.order(order), -1, self._waits.now()
+        future, moves, moved_at = self._node.order(order), -1, self._waits.now()
         self.is_downloading = True
         try:
             while not self._waits.is_interrupted:
                 await self._waits.news(LOOK_S, future)
                 if future.done():
-                    return future.result()
-                if self._averager.moves != moves:
-                    moves, moved_at = self._averager.moves, self._waits.now()
+                    with suppress(SwarmError):  # the node has logged it; this peer tries again
+                        return future.result()
+                    return None
+                if self._node.moves != moves:
+                    moves, moved_at = self._node.moves, self._waits.now()
                 elif self._waits.now() - moved_at > HUNG_S:
                     raise SwarmError("The process that downloads the run's state hangs.")
             return None

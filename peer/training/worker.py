@@ -1,8 +1,8 @@
 """The worker process, which joins the swarm, loads the keeper's state, and trains or assists.
 
-The start-up order matters because hivemind forks: the DHT node and the averager start before the
-accelerator is used and before the data pipeline starts threads. The process never imports gRPC; it
-communicates with its agent through a pipe.
+The start-up order matters because the swarm node is a fork: it starts before the accelerator is
+used and before the data pipeline starts threads. The process never imports gRPC; it communicates
+with its agent through a pipe.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class Worker:
         plan, tokenizer_dir = self._plan, Path(self._plan.tokenizer_dir)
         config = RunConfig.from_json(plan.run_config_json)
         credentials = Credentials(Path(plan.credentials_dir))
-        torch.set_num_threads(1)  # threads do not survive hivemind's forks; the backend starts them later
+        torch.set_num_threads(1)  # threads do not survive a fork; the backend starts them later
         vocabulary, special = load_tokenizer(tokenizer_dir).get_vocab_size(), load_special_ids(tokenizer_dir)
         model = build_model(config, vocabulary, special)
         role = credentials.access_token(swarm_time()).role

@@ -156,12 +156,12 @@ def test_a_fault_that_does_not_exist_is_refused() -> None:
 
 
 def test_a_run_survives_a_fault(capsys: pytest.CaptureFixture[str]) -> None:
-    """All processes real: the keeper's DHT process is killed.
+    """All processes real: the keeper's swarm node is killed.
 
     The run goes on, the ledger is right, and nobody is named.
     """
     with suppress(SystemExit):  # what is wrong is in the output
-        main(["--times", "1", "--seed", "1", "--json", "--only", "the keeper's DHT process"])
+        main(["--times", "1", "--seed", "1", "--json", "--only", "the keeper's swarm node"])
     shown = json.loads(capsys.readouterr().out)
     assert {row["times"] for row in shown["rows"]} == {1}
     assert [check["question"] for check in shown["checks"] if not check["holds"]] == []

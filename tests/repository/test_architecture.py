@@ -2,9 +2,10 @@
 
 Nor does any of them have a way to run what came over the network.
 
-`auth` <- `peer` <- `coordinator`, and `manyhands.py` sees all. hivemind forks, and neither gRPC nor an accelerator
-survives a fork; so the processes that compute (worker, keeper, validator) never import gRPC, and those that serve or
-show something (agent, service, commands) never import torch or hivemind, which keeps them small and quick to start.
+`auth` <- `peer` <- `coordinator`, and `manyhands.py` sees all. The swarm node is a fork, and neither gRPC nor an
+accelerator survives a fork; so the processes that compute (worker, keeper, validator) never import gRPC, and those that
+serve or show something (agent, service, commands) never import torch or hivemind, which keeps them small and quick to
+start.
 """
 
 from __future__ import annotations

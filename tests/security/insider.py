@@ -10,10 +10,9 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+from typing import Any
 
-from hivemind.dht import DHT
 from hivemind.dht.node import DHTNode
 from hivemind.dht.protocol import DHTProtocol
 from hivemind.dht.routing import DHTID
@@ -33,6 +32,7 @@ from peer.node.states import StateCopy
 from peer.progress.credit import Allowances
 from peer.progress.records import Course, KnownPeer, PeerRecord
 from peer.progress.tracker import StepTracker
+from peer.swarm.board import Board
 from peer.swarm.swarm import Swarm
 from peer.swarm.training_state import TrainingState
 from tests.security.bad_parts import INFLATED
@@ -93,13 +93,29 @@ def lead_falsely(orders: Orders) -> None:
     Meetings.welcome = welcome  # type: ignore[method-assign]
 
 
+def speak_for_many(orders: Orders, more_devices: Sequence[Path]) -> None:
+    """From now on let this process's node speak for further devices of its member while it is told to.
+
+    They speak whenever it publishes its own record; call it before joining. `more_devices`: their credentials.
+    """
+    honest, devices = Board.put, [Credentials(directory) for directory in more_devices]
+
+    async def put(board: Board, subkey: bytes, value: Any, expiration_time: float) -> bool:
+        if orders.told == "many devices" and subkey == record_subkey(board._node.peer_id.to_base58()):
+            own = PeerRecord.unpack(value)
+            false = {"step": own.step + AHEAD, "samples": CLAIMED, "training": True, "time": get_dht_time()}
+            for credentials in devices:
+                await FurtherDevice(board._key, credentials).speak(board._node, own.model_copy(update=false))
+        return await honest(board, subkey, value, expiration_time)
+
+    Board.put = put  # type: ignore[method-assign]
+
+
 class Insider:
     """Sits between a peer's program and the swarm."""
 
-    def __init__(self, swarm: Swarm, orders: Orders, more_devices: Sequence[Path] = ()) -> None:
-        """`more_devices`: credentials of further devices of the same member."""
-        self._swarm, self._orders = swarm, orders
-        self._more_devices = [Credentials(directory) for directory in more_devices]
+    def __init__(self, swarm: Swarm, orders: Orders) -> None:
+        self._orders = orders
         self._tracker: StepTracker = swarm._tracker
         self._honest_record = self._tracker.record
         self._tracker.record = self._record  # type: ignore[method-assign]
@@ -122,17 +138,6 @@ class Insider:
             return record.model_copy(update={"era": record.era + 1, "step": record.step + AHEAD, "course": course})
         return record
 
-    def act(self) -> None:
-        """Have the further devices speak while it is told to."""
-        if self._orders.told != "many devices":
-            return
-        now = get_dht_time()
-        false = {"step": self._tracker.step + AHEAD, "samples": CLAIMED, "training": True, "time": now}
-        record = self._honest_record().model_copy(update=false)
-        for credentials in self._more_devices:
-            device = FurtherDevice(self._swarm._exchange.key, credentials)
-            self._swarm._dht.run_coroutine(partial(device.speak, record=record), return_future=True)
-
 
 @dataclass(frozen=True)
 class FurtherDevice:
@@ -141,7 +146,7 @@ class FurtherDevice:
     key: str
     credentials: Credentials
 
-    async def speak(self, _dht: DHT, node: DHTNode, record: PeerRecord) -> None:
+    async def speak(self, node: DHTNode, record: PeerRecord) -> None:
         """Store its token and this record at each node: they are its own, and so are taken."""
         peer_id, dumps = self.credentials.device_key.peer_id, DHTProtocol.serializer.dumps
         token_ends_at, soon = self.credentials.access_token(time.time()).expires_at, get_dht_time() + RECORD_S

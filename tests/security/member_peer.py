@@ -31,7 +31,7 @@ from peer.swarm import shared_state
 from peer.swarm.swarm import Swarm
 from tests.security.bad_parts import send_bad_parts
 from tests.security.false_reducer import return_false_averages, show_false_inputs
-from tests.security.insider import Insider, believe_less, give_false_states, lead_falsely
+from tests.security.insider import Insider, believe_less, give_false_states, lead_falsely, speak_for_many
 from tests.support.peer_processes import Orders
 from tests.support.swarm_peer import SPECIAL, VOCABULARY, fixed_batch
 
@@ -96,6 +96,7 @@ def run_member(plan: MemberPlan, orders: Orders) -> None:
     send_bad_parts(orders)
     believe_less(orders)
     lead_falsely(orders)
+    speak_for_many(orders, [Path(directory) for directory in plan.more_devices])
     suspicions.SAME_PAUSE_S, shared_state.DISAGREEMENT_S = SAME_PAUSE_S, DISAGREEMENT_S
     states.random = _ByName  # type: ignore[assignment]
     swarm = Swarm.join(
@@ -108,7 +109,7 @@ def run_member(plan: MemberPlan, orders: Orders) -> None:
     )
     while plan.role != "keeper" and not swarm.download():
         orders.stop.wait(STATE_RETRY_S)
-    insider = Insider(swarm, orders, [Path(directory) for directory in plan.more_devices])
+    Insider(swarm, orders)
     backend, part = TorchBackend(config, model), 0
     orders.say("joined", addresses=swarm.addresses, step=swarm.step)
     while not orders.stop.wait(plan.microbatch_s):
@@ -124,7 +125,6 @@ def run_member(plan: MemberPlan, orders: Orders) -> None:
                 orders.say(
                     "step", **asdict(outcome), sketch=sketch_of(model.parameters()), loss=loss_of(model, config, SEEDS)
                 )
-        insider.act()
         if orders.told == "another state":
             _hold_another_state(swarm, plan.seed)
             orders.told = ""

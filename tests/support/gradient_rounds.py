@@ -14,7 +14,7 @@ AllReduce = Callable[[Sequence[torch.Tensor], bytes], object]  # averages the va
 
 
 class GradientRounds:
-    """A trainer's buffer, which holds gradients of six samples, and the code in its averager's process."""
+    """A trainer's buffer, which holds gradients of six samples, and the code in its node."""
 
     def __init__(self, parameters: list[torch.nn.Parameter], averaging: Averaging) -> None:
         self.parameters = parameters

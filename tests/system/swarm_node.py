@@ -8,6 +8,7 @@ whether it could connect to it, and for each identity whether a call finds it; a
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from contextlib import suppress
@@ -15,16 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import hivemind
 from hivemind.p2p import PeerID
 from hivemind.proto import dht_pb2
 from hivemind.utils.logging import use_hivemind_log_handler
 from hivemind.utils.multiaddr import Multiaddr
 
 from auth.credentials import Credentials
-from auth.swarm.authorizer import peers_key
+from auth.swarm.directory import SwarmAccess
 from peer.network.placement import Placement, Reach
-from peer.swarm.dht import join_dht
+from peer.swarm.board import Board, join_dht
 
 RUN = "ways"
 CALL_S = 30.0
@@ -43,17 +43,21 @@ class NodePlan:
     relays: list[str]
 
 
-def main() -> None:
+async def main() -> None:
     """Run to the end of the input."""
     plan = NodePlan(**json.loads(sys.argv[1]))
     use_hivemind_log_handler("nowhere")
     place = Placement(plan.reach, tuple(plan.host_maddrs), tuple(plan.announce_maddrs) or None)
-    dht, is_client = join_dht(RUN, Credentials(Path(plan.credentials_dir)), plan.initial_peers, place, plan.relays)
-    addresses = [str(maddr) for maddr in dht.get_visible_maddrs(latest=True)]
-    _say({"addresses": addresses, "peer_id": str(dht.peer_id), "is_client": is_client})
-    for line in map(str.strip, sys.stdin):
-        _say(_connects(dht, line) if line.startswith("/") else _is_answered(dht, line))
-    dht.shutdown()
+    access = SwarmAccess(Credentials(Path(plan.credentials_dir)), RUN, frozenset())
+    board = await join_dht(access, plan.initial_peers, place, plan.relays)
+    announcing = None if board.is_client else asyncio.create_task(board.announce(relayed=plan.reach == "relayed"))
+    peer_id = access.credentials.device_key.peer_id
+    _say({"addresses": await board.addresses(), "peer_id": peer_id, "is_client": board.is_client})
+    while line := (await asyncio.to_thread(sys.stdin.readline)).strip():
+        _say(await (_connects(board, line) if line.startswith("/") else _is_answered(board, line)))
+    if announcing is not None:
+        announcing.cancel()
+    await board.leave()
 
 
 def _say(fact: Any) -> None:
@@ -61,16 +65,27 @@ def _say(fact: Any) -> None:
     sys.stdout.flush()
 
 
-def _connects(dht: hivemind.DHT, maddr: str) -> bool:
+async def _connects(board: Board, maddr: str) -> bool:
     """Whether the peer answers at this address, or through this relay."""
     at, _, peer_id = maddr.rpartition("/p2p/")
-    return bool(dht.run_coroutine(_Connecting(PeerID.from_base58(peer_id), _Address(at))))
+    address: Any = _Address(at)
+    try:
+        await board.p2p._client.connect(PeerID.from_base58(peer_id), [address])
+    except Exception:  # noqa: BLE001 - the daemon's own error; that it could not connect is the answer
+        return False
+    return True
 
 
-def _is_answered(dht: hivemind.DHT, peer_id: str) -> bool:
-    """Whether a call finds this peer, of which nothing but its identity is given."""
-    dht.get(peers_key(RUN), latest=True)  # as a peer's tracker does all the time
-    return bool(dht.run_coroutine(_Calling(PeerID.from_base58(peer_id))))
+async def _is_answered(board: Board, peer_id: str) -> bool:
+    """Whether a call finds this peer, of which nothing but its identity is given.
+
+    A client serves no call of the DHT, but the connection to it shows that it was found.
+    """
+    await board.entries()  # as a peer's tracker does all the time
+    wanted = PeerID.from_base58(peer_id)
+    with suppress(Exception):
+        await board._node.protocol.get_stub(wanted).rpc_ping(dht_pb2.PingRequest(), timeout=CALL_S)
+    return wanted in {peer.peer_id for peer in await board.p2p.list_peers()}
 
 
 @dataclass(frozen=True)
@@ -88,33 +103,5 @@ class _Address:
         return bytes(Multiaddr(at).to_bytes() + P2P_CODE + bytes([len(multihash)]) + multihash + CIRCUIT_CODE)
 
 
-@dataclass(frozen=True)
-class _Connecting:
-    """A coroutine function that can be sent to the DHT's process."""
-
-    peer_id: PeerID
-    address: _Address
-
-    async def __call__(self, _dht: hivemind.DHT, node: Any) -> bool:
-        try:
-            await node.p2p._client.connect(self.peer_id, [self.address])
-        except Exception:  # noqa: BLE001 - the daemon's own error; that it could not connect is the answer
-            return False
-        return True
-
-
-@dataclass(frozen=True)
-class _Calling:
-    """Likewise; a client serves no call of the DHT, but the connection to it shows that it was found."""
-
-    peer_id: PeerID
-
-    async def __call__(self, _dht: hivemind.DHT, node: Any) -> bool:
-        stub = node.protocol.get_stub(self.peer_id)
-        with suppress(Exception):
-            await stub.rpc_ping(dht_pb2.PingRequest(), timeout=CALL_S)
-        return self.peer_id in {peer.peer_id for peer in await node.p2p.list_peers()}
-
-
 if __name__ == "__main__":
-    main()
+    asyncio.run(main())

@@ -46,15 +46,14 @@ def finished(demo: Finished) -> dict[str, object]:
 
 
 def test_ps_shows_every_process_by_its_name(demo: Finished) -> None:
-    """Coordinator, volunteers and what hivemind forks, each once it has begun."""
+    """Coordinator, volunteers and what they fork, each once it has begun."""
     ours = {title for title in demo.titles if title.startswith("manyhands: ")}
-    forks = ("DHT", "averager")
     parts = ("supervisor", "service", "keeper", "validator", "answerer", "agent")
     assert ours == {
         "manyhands: demo",
         "manyhands: worker",
         *(f"manyhands: {part} demo" for part in parts),
-        *(f"manyhands: {name}: {fork} (hivemind)" for name in ("keeper demo", "worker") for fork in forks),
+        *(f"manyhands: {name}: swarm node" for name in ("keeper demo", "worker")),
     } | (ours & {"manyhands: preparation", "manyhands: demo's run"})  # which are soon over
 
 

@@ -324,16 +324,14 @@ class OneRecord:
     def __init__(self, owner: Credentials) -> None:
         self._record = entries_of(owner)
 
-    def get(self, key: str, **_options: bool) -> asyncio.Future[Any]:
-        found: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        found.set_result(self._record if key == peers_key(RUN) else None)
-        return found
+    async def read(self) -> object:
+        return self._record
 
 
 async def test_a_call_that_began_before_a_revocation_ends_with_it(authority: AuthorityKey, tmp_path: Path) -> None:
     """Of a long answer, or of parts on their way, nothing passes after the list has come; the rest is let go."""
     alice, bob = member(tmp_path / "alice", authority), member(tmp_path / "bob", authority)
-    directory = PeerDirectory(OneRecord(bob), alice, RUN, Clock(NOW))  # type: ignore[arg-type]
+    directory = PeerDirectory(OneRecord(bob).read, alice, Clock(NOW))
     bob_id, ended = bob.device_key.peer_id, []
 
     async def messages() -> AsyncIterator[int]:
@@ -357,7 +355,7 @@ class LookedUp:
     def __init__(self) -> None:
         self.asked: list[asyncio.Future[Any]] = []
 
-    def get(self, _key: str, **_options: bool) -> asyncio.Future[Any]:
+    def read(self) -> asyncio.Future[Any]:
         self.asked.append(asyncio.get_running_loop().create_future())
         return self.asked[-1]
 
@@ -367,23 +365,20 @@ class LookedUp:
             await asyncio.sleep(0.001)
 
 
-def entries_of(*owners: Credentials) -> ValueWithExpiration[Any]:
+def entries_of(*owners: Credentials) -> dict[Any, Any]:
     """What a look-up finds: the tokens of these devices."""
-    entries = {
-        token_subkey(owner.device_key.peer_id): ValueWithExpiration(owner.token_jwt, NOW + 60) for owner in owners
-    }
-    return ValueWithExpiration(entries, NOW + 60)
+    return {token_subkey(owner.device_key.peer_id): ValueWithExpiration(owner.token_jwt, NOW + 60) for owner in owners}
 
 
-def directory_of(dht: Any, credentials: Credentials, timer: Clock | None = None) -> PeerDirectory:
+def directory_of(dht: LookedUp, credentials: Credentials, timer: Clock | None = None) -> PeerDirectory:
     """A directory that reads from `dht`, with a clock that stands still for the tokens."""
-    return PeerDirectory(dht, credentials, RUN, Clock(NOW), timer or Clock(10_000.0))
+    return PeerDirectory(dht.read, credentials, Clock(NOW), timer or Clock(10_000.0))
 
 
 async def test_a_clock_set_back_delays_no_lookup(alice: Credentials, bob: Credentials) -> None:
     """When the wall clock is set back by an hour, the next look-up begins all the same, and not an hour later."""
     wall, dht = Clock(NOW + 3.0), LookedUp()
-    directory = PeerDirectory(dht, alice, RUN, wall)  # type: ignore[arg-type]
+    directory = PeerDirectory(dht.read, alice, wall)
     first = asyncio.create_task(directory.refresh())
     await dht.asked_times(1)
     second = asyncio.create_task(directory.admits(bob.device_key.peer_id, TRAINING_ROLES))
@@ -503,10 +498,10 @@ async def test_malformed_records_spoil_no_others(alice: Credentials, bob: Creden
     found = entries_of(bob)
     bare = token_subkey(alice.device_key.peer_id)
     for value in ("text", None, 5, {"token": 5}, [alice.token_jwt], {}):
-        found.value[bare + repr(value).encode()] = ValueWithExpiration(value, NOW + 10)
-    found.value[bare] = alice.token_jwt  # without a time
-    found.value[record_subkey(alice.device_key.peer_id)] = ValueWithExpiration(alice.token_jwt, NOW + 10)
-    found.value["text"] = ValueWithExpiration(alice.token_jwt, NOW + 10)
+        found[bare + repr(value).encode()] = ValueWithExpiration(value, NOW + 10)
+    found[bare] = alice.token_jwt  # without a time
+    found[record_subkey(alice.device_key.peer_id)] = ValueWithExpiration(alice.token_jwt, NOW + 10)
+    found["text"] = ValueWithExpiration(alice.token_jwt, NOW + 10)
     dht = LookedUp()
     directory = directory_of(dht, alice)
     asking = asyncio.create_task(directory.with_role(TRAINING_ROLES))
@@ -515,7 +510,7 @@ async def test_malformed_records_spoil_no_others(alice: Credentials, bob: Creden
     assert await asking == [bob.device_key.peer_id]
 
 
-@pytest.mark.parametrize("answer", [None, ValueWithExpiration(5, NOW + 10)])
+@pytest.mark.parametrize("answer", [None, 5])
 async def test_an_empty_answer_forgets_nobody(alice: Credentials, bob: Credentials, answer: Any) -> None:
     """A look-up that finds nothing leaves known tokens known for as long as they are valid."""
     dht, timer = LookedUp(), Clock(0.0)

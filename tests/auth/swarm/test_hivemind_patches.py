@@ -17,8 +17,10 @@ from hivemind.utils.serializer import MSGPackSerializer
 from hivemind.utils.timed_storage import get_dht_time
 
 from auth.errors import ConfigError
+from auth.keys import AuthorityKey
 from auth.swarm.hivemind_patches import DAEMON_VARIABLE, MAX_NESTING, patch_hivemind
 from tests.support.inputs import tuples_in_tuples
+from tests.support.tokens import admitted
 
 # hivemind finds its daemon by a function of importlib that is going away
 pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")
@@ -30,12 +32,12 @@ MAKES = re.compile(r"\b(DHT|DHTNode\.create|P2P\.create)\(")  # a node of hivemi
 
 @pytest.mark.usefixtures("forked")  # from a process that has imported keeper and worker, too
 def test_importing_patches_nothing_and_a_node_brings_the_patches() -> None:
-    """Nothing changes where no node is made; a node's own process has what the one that made it has.
+    """Nothing changes where no node is made.
 
     The sockets to the daemon lie where temporary files go, and the daemon is the one that the operator names.
     """
     script = """
-import psutil
+import asyncio, psutil, sys
 from hivemind.p2p import P2P
 from hivemind.utils.serializer import MSGPackSerializer
 
@@ -43,29 +45,34 @@ def state(*_):
     mine = P2P._call_unary_protobuf_handler, P2P.call_binary_stream_handler, MSGPackSerializer._decode_ext_types
     return [*(each.__module__.split(".")[0] for each in mine), *P2P.FORCE_REACHABILITY_MAPPING]
 
-async def state_there(_dht, _node):
-    return state()
-
 import auth.swarm.directory, auth.swarm.hivemind_patches, coordinator.keeper.opening, peer.doctor.swarm_helper
 import peer.training.worker
-from peer.swarm.dht import Node
+from auth.credentials import Credentials
+from auth.swarm.directory import SwarmAccess
+from peer.network.placement import Placement
+from peer.swarm.board import join_dht
+
+async def main():
+    access = SwarmAccess(Credentials(sys.argv[1]), "run", frozenset())
+    board = await join_dht(access, (), Placement(host_maddrs=("/ip4/127.0.0.1/tcp/0",)))
+    print(state())
+    print(board.p2p.daemon_listen_maddr)
+    print(*[child.cmdline()[0] for child in psutil.Process().children() if child.name() == "p2pd"])
+    await board.leave()
+
 print(state())
-node = Node(start=True, host_maddrs=["/ip4/127.0.0.1/tcp/0"], use_ipfs=False)
-print(state())
-print(node.run_coroutine(state_there))
-print(node.run_coroutine(Node._get_p2p_daemon_listen_maddr))
-print(*[child.cmdline()[0] for child in psutil.Process().children(recursive=True) if child.name() == "p2pd"])
-node.shutdown()
+asyncio.run(main())
 """
     with TemporaryDirectory() as folder:
         own = Path(folder) / "p2pd"
         own.symlink_to(Path(hivemind_cli.__path__[0]) / "p2pd")
         environ = os.environ | {"TMPDIR": folder, DAEMON_VARIABLE: str(own)}
-        command = [sys.executable, "-c", script]
+        directory = admitted(Path(folder) / "ada", AuthorityKey.generate(), "run").directory
+        command = [sys.executable, "-c", script, str(directory)]
         ran = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True, env=environ)
     patched = str(["auth"] * 3 + ["public", "private", "relayed"])
     *states, address, daemon = ran.stdout.splitlines()
-    assert states == [str(["hivemind"] * 3 + ["public", "private"]), patched, patched]
+    assert states == [str(["hivemind"] * 3 + ["public", "private"]), patched]
     assert address.startswith(f"/unix{folder}/hivemind-")
     assert daemon == str(own)
 
@@ -81,7 +88,7 @@ def test_a_daemon_that_cannot_be_run_is_refused(name: str, tmp_path: Path, monke
 
 
 def test_every_way_to_a_node_begins_with_the_patches() -> None:
-    """Peers, assistants and keeper make `peer.swarm.dht.Node`; other makers, as the doctor, patch first."""
+    """Peers, assistants and keeper join by `peer.swarm.board.join_dht`; other makers, as the doctor, patch first."""
     paths = [path for name in SOURCES for path in (ROOT / name).rglob("*.py")]
     texts = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in paths}
     assert {path for path, text in texts.items() if MAKES.search(text) and "patch_hivemind()" not in text} == PLAIN

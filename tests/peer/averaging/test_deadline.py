@@ -18,12 +18,9 @@ from typing import TypeAlias
 
 import pytest
 
-from auth.credentials import Credentials
-from benchmarks.swarm.averaging import RUN, Plan, hear, swarm_plans, tell
+from benchmarks.swarm.averaging import Plan, hear, swarm_plans, tell
 from peer.averaging.deadline import LEAST_KNOWN, LEAST_S, REMEMBERED, RoundDeadline, give_back
 from peer.averaging.meetings import LEAST_GRACE_S
-from peer.network.placement import Placement
-from peer.swarm.dht import start_dht
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")  # by hivemind, for its daemon
@@ -90,27 +87,6 @@ def test_no_round_outlives_its_end(tmp_path: Path) -> None:
     with started(tmp_path) as (peer, failing):
         assert False in [run_round(peer, failing) for _ in range(3)]
         wait_until("the peer holds no round", lambda: held_rounds(peer) == 0, poll_s=0.1)
-
-
-async def frozen_objects(dht: object, node: object) -> int:
-    """How many objects no search in the DHT's process touches."""
-    del dht, node
-    return gc.get_freeze_count()
-
-
-def test_the_dhts_process_searches_nothing_that_it_was_forked_with(tmp_path: Path) -> None:
-    """So that none of the pages which it shares with the worker is ever copied for that."""
-    [plan] = swarm_plans(tmp_path, ("trainer",), values=1)
-    place = Placement(host_maddrs=("/ip4/127.0.0.1/tcp/0",))
-    gc.unfreeze()  # see `pytest_collection_finish`: what the process inherits frozen would count as well
-    try:
-        dht = start_dht(RUN, Credentials(Path(plan.credentials_dir)), (), place)
-    finally:
-        gc.freeze()
-    try:
-        assert dht.run_coroutine(frozen_objects) > 0
-    finally:
-        dht.shutdown()
 
 
 def after(rounds: Sequence[float], most_s: float = 600.0) -> RoundDeadline:

@@ -100,7 +100,7 @@ from peer.runtime.processes import name_fork, name_process
 from tests.support.titles import title_of
 
 def fork():
-    name_fork("DHT")
+    name_fork("swarm node")
     print(title_of(multiprocessing.current_process().pid))
 
 name_process("worker")
@@ -115,7 +115,7 @@ def test_processes_are_shown_by_their_names() -> None:
     """A title takes the place of the arguments, which may hold a code; a fork's says whose it is."""
     command = [sys.executable, "-c", NAMED, "--invite", "XKCD-1234"]
     shown = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout
-    assert shown.splitlines() == ["manyhands: worker", "manyhands: worker: DHT (hivemind)"]
+    assert shown.splitlines() == ["manyhands: worker", "manyhands: worker: swarm node"]
 
 
 SLEEP = "import time; time.sleep(3600)"

@@ -1,4 +1,4 @@
-"""When a peer's record is published, and others' records are read, against a DHT of one dictionary."""
+"""When a peer's record is published, and others' records are read, against a node whose DHT is one dictionary."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from hivemind.p2p import PeerID
 from hivemind.utils.timed_storage import ValueWithExpiration
 
-from auth.errors import TokenError
-from auth.swarm.authorizer import peers_key, record_subkey, token_subkey
+from auth.errors import SwarmError, TokenError
+from auth.swarm.authorizer import record_subkey, token_subkey
 from auth.swarm.directory import SwarmAccess
 from auth.tokens import AccessToken, Role
 from peer.config.run import RunConfig
@@ -23,6 +23,7 @@ from peer.progress.tracker import Clocks, Owner, StepTracker
 from peer.progress.view import GREETING_PERIOD_S, SwarmCourse
 from peer.reporting.suspicions import Suspicions
 from peer.swarm import record_exchange
+from peer.swarm.messages import Greeting, RecordPut, RecordsWanted
 from peer.swarm.record_exchange import RecordExchange
 from tests.support.clocks import Clock
 from tests.support.peer_records import record
@@ -34,45 +35,44 @@ ROLES: dict[str, Role] = {OWN.to_base58(): "trainer", OTHER.to_base58(): "traine
 CONFIG = RunConfig.from_mapping({"averaging": {"statistics_expiration_s": EXPIRATION_S}})
 
 
-class OneDht:
-    """A DHT whose calls are answered at once, or as a test says."""
+class OneNode:
+    """A node whose orders are carried out at once, or as a test says."""
 
     def __init__(self) -> None:
         self.entries: dict[object, ValueWithExpiration] = {}
         self.stored: list[tuple[PeerRecord, float]] = []  # accepted records with their expirations
         self.accepts: list[bool | Exception] = []  # the next outcomes of storing; True once they are used
         self.reads = self.attempts = 0
-        self.greeted: list[tuple[PeerID, ...]] = []
+        self.fails: list[Exception] = []  # the next outcomes of reading
+        self.answers = True
+        self.greeted: list[tuple[str, ...]] = []
 
     def publish(self, peer_id: PeerID, told: PeerRecord) -> None:
         """Store another peer's record with its token, which is its ID here."""
         self.entries[token_subkey(peer_id.to_base58())] = ValueWithExpiration(peer_id.to_base58(), 1.0)
         self.entries[record_subkey(peer_id.to_base58())] = ValueWithExpiration(told.pack(), 1.0)
 
-    def store(self, *, key: str, subkey: bytes, value: Any, expiration_time: float, return_future: bool) -> Any:
-        """The DHT's."""
-        assert (key, subkey, return_future) == (peers_key("run"), record_subkey(OWN.to_base58()), True)
-        self.attempts += 1
-        outcome, future = self.accepts.pop(0) if self.accepts else True, futures.Future[bool]()
-        if isinstance(outcome, Exception):
-            future.set_exception(outcome)
-        else:
-            self.stored += [(PeerRecord.unpack(value), expiration_time)] * outcome
-            future.set_result(outcome)
+    def order(self, order: object) -> Any:
+        """The node's."""
+        future = futures.Future[Any]()
+        match order:
+            case RecordPut(record, expiration_time):
+                self.attempts += 1
+                outcome = self.accepts.pop(0) if self.accepts else True
+                if isinstance(outcome, Exception):
+                    future.set_exception(outcome)
+                else:
+                    self.stored += [(PeerRecord.unpack(record), expiration_time)] * outcome
+                    future.set_result(outcome)
+            case RecordsWanted():
+                self.reads += 1
+                if self.fails:
+                    future.set_exception(self.fails.pop())
+                elif self.answers:
+                    future.set_result(dict(self.entries) or None)
+            case Greeting(_, peer_ids):
+                self.greeted.append(peer_ids)
         return future
-
-    def get(self, key: str, *, latest: bool, return_future: bool) -> Any:
-        """The DHT's."""
-        assert (key, latest, return_future) == (peers_key("run"), True, True)
-        self.reads += 1
-        future = futures.Future[ValueWithExpiration | None]()
-        future.set_result(ValueWithExpiration(dict(self.entries), 1.0) if self.entries else None)
-        return future
-
-    def run_coroutine(self, greeting: Any, *, return_future: bool) -> None:
-        """The DHT's."""
-        assert return_future
-        self.greeted.append(tuple(greeting.keywords["peer_ids"]))
 
 
 class Credentials:
@@ -89,7 +89,7 @@ class Scene:
     """A trainer's exchange; the time of its tracker passes only when told to."""
 
     def __init__(self) -> None:
-        self.clock, self.dht = Clock(), OneDht()
+        self.clock, self.node = Clock(), OneNode()
         self.tracker = StepTracker(
             Owner(OWN.to_base58(), "own", "d1", "trainer"),
             "run",
@@ -99,20 +99,20 @@ class Scene:
             keepers=[KEEPER.to_base58()],
             clocks=Clocks(self.clock, self.clock),
         )
-        dht: Any = self.dht
+        node: Any = self.node
         credentials: Any = Credentials()
         access = SwarmAccess(credentials, "run", frozenset({"keeper"}), self.clock)
-        self.exchange = RecordExchange(dht, access, self.tracker, [KEEPER], EXPIRATION_S)
+        self.exchange = RecordExchange(node, access, self.tracker, [KEEPER.to_base58()], EXPIRATION_S)
 
     @property
     def told(self) -> list[PeerRecord]:
         """The records that were stored."""
-        return [told for told, _ in self.dht.stored]
+        return [told for told, _ in self.node.stored]
 
     def keeper_is_there(self) -> None:
         """Let the keeper publish its beacon."""
         course = Course(age_s=0.0, usual_s=0.0, credits={})
-        self.dht.publish(KEEPER, record(0, time=self.clock.now).model_copy(update={"course": course}))
+        self.node.publish(KEEPER, record(0, time=self.clock.now).model_copy(update={"course": course}))
 
     def settle(self, seconds: float, due: Callable[[], object], sentence: str) -> None:
         """Let this time pass, and wait for what is due then; the threads look at the turned clock."""
@@ -133,9 +133,9 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
 
 def test_who_starts_has_published_and_read(scene: Scene) -> None:
     """Others know of the peer, and it of them, before it trains; the record lives for its lifetime."""
-    scene.dht.publish(OTHER, record(0, 11, time=scene.clock.now))
+    scene.node.publish(OTHER, record(0, 11, time=scene.clock.now))
     scene.exchange.start()
-    [(told, expires_at)] = scene.dht.stored
+    [(told, expires_at)] = scene.node.stored
     assert (told.training, expires_at) == (False, scene.clock.now + EXPIRATION_S)
     assert scene.tracker.view.live == {OTHER.to_base58()}
     assert scene.tracker.samples == 11
@@ -159,44 +159,35 @@ def test_what_changes_is_published_when_it_is_due(scene: Scene) -> None:
 def test_records_are_read_when_it_is_due(scene: Scene) -> None:
     """Or at once where somebody asks; records without a valid token are nobody's."""
     scene.exchange.start()
-    assert scene.dht.reads == 1
+    assert scene.node.reads == 1
     due_in_s = scene.tracker.look_in_s
     assert due_in_s > 0
-    scene.dht.publish(OTHER, record(0, 11, time=scene.clock.now))
-    scene.dht.publish(PeerID(bytes([9] * 34)), record(0, 50, time=scene.clock.now))
+    scene.node.publish(OTHER, record(0, 11, time=scene.clock.now))
+    scene.node.publish(PeerID(bytes([9] * 34)), record(0, 50, time=scene.clock.now))
     scene.settle(due_in_s, lambda: scene.tracker.samples == 11, "the records are read")
     assert scene.tracker.view.live == {OTHER.to_base58()}
-    reads = scene.dht.reads
+    reads = scene.node.reads
     scene.tracker.look_now()
-    wait_until("the records are read again", lambda: scene.dht.reads > reads)
+    wait_until("the records are read again", lambda: scene.node.reads > reads)
 
 
-@pytest.mark.parametrize("failure", [RuntimeError("the DHT does not answer"), futures.TimeoutError(), False])
+@pytest.mark.parametrize("failure", [SwarmError("the DHT does not answer"), futures.TimeoutError(), False])
 def test_a_record_that_was_not_stored_is_published_again(scene: Scene, failure: Exception | bool) -> None:
     """Soon, not at the next heartbeat: until then, others would not wait for this peer."""
     scene.exchange.start()
-    scene.dht.accepts = [failure, failure]
+    scene.node.accepts = [failure, failure]
     scene.tracker.begin_training()
     wait_until("the record is published", lambda: len(scene.told) == 2)
     assert scene.told[-1].training
-    assert scene.dht.attempts == 4
+    assert scene.node.attempts == 4
 
 
-@pytest.mark.parametrize("failure", [RuntimeError("the DHT does not answer"), futures.TimeoutError()])
-def test_a_failed_read_is_repeated(scene: Scene, monkeypatch: pytest.MonkeyPatch, failure: Exception) -> None:
-    """One error of the DHT's process must not leave the peer blind for good."""
+@pytest.mark.parametrize("failure", [SwarmError("the DHT does not answer"), futures.TimeoutError()])
+def test_a_failed_read_is_repeated(scene: Scene, failure: Exception) -> None:
+    """One error of the node must not leave the peer blind for good."""
     scene.exchange.start()
-    answer, failures = scene.dht.get, [failure] * 2
-
-    def fail(key: str, **options: bool) -> Any:
-        future = answer(key, **options)
-        if failures:
-            future = futures.Future[None]()
-            future.set_exception(failures.pop())
-        return future
-
-    monkeypatch.setattr(scene.dht, "get", fail)
-    scene.dht.publish(OTHER, record(0, 11, time=scene.clock.now))
+    scene.node.fails = [failure] * 2
+    scene.node.publish(OTHER, record(0, 11, time=scene.clock.now))
     scene.tracker.look_now()
     wait_until("the records are read", lambda: scene.tracker.samples == 11)
 
@@ -207,21 +198,20 @@ def test_who_stops_is_not_waited_for(scene: Scene, fails: bool) -> None:
     scene.exchange.start()
     scene.tracker.begin_training()
     wait_until("the start is published", lambda: len(scene.told) == 2)
-    scene.dht.accepts = [RuntimeError("the DHT has ended")] * fails
+    scene.node.accepts = [SwarmError("the DHT has ended")] * fails
     threads = list(scene.exchange._threads)
     scene.exchange.stop(PATIENCE_S)
     assert not any(map(threading.Thread.is_alive, threads))
     assert [told.training for told in scene.told] == [False, True] + [False] * (not fails)
-    reads = scene.dht.reads
+    reads = scene.node.reads
     scene.tracker.look_now()
-    assert scene.dht.reads == reads
+    assert scene.node.reads == reads
 
 
 def test_a_read_that_nothing_answers_ends_with_the_exchange(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The DHT's process may have ended; until then, the answer is waited for."""
+    """The node may have ended; until then, the answer is waited for."""
     monkeypatch.setattr(record_exchange, "LOOK_S", 0.01)
-    answer = futures.Future[None]()
-    monkeypatch.setattr(scene.dht, "get", lambda *_, **__: answer)
+    scene.node.answers = False
     reading = threading.Thread(target=scene.exchange._read)
     reading.start()
     reading.join(0.1)
@@ -237,13 +227,13 @@ def test_a_keeper_that_is_not_in_view_is_greeted_now_and_then(scene: Scene) -> N
     for passed_s in (0.0, 0.1, GREETING_PERIOD_S - 0.2, 0.2, GREETING_PERIOD_S / 2):
         scene.clock.now += passed_s
         scene.exchange._read()
-        greeted.append(len(scene.dht.greeted))
+        greeted.append(len(scene.node.greeted))
     assert greeted == [1, 1, 1, 2, 2]
-    assert set(scene.dht.greeted) == {(KEEPER,)}
+    assert set(scene.node.greeted) == {(KEEPER.to_base58(),)}
     scene.keeper_is_there()
     scene.clock.now += 2 * GREETING_PERIOD_S
     scene.exchange._read()
-    assert len(scene.dht.greeted) == 2
+    assert len(scene.node.greeted) == 2
 
 
 def test_a_keeper_that_has_moved_is_greeted_at_once(scene: Scene) -> None:
@@ -251,5 +241,5 @@ def test_a_keeper_that_has_moved_is_greeted_at_once(scene: Scene) -> None:
     scene.exchange._read()
     scene.exchange.keeper_at([f"/ip4/192.0.2.8/tcp/1/p2p/{OTHER.to_base58()}"])
     scene.exchange._read()
-    assert scene.dht.greeted == [(KEEPER,), (OTHER,)]
+    assert scene.node.greeted == [(KEEPER.to_base58(),), (OTHER.to_base58(),)]
     assert scene.tracker.quorum.voters == {OTHER.to_base58()}

@@ -1,4 +1,4 @@
-"""What a peer signs of a round, and what it gives to its averager's process and takes from there."""
+"""What a peer signs of a round, and in which order it starts its parts."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from peer.network.placement import Placement
 from peer.network.traffic import Traffic
 from peer.reporting.event_log import NOWHERE
 from peer.reporting.suspicions import Suspicions
+from peer.swarm.messages import Joined
+from peer.swarm.node_process import Listeners
 from peer.swarm.swarm import Swarm, Witness
 from tests.support.receipts import key_of, pseudonym_of
 
@@ -40,45 +42,55 @@ def test_who_reduced_signs_what_came() -> None:
     assert not any(key_of(name).peer_id in text for name in brought)
 
 
-def test_the_node_is_watched_before_anything_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A keeper whose DHT process was killed while the averager started stood still for good, and told nobody."""
+def test_a_node_is_watched_and_heard_before_anything_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A keeper whose node was killed while it read the records stood still for good, and told nobody."""
     order: list[str] = []
 
-    class Watch:
+    class Node:
+        cap = None
+
         def __init__(self, *_: object) -> None:
+            order.append("node")
+
+        def start(self) -> Joined:
+            order.append("start")
+            return Joined(process_id=7, daemon_id=8)
+
+        def listen(self, listeners: Listeners) -> None:
+            listeners.daemon_heard()
+            order.append("listen")
+
+    class Watch:
+        def __init__(self, process_ids: object, *_: object) -> None:
+            assert process_ids == {"swarm node": 7, "p2p daemon": 8}
             order.append("watch")
 
-        def start(self, averager: SimpleNamespace) -> None:
-            order.append(f"start {averager.name}")
-            raise SwarmError("the DHT process has died")
+        def heard(self) -> None:
+            order.append("heard")
 
-    def make(name: str) -> Any:
-        order.append(name)
-        return SimpleNamespace(name=name, cap=None)
+    def exchange(*_: object) -> None:
+        raise SwarmError("the records are read")
 
     monkeypatch.setattr("peer.swarm.swarm.NodeWatch", Watch)
-    monkeypatch.setattr("peer.swarm.swarm.RecordExchange", lambda *_: make("record exchange"))
-    monkeypatch.setattr("peer.swarm.swarm.Averager", lambda *_: make("averager"))
-    key = key_of("ada")
+    monkeypatch.setattr("peer.swarm.swarm.RecordExchange", exchange)
+    monkeypatch.setattr("peer.swarm.swarm.NodeProcess", Node)
     token = SimpleNamespace(member="ada", device_id="1", role="keeper")
-    credentials = SimpleNamespace(authority=b"key", access_token=lambda _: token)
+    credentials = SimpleNamespace(authority=b"key", access_token=lambda _: token, device_key=key_of("ada"))
     access: Any = SimpleNamespace(credentials=credentials, run="run", clock=time.time)
-    dht: Any = SimpleNamespace(peer_id=SimpleNamespace(to_base58=lambda: key.peer_id))
-    with pytest.raises(SwarmError, match="has died"):
+    with pytest.raises(SwarmError, match="records are read"):
         Swarm(
             RunConfig(),
             access,
-            dht,
             torch.nn.Linear(1, 1),
-            [],
+            (),
             Placement(),
-            is_client=False,
+            (),
             traffic=Traffic(),
             suspicions=Suspicions(lambda _: None, time.time),
             on_lost=lambda _: None,
             events=NOWHERE,
         )
-    assert order == ["watch", "record exchange", "averager", "start averager"]
+    assert order == ["node", "start", "watch", "heard", "listen"]
 
 
 def test_who_reduced_nothing_signs_nothing() -> None:

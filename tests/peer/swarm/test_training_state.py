@@ -69,7 +69,7 @@ def test_a_copy_is_of_one_moment() -> None:
     assert (copy.step, copy.era, copy.voters) == (3, 2, ("Qm3",))
     assert all(map(torch.equal, copies, before))
     assert not all(map(torch.equal, copies, state.tensors))
-    assert values.is_shared()  # with the averager's process
+    assert values.is_shared()  # with the node
     assert not values.requires_grad
     parameters, moments = [TensorRole.PARAMETER] * 2, moment_roles(state.optimizer)
     assert copy.roles == parameters + moments

@@ -42,7 +42,7 @@ MOST_LOOKS = 500
 
 
 class Scene:
-    """A trainer's transfers, and the averager's process as far as the trainer sees it.
+    """A trainer's transfers, and the node as far as the trainer sees it.
 
     The outcome is there at look number `after`, and the trainer is told to leave at `leaves_after`; 0 is never.
     """

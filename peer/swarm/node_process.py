@@ -1,14 +1,17 @@
-"""The averager, as the trainer's process sees it: a forked process, which gets orders and answers in words.
+"""A peer's node, as the trainer's process sees it: a forked process, which gets orders and answers in words.
 
-The two processes share only the averaged tensors and counters of traffic.
-`peer.swarm.averager_loop` is the averager itself.
+The two processes share only the averaged tensors and counters of traffic. `peer.swarm.node_loop` is
+the node itself. Before the fork, all existing objects are excluded from garbage collection
+(`gc.freeze`): a collection in either process would touch them, and copy about 100 MB of pages that
+both share.
 """
 
 from __future__ import annotations
 
+import gc
 import itertools
 import logging
-import multiprocessing as mp
+import multiprocessing
 import threading
 from collections.abc import Callable, Mapping
 from concurrent import futures
@@ -16,48 +19,54 @@ from dataclasses import dataclass
 from typing import Any
 
 from auth.errors import SwarmError
+from auth.swarm.hivemind_patches import patch_hivemind
 from peer.averaging.requirements import Heard, Requirements
 from peer.averaging.rounds import RoundError, RoundSearch, SearchStage
 from peer.node.states import StateCopy, StateOrder
 from peer.reduction.findings import Finding
 from peer.reduction.guard import WeightCaps
 from peer.runtime.channel import Channel
-from peer.swarm.averager_loop import AveragerParts, serve
 from peer.swarm.messages import (
+    BoardOrder,
     CopyWanted,
+    DaemonHeard,
     GivenUp,
+    Joined,
     Loaded,
     Order,
     OrderDone,
+    Ordered,
     SearchUpdate,
-    Served,
     Sought,
     StateCopied,
-    StateOrdered,
     TransferUpdate,
     Word,
 )
+from peer.swarm.node_loop import NodeParts, serve
 
 logger = logging.getLogger(__name__)
+SHUTDOWN_S = 3.0
 
 
 @dataclass(frozen=True)
 class Listeners:
-    """Functions of the trainer's process that process words of the averager, in threads."""
+    """Functions of the trainer's process that process words of the node, in threads."""
 
+    daemon_heard: Callable[[], object]  # called while the p2p daemon lives
     heard: Callable[[Heard], object]
     found: Callable[[Finding], object]
     copy: Callable[[], StateCopy]  # copies the state, also while the trainer computes
 
 
-class Averager:
+class NodeProcess:
     """A forked process with one event loop, which meets other peers, averages with them, and exchanges states."""
 
-    def __init__(self, parts: AveragerParts, listeners: Listeners) -> None:
+    def __init__(self, parts: NodeParts) -> None:
         """Set up the process, without starting it."""
-        self._pipe, self._inner = mp.Pipe()
-        self._process = mp.Process(target=serve, args=(self._pipe, self._inner, parts), name="averager", daemon=True)
-        self._listeners = listeners
+        patch_hivemind()
+        fork = multiprocessing.get_context("fork")
+        self._pipe, self._inner = fork.Pipe()
+        self._process = fork.Process(target=serve, args=(self._pipe, self._inner, parts), name="node", daemon=True)
         self._channel: Channel | None = None  # to the process, once it is forked
         self._copying = threading.Lock()
         self._numbers = itertools.count(1)
@@ -67,15 +76,30 @@ class Averager:
         self.failed_rounds = 0  # of all searches
         self.moves = 0  # grows while a download progresses
         self.turned_away = 0  # requests for the state that were rejected as busy
-        self.served: futures.Future[None] = futures.Future()  # done once the process serves other peers, or cannot
+        self.addresses: tuple[str, ...] = ()  # this peer's libp2p multiaddresses
 
-    def start(self) -> int | None:
-        """Fork the process, and return its ID; `served` tells when it is ready."""
+    def start(self) -> Joined:
+        """Fork the process, and wait until it has joined the swarm. Raises `SwarmError` if it cannot."""
+        gc.collect()
+        gc.freeze()
         self._process.start()
         self._inner.close()  # so that the pipe ends with the process
         self._channel = Channel(self._pipe, lambda order: StateCopied(None) if isinstance(order, StateCopied) else None)
-        threading.Thread(target=self._listen, args=(self._channel,), name="averager's words", daemon=True).start()
-        return self._process.pid
+        try:
+            joined: Joined = self._channel.receive()
+        except (EOFError, OSError):
+            joined = Joined(fault="The process of this peer's swarm node was killed as it started.")
+        if joined.fault:
+            self.shutdown()
+            raise SwarmError(joined.fault)
+        self.addresses = joined.addresses
+        return joined
+
+    def listen(self, listeners: Listeners) -> None:
+        """Process the node's further words in a thread."""
+        assert self._channel is not None  # it has been started
+        arguments = self._channel, listeners
+        threading.Thread(target=self._listen, args=arguments, name="node's words", daemon=True).start()
 
     def want(self, wanted: Requirements) -> None:
         """Set the requirements for this search or the next one."""
@@ -107,14 +131,14 @@ class Averager:
         if search.outcome.cancel():
             self._send(GivenUp(search.number))
 
-    def order(self, order: StateOrder) -> futures.Future[Any]:
-        """Order something on states; return a future for what the trainer wants, if anything."""
+    def order(self, order: BoardOrder | StateOrder) -> futures.Future[Any]:
+        """Order something; return a future for what it finds, which raises `SwarmError` if it fails."""
         number, future = next(self._numbers), futures.Future[Any]()
         self._orders[number] = future
-        self._send(StateOrdered(number, order))
+        self._send(Ordered(number, order))
         return future
 
-    def shutdown(self, most_s: float) -> None:
+    def shutdown(self, most_s: float = SHUTDOWN_S) -> None:
         """End the process, which gives up its rounds; kill it if that takes longer than `most_s` seconds."""
         self._send(None)
         self._process.join(most_s)
@@ -124,36 +148,41 @@ class Averager:
         assert self._channel is not None  # it has been started
         self._channel.send(order)
 
-    def _listen(self, channel: Channel) -> None:
+    def _listen(self, channel: Channel, listeners: Listeners) -> None:
         while True:
             try:
                 word: Word = channel.receive()
             except (EOFError, OSError):
                 return
             try:
-                self._take(word)
+                self._take(word, listeners)
             except Exception:
-                logger.warning("a word of the averager was not processed", exc_info=True)
+                logger.warning("a word of this peer's node was not processed", exc_info=True)
 
-    def _take(self, word: Word) -> None:
+    def _take(self, word: Word, listeners: Listeners) -> None:
         match word:
             case Heard():
-                self._listeners.heard(word)
+                listeners.heard(word)
             case Finding():
-                self._listeners.found(word)
+                listeners.found(word)
             case SearchUpdate():
                 self._take_update(word)
-            case OrderDone(number, found):
-                self._orders.pop(number).set_result(found)
+            case OrderDone():
+                self._take_outcome(word)
             case CopyWanted():
-                threading.Thread(target=self._copy, name="copier", daemon=True).start()
+                threading.Thread(target=self._copy, args=(listeners.copy,), name="copier", daemon=True).start()
             case TransferUpdate():
                 self.moves, self.turned_away = word.moves, word.turned_away
-            case Served():
-                if word.fault:
-                    self.served.set_exception(SwarmError(word.fault))
-                else:
-                    self.served.set_result(None)
+            case DaemonHeard():
+                self.addresses = word.addresses
+                listeners.daemon_heard()
+
+    def _take_outcome(self, outcome: OrderDone) -> None:
+        future = self._orders.pop(outcome.number)
+        if outcome.fault:
+            future.set_exception(SwarmError(outcome.fault))
+        else:
+            future.set_result(outcome.found)
 
     def _take_update(self, update: SearchUpdate) -> None:
         self.failed_rounds, search = update.failed_rounds, self._searches[update.number]
@@ -167,10 +196,10 @@ class Averager:
             else:
                 search.outcome.set_result(update.group)
 
-    def _copy(self) -> None:
+    def _copy(self, copy: Callable[[], StateCopy]) -> None:
         copied = None
         try:
             with self._copying:
-                copied = self._listeners.copy()
+                copied = copy()
         finally:
             self._send(StateCopied(copied))

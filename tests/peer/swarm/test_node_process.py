@@ -1,10 +1,13 @@
-"""What the trainer's process and the averager's tell each other, over a real fork; real rounds are in tests/system."""
+"""What the trainer's process and its node's tell each other, over a real fork; real rounds are in tests/system."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
+import logging
 import os
 import random
+import signal
 import socket
 import threading
 import time
@@ -17,28 +20,34 @@ import pytest
 import torch
 
 from auth.errors import SwarmError
+from auth.swarm.authorizer import record_subkey
 from peer.averaging.requirements import Heard, Requirements
-from peer.averaging.rounds import AveragedGroup, OwnSide, RoundError, RoundSearch, SearchStage
+from peer.averaging.rounds import AveragedGroup, RoundError, RoundSearch, SearchStage
 from peer.config.training import Averaging
 from peer.gradients.buffer import SharedTensors
+from peer.network.placement import Placement
 from peer.node.states import DonatedState, HistoryBegun, JoinedTensors, StateCopy, StateWanted
 from peer.reduction.findings import Finding
 from peer.reduction.guard import WeightCaps
-from peer.swarm.averager import Averager, Listeners
-from peer.swarm.averager_loop import TRANSFERS_S, AveragerLoop, AveragerParts
 from peer.swarm.messages import (
     CopyWanted,
+    DaemonHeard,
     GivenUp,
+    Greeting,
+    Joined,
     Loaded,
     OrderDone,
+    Ordered,
+    RecordPut,
+    RecordsWanted,
     SearchUpdate,
-    Served,
     Sought,
     StateCopied,
-    StateOrdered,
     TransferUpdate,
     Word,
 )
+from peer.swarm.node_loop import DAEMON_LOOK_S, TRANSFERS_S, NodeLoop, NodeParts
+from peer.swarm.node_process import Listeners, NodeProcess
 from peer.transport.lines import Line
 from peer.transport.memory import MemoryNetwork
 from peer.transport.virtual_time import run_virtual
@@ -49,21 +58,28 @@ GROUP = AveragedGroup(size=2, samples=64, averaged_bytes=8)
 SHAPE = torch.Size([3])
 WANTED, COPY = StateWanted([SHAPE]), StateCopy(4, 0, (), JoinedTensors.room_for([SHAPE]), [])
 HEARD, FINDING = Heard((0, 4), {"Qm1": b"a report"}), Finding("Qm1", "parts", "sent nothing")
+JOINED, HEARD_ALL = Joined(False, ("/ip4/192.0.2.1/tcp/1/p2p/Qm1",), 7, 8), DaemonHeard(())  # the scripts' last word
 Script = Callable[[Connection], None]
 
 
 class Trainer:
-    """A trainer's process, whose averager does as a script says; `told` is what its listeners were told."""
+    """A trainer's process, whose node acts by a script once it has joined; `told`: what its listeners were told."""
 
-    def __init__(self, script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, script: Script, monkeypatch: pytest.MonkeyPatch, joined: Joined = JOINED) -> None:
         def serve(outer: Connection, inner: Connection, _parts: object) -> None:
             outer.close()
+            inner.send(joined)
             script(inner)
 
-        monkeypatch.setattr("peer.swarm.averager.serve", serve)
+        monkeypatch.setattr("peer.swarm.node_process.serve", serve)
         self.told = list[object]()
-        self.averager = Averager(cast(Any, None), Listeners(self.told.append, self.found, self.copy))
-        self.averager.start()
+        self.node = NodeProcess(cast(Any, None))
+        self.joined = self.node.start()
+        self.node.listen(Listeners(lambda: self.told.append("daemon"), self.told.append, self.found, self.copy))
+
+    def await_end(self) -> None:
+        """Wait until the script has told everything."""
+        wait_until("the node has told everything", lambda: "daemon" in self.told)
 
     def found(self, finding: Finding) -> None:
         """Hear of a finding."""
@@ -81,7 +97,7 @@ class Trainer:
 
 @pytest.fixture
 def trainer_with(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Script], Trainer]]:
-    """Start a trainer with an averager that does this."""
+    """Start a trainer with a node that does this."""
     trainers = list[Trainer]()
 
     def start(script: Script) -> Trainer:
@@ -90,7 +106,7 @@ def trainer_with(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Script],
 
     yield start
     for trainer in trainers:
-        trainer.averager.shutdown(0.0)
+        trainer.node.shutdown(0.0)
 
 
 def until_left(inner: Connection) -> None:
@@ -112,15 +128,15 @@ def test_a_search_goes_through_its_stages_to_a_group(trainer_with: Callable[[Scr
         inner.send(SearchUpdate(sought.number, SearchStage.ENDED, 3, GROUP))
         until_left(inner)
 
-    averager = trainer_with(script).averager
+    node = trainer_with(script).node
     for _ in range(2):
-        averager.want(Requirements(step=4))  # sent once
-    search = averager.seek(5.0)
+        node.want(Requirements(step=4))  # sent once
+    search = node.seek(5.0)
     wait_until("the group has begun", lambda: search.stage is SearchStage.MET)
-    assert (search.is_due, search.has_averaged, averager.failed_rounds) == (False, False, 2)
-    averager.begin(search, 64)
+    assert (search.is_due, search.has_averaged, node.failed_rounds) == (False, False, 2)
+    node.begin(search, 64)
     assert search.outcome.result(PATIENCE_S) == GROUP
-    assert (search.is_due, search.has_averaged, averager.failed_rounds) == (True, True, 3)
+    assert (search.is_due, search.has_averaged, node.failed_rounds) == (True, True, 3)
 
 
 def test_a_search_ends_with_a_reason_or_is_given_up(trainer_with: Callable[[Script], Trainer]) -> None:
@@ -133,14 +149,14 @@ def test_a_search_ends_with_a_reason_or_is_given_up(trainer_with: Callable[[Scri
         inner.send(SearchUpdate(sought.number, SearchStage.ENDED, 7, GROUP))
         until_left(inner)
 
-    averager = trainer_with(script).averager
+    node = trainer_with(script).node
     with pytest.raises(RoundError, match="too few peers hold it"):
-        averager.seek(None).outcome.result(PATIENCE_S)
-    search = averager.seek(None)
-    averager.give_up(search)
-    wait_until("the search has ended", lambda: averager.failed_rounds == 7)
+        node.seek(None).outcome.result(PATIENCE_S)
+    search = node.seek(None)
+    node.give_up(search)
+    wait_until("the search has ended", lambda: node.failed_rounds == 7)
     assert search.outcome.cancelled()
-    assert not averager._searches
+    assert not node._searches
 
 
 def test_states_come_as_they_were_ordered(trainer_with: Callable[[Script], Trainer]) -> None:
@@ -155,30 +171,33 @@ def test_states_come_as_they_were_ordered(trainer_with: Callable[[Script], Train
         inner.send(OrderDone(first.number, DonatedState("Qm1", 4, 0, (), given)))
         until_left(inner)
 
-    averager = trainer_with(script).averager
-    wanted, begun = averager.order(WANTED), averager.order(HistoryBegun(0, 4))
+    node = trainer_with(script).node
+    wanted, begun = node.order(WANTED), node.order(HistoryBegun(0, 4))
     assert begun.result(PATIENCE_S) is None
     assert torch.equal(wanted.result(PATIENCE_S).tensors.values, torch.arange(3.0))
-    assert (averager.moves, averager.turned_away) == (3, 5)
+    assert (node.moves, node.turned_away) == (3, 5)
 
 
 def test_what_others_say_is_heard_while_the_trainer_computes(trainer_with: Callable[[Script], Trainer]) -> None:
     """A word that cannot be processed ends nothing."""
 
     def script(inner: Connection) -> None:
-        for word in (HEARD, Finding("Qm2", "parts", "nonsense"), FINDING, Served()):
+        for word in (HEARD, Finding("Qm2", "parts", "nonsense"), FINDING, HEARD_ALL):
             inner.send(word)
         until_left(inner)
 
     trainer = trainer_with(script)
-    trainer.averager.served.result(PATIENCE_S)
-    assert trainer.told == [HEARD, Finding("Qm2", "parts", "nonsense"), FINDING]
+    assert trainer.joined == JOINED
+    assert trainer.node.addresses == JOINED.addresses
+    trainer.await_end()
+    assert trainer.told == [HEARD, Finding("Qm2", "parts", "nonsense"), FINDING, "daemon"]
+    assert trainer.node.addresses == HEARD_ALL.addresses
 
 
 def test_the_state_is_copied_for_who_downloads_it(
     trainer_with: Callable[[Script], Trainer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or the averager's process learns that it could not be."""
+    """Or the node learns that it could not be."""
     monkeypatch.setattr(threading, "excepthook", lambda _: None)  # the second copy fails
 
     def script(inner: Connection) -> None:
@@ -187,42 +206,80 @@ def test_the_state_is_copied_for_who_downloads_it(
             answer = inner.recv()
             assert isinstance(answer, StateCopied)
             assert (answer.copy.step if answer.copy else None) == step
-        inner.send(Served())
+        inner.send(HEARD_ALL)
         until_left(inner)
 
-    trainer_with(script).averager.served.result(PATIENCE_S)
+    trainer_with(script).await_end()
 
 
-def test_an_averager_that_cannot_start_says_why(trainer_with: Callable[[Script], Trainer]) -> None:
-    """And one that hangs is killed."""
+def test_an_order_that_fails_says_why(trainer_with: Callable[[Script], Trainer]) -> None:
+    """To whoever waits for its outcome."""
 
     def script(inner: Connection) -> None:
-        inner.send(Served("no daemon"))
-        threading.Event().wait()
+        inner.send(OrderDone(inner.recv().number, fault="nobody answers"))
+        until_left(inner)
 
-    averager = trainer_with(script).averager
-    with pytest.raises(SwarmError, match="no daemon"):
-        averager.served.result(PATIENCE_S)
-    averager.shutdown(0.01)
-    averager._process.join(PATIENCE_S)
-    assert averager._process.exitcode is not None
-    averager.want(Requirements(step=4))  # tells nobody, and raises nothing
+    with pytest.raises(SwarmError, match="nobody answers"):
+        trainer_with(script).node.order(RecordsWanted()).result(PATIENCE_S)
 
 
-def test_an_averager_ends_with_the_trainers_process(trainer_with: Callable[[Script], Trainer]) -> None:
+@pytest.mark.parametrize("fault", ["no daemon", ""])
+def test_a_node_that_cannot_start_says_why(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In its own words, or those of the trainer's process if it is killed; nothing of it is left."""
+
+    def serve(_outer: Connection, inner: Connection, _parts: object) -> None:
+        if not fault:
+            os.kill(os.getpid(), signal.SIGKILL)
+        inner.send(Joined(fault=fault))
+        until_left(inner)
+
+    monkeypatch.setattr("peer.swarm.node_process.serve", serve)
+    node = NodeProcess(cast(Any, None))
+    with pytest.raises(SwarmError, match=fault or "was killed as it started"):
+        node.start()
+    assert node._process.exitcode is not None
+    node.want(Requirements(step=4))  # tells nobody, and raises nothing
+
+
+def test_a_node_that_hangs_is_killed(trainer_with: Callable[[Script], Trainer]) -> None:
+    """When the trainer leaves."""
+    node = trainer_with(lambda _inner: threading.Event().wait() and None).node
+    node.shutdown(0.01)
+    node._process.join(PATIENCE_S)
+    assert node._process.exitcode is not None
+
+
+def test_a_node_ends_with_the_trainers_process(trainer_with: Callable[[Script], Trainer]) -> None:
     """Its pipe breaks off then."""
 
     def script(inner: Connection) -> None:
-        inner.send(Served())
         with pytest.raises(EOFError):
             inner.recv()
 
-    averager = trainer_with(script).averager
-    averager.served.result(PATIENCE_S)
-    with socket.socket(fileno=os.dup(averager._pipe.fileno())) as pipe:
+    node = trainer_with(script).node
+    with socket.socket(fileno=os.dup(node._pipe.fileno())) as pipe:
         pipe.shutdown(socket.SHUT_RDWR)  # as at the end of the process
-    averager._process.join(PATIENCE_S)
-    assert averager._process.exitcode == 0
+    node._process.join(PATIENCE_S)
+    assert node._process.exitcode == 0
+
+
+def test_a_node_searches_nothing_that_it_was_forked_with(trainer_with: Callable[[Script], Trainer]) -> None:
+    """So that none of the pages which it shares with the trainer is ever copied for that."""
+    gc.unfreeze()  # see `pytest_collection_finish`: what the process inherits frozen would count as well
+
+    def script(inner: Connection) -> None:
+        inner.send(Heard((gc.get_freeze_count(), 0)))
+        inner.send(HEARD_ALL)
+        until_left(inner)
+
+    try:
+        trainer = trainer_with(script)
+    finally:
+        gc.freeze()
+    trainer.await_end()
+    [heard, _] = trainer.told
+    assert isinstance(heard, Heard)
+    assert heard.position[0] > 0
 
 
 def test_caps_are_sent_when_they_change(trainer_with: Callable[[Script], Trainer]) -> None:
@@ -230,17 +287,49 @@ def test_caps_are_sent_when_they_change(trainer_with: Callable[[Script], Trainer
 
     def script(inner: Connection) -> None:
         assert [inner.recv() for _ in range(2)] == [WeightCaps({"Qm1": 4.0}, 8.0), WeightCaps({}, 8.0)]
-        inner.send(Served())
+        inner.send(HEARD_ALL)
         until_left(inner)
 
-    averager = trainer_with(script).averager
+    trainer = trainer_with(script)
     for caps in ({"Qm1": 4.0}, {"Qm1": 4.0}, {}):
-        averager.cap(caps, 8.0)
-    averager.served.result(PATIENCE_S)
+        trainer.node.cap(caps, 8.0)
+    trainer.await_end()
+
+
+class LoneBoard:
+    """A board that nobody else reads; `calls` is what was asked of it."""
+
+    def __init__(self) -> None:
+        self.is_client, self.calls = False, list[object]()
+        self.p2p = SimpleNamespace(_child=SimpleNamespace(pid=8))
+        self.is_silent = False
+
+    async def entries(self) -> object:
+        """Read the entries."""
+        return {b"subkey": 1}
+
+    async def put(self, *entry: object) -> bool:
+        """Store an entry."""
+        self.calls.append(entry)
+        return True
+
+    async def greet(self, *peers: object) -> None:
+        """Ping peers."""
+        self.calls.append(peers)
+
+    async def announce(self, *, relayed: bool) -> None:
+        """Publish the addresses."""
+        self.calls.append(relayed)
+
+    async def addresses(self) -> tuple[str, ...]:
+        """Ask the daemon."""
+        if self.is_silent:
+            raise OSError("no daemon")
+        return JOINED.addresses
 
 
 class Parts:
-    """The averager's loop with a stand-in for its rounds; `said` is what it told the trainer."""
+    """A node's loop with a stand-in for its rounds; `said` is what it told the trainer."""
 
     def __init__(self) -> None:
         self.said = list[Word]()
@@ -249,10 +338,10 @@ class Parts:
         key = key_of("ada")
         credentials = SimpleNamespace(device_key=key)
         access: Any = SimpleNamespace(credentials=credentials, run="run", clock=time.time, donor_roles=frozenset())
-        own = OwnSide(key.peer_id, "run", takes_connections=True, reduces=True)
-        parts = AveragerParts(cast(Any, None), access, own, Averaging(), SharedTensors([SHAPE]))
-        transport = MemoryNetwork(random.Random(1)).join(key.peer_id, Line(1e6, 1e6, 0.0))
-        self.loop = AveragerLoop(parts, transport, cast(Any, self))
+        parts = NodeParts(access, (), Placement(), Averaging(), SharedTensors([SHAPE]))
+        self.transport = MemoryNetwork(random.Random(1)).join(key.peer_id, Line(1e6, 1e6, 0.0))
+        self.board = LoneBoard()
+        self.loop = NodeLoop(parts, cast(Any, self.board), self.transport, cast(Any, self))
         rounds: Any = SimpleNamespace(
             failed_rounds=2,
             want=self.calls.append,
@@ -312,8 +401,19 @@ async def test_orders_are_executed_in_the_loop() -> None:
     ]
 
 
-async def test_an_order_that_fails_finds_nothing(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_records_are_read_and_published() -> None:
+    """And a keeper that this peer does not see is greeted."""
+    parts, greeting = Parts(), Greeting(("/ip4/192.0.2.8/tcp/1/p2p/Qm2",), ("Qm2",))
+    for number, order in enumerate((RecordsWanted(), RecordPut([1], 9.0), greeting)):
+        await parts.loop._execute(Ordered(number, order))
+    assert parts.said == [OrderDone(0, {b"subkey": 1}), OrderDone(1, True), OrderDone(2)]
+    own = record_subkey(key_of("ada").peer_id)
+    assert parts.board.calls == [(own, [1], 9.0), (greeting.addresses, greeting.peer_ids)]
+
+
+async def test_an_order_that_fails_is_told_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     """The trainer tries again."""
+    caplog.set_level(logging.INFO)
     parts = Parts()
 
     async def obey(_order: object) -> None:
@@ -321,9 +421,38 @@ async def test_an_order_that_fails_finds_nothing(caplog: pytest.LogCaptureFixtur
 
     states: Any = SimpleNamespace(obey=obey)
     parts.loop._states = states
-    await parts.loop._execute(StateOrdered(7, WANTED))
-    assert parts.said == [OrderDone(7)]
+    await parts.loop._execute(Ordered(7, WANTED))
+    assert parts.said == [OrderDone(7, fault="OSError('no DHT')")]
     assert "StateWanted" in caplog.text
+
+
+@pytest.mark.parametrize("is_client", [False, True])
+def test_a_node_serves_unless_nobody_can_connect(is_client: bool) -> None:
+    """Then it says so, and tells of each answer of the daemon."""
+
+    async def main() -> None:
+        parts = Parts()
+        parts.board.is_client = is_client
+        served = list[str]()
+        parts.transport.serve = lambda name, _: as_served(served, name)  # type: ignore[method-assign, assignment]
+        await parts.loop.serve()
+        assert parts.said == [Joined(is_client, JOINED.addresses, os.getpid(), 8)]
+        await asyncio.sleep(2.5 * DAEMON_LOOK_S)
+        assert parts.said[1:] == [DaemonHeard(JOINED.addresses)] * 2
+        parts.board.is_silent = True
+        await asyncio.sleep(2 * DAEMON_LOOK_S)
+        parts.board.is_silent = False
+        await asyncio.sleep(DAEMON_LOOK_S)
+        assert parts.said[1:] == [DaemonHeard(JOINED.addresses)] * 3
+        assert bool(served) is not is_client
+        assert parts.board.calls == ([] if is_client else [False])
+
+    run_virtual(main())
+
+
+async def as_served(served: list[str], name: str) -> None:
+    """Note that something is served."""
+    served.append(name)
 
 
 def test_transfers_are_told_of_at_most_every_moment() -> None:

@@ -1,20 +1,26 @@
-"""The averager's process: one event loop, in which the trainer's orders are executed (`peer.swarm.averager`)."""
+"""A peer's node: a process with one event loop, in which the trainer's orders are executed.
+
+The loop owns the p2p daemon, the node of the DHT, the meetings and rounds, and the exchange of
+states. `peer.swarm.node_process` is the trainer's side.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
-from hivemind.dht import DHT
 from hivemind.utils.asyncio import switch_to_uvloop
 
+from auth.errors import SwarmError
+from auth.swarm.authorizer import record_subkey
 from auth.swarm.directory import PeerDirectory, SwarmAccess
 from auth.tokens import AccessToken
 from peer.averaging.absences import Attendance
@@ -26,74 +32,91 @@ from peer.averaging.requirements import Heard, Requirements
 from peer.averaging.rounds import AveragingRounds, OwnSide, RoundSearch, SearchStage
 from peer.config.training import Averaging
 from peer.gradients.buffer import SharedTensors
+from peer.network.placement import Placement
 from peer.network.traffic import Traffic
-from peer.node.states import COPY_S, StateCopy, StateService
+from peer.node.states import COPY_S, StateCopy, StateOrder, StateService
 from peer.reduction.auditing import Auditing
 from peer.reduction.findings import Accusations, Finding
 from peer.reduction.guard import ReductionGuard, WeightCaps
 from peer.reporting.event_log import NOWHERE, EventLog
 from peer.runtime.channel import Channel
 from peer.runtime.processes import name_fork
+from peer.swarm.board import Board, join_dht
 from peer.swarm.messages import (
+    BoardOrder,
     CopyWanted,
+    DaemonHeard,
     GivenUp,
+    Greeting,
+    Joined,
     Loaded,
     Order,
     OrderDone,
+    Ordered,
+    RecordPut,
+    RecordsWanted,
     SearchUpdate,
-    Served,
     Sought,
     StateCopied,
-    StateOrdered,
     TransferUpdate,
 )
 from peer.transport.p2p import P2PTransport
 from peer.transport.transport import Transport
 
 logger = logging.getLogger(__name__)
+START_S = 180.0  # longest time to join the swarm, which may start two p2p daemons, one after the other
+DAEMON_LOOK_S = 1.0  # interval of calls to the p2p daemon
 TRANSFERS_S = 0.5  # shortest interval between words on transfers
 
 
 @dataclass(frozen=True)
-class AveragerParts:
-    """The averager's parts, as the trainer's process makes them before it forks the averager's."""
+class NodeParts:
+    """What the trainer's process gives to the node when it forks it."""
 
-    dht: DHT
     access: SwarmAccess
-    own: OwnSide
+    initial_peers: Sequence[str]  # libp2p multiaddresses
+    place: Placement
     averaging: Averaging  # initial settings
     tensors: SharedTensors
+    relays: Sequence[str] = ()  # addresses of volunteers that relay, in addition to the keeper
     traffic: Traffic = field(default_factory=Traffic)
     events: EventLog = NOWHERE  # the log of its process
 
 
-def serve(outer: Connection, inner: Connection, parts: AveragerParts) -> None:
+def serve(outer: Connection, inner: Connection, parts: NodeParts) -> None:
     """Run the forked process, until the trainer leaves or its process ends."""
     outer.close()  # so that the pipe ends with the trainer's process
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    name_fork("averager")
+    name_fork("swarm node")
     # PyTorch's pool of threads, as the fork has left it, works only in another thread than the main one.
     serving = threading.Thread(target=lambda: switch_to_uvloop().run_until_complete(_serve(inner, parts)), daemon=True)
     serving.start()
     serving.join()
 
 
-async def _serve(inner: Connection, parts: AveragerParts) -> None:
+async def _serve(inner: Connection, parts: NodeParts) -> None:
     channel = Channel(inner, lambda word: OrderDone(word.number) if isinstance(word, OrderDone) else None)
-    orders = asyncio.Queue[Order]()
-    reading = threading.Thread(target=_read, args=(channel, orders, asyncio.get_running_loop()), daemon=True)
-    reading.start()
+    board = None
     try:
-        loop = AveragerLoop(parts, P2PTransport(await parts.dht.replicate_p2p()), channel)
-        if parts.own.takes_connections:
-            await loop.serve()
+        board, loop = await asyncio.wait_for(_start(parts, channel), START_S)
     except Exception as error:  # noqa: BLE001 - fault boundary: the trainer's process gets the reason
-        channel.send(Served(f"The averager's process could not start: {error!r}."))
+        fault = str(error) if isinstance(error, SwarmError) else f"This peer's swarm node could not start: {error!r}."
+        channel.send(Joined(fault=fault))
     else:
-        channel.send(Served())
+        orders = asyncio.Queue[Order]()
+        arguments = channel, orders, asyncio.get_running_loop()
+        threading.Thread(target=_read, args=arguments, name="trainer's orders", daemon=True).start()
         while (order := await orders.get()) is not None:
             loop.obey(order)
+        await board.leave()
     channel.flush()
+
+
+async def _start(parts: NodeParts, channel: Channel) -> tuple[Board, NodeLoop]:
+    board = await join_dht(parts.access, parts.initial_peers, parts.place, parts.relays)
+    loop = NodeLoop(parts, board, P2PTransport(board.p2p), channel)
+    await loop.serve()
+    return board, loop
 
 
 def _read(channel: Channel, orders: asyncio.Queue[Order], loop: asyncio.AbstractEventLoop) -> None:
@@ -104,25 +127,27 @@ def _read(channel: Channel, orders: asyncio.Queue[Order], loop: asyncio.Abstract
     loop.call_soon_threadsafe(orders.put_nowait, None)
 
 
-class AveragerLoop:
-    """The averager in its event loop."""
+class NodeLoop:
+    """The node in its event loop."""
 
-    def __init__(self, parts: AveragerParts, transport: Transport, channel: Channel) -> None:
+    def __init__(self, parts: NodeParts, board: Board, transport: Transport, channel: Channel) -> None:
         """Build the parts that belong to the event loop."""
-        access, own, traffic, prefix = parts.access, parts.own, parts.traffic, f"{parts.own.run}_averager"
+        access, place, traffic = parts.access, parts.place, parts.traffic
+        run, key, prefix = access.run, access.credentials.device_key, f"{access.run}_averager"
+        own = OwnSide(key.peer_id, run, not board.is_client, place.may_reduce)
+        self._board, self._subkey, self._is_relayed = board, record_subkey(own.peer_id), place.reach == "relayed"
         self._channel, self._loop = channel, asyncio.get_running_loop()
-        self._run, self._tasks = own.run, set[asyncio.Task[None]]()
+        self._run, self._tasks = run, set[asyncio.Task[None]]()
         self._moves = self._turned_away = 0  # in downloads; requests for the state that were rejected as busy
         self._telling: asyncio.TimerHandle | None = None  # of these two numbers
         self._copied: asyncio.Future[StateCopy] | None = None
         self._accusations = Accusations(self._loop.time)
-        self._directory = PeerDirectory(parts.dht, access.credentials, own.run, access.clock)
+        self._directory = PeerDirectory(board.entries, access.credentials, access.clock)
         self._guard = ReductionGuard(self._note, parts.averaging)
-        sign = access.credentials.device_key.sign
         attendance = Attendance(own.peer_id, self._directory.name_of)
         self._reductions = ReductionService(transport, f"{prefix}.reduce", self._directory, traffic)
         self._auditing = Auditing(transport, f"{prefix}.audit", self._directory, traffic, self._note)
-        self._meetings = Meetings(transport, f"{prefix}.meet", self._directory, self._opened, sign, self._deliver)
+        self._meetings = Meetings(transport, f"{prefix}.meet", self._directory, self._opened, key.sign, self._deliver)
         self._states = StateService(
             transport,
             prefix,
@@ -137,8 +162,8 @@ class AveragerLoop:
         exchange = GradientExchange(
             parts.tensors,
             parts.averaging,
-            own.run,
-            access.credentials.device_key,
+            run,
+            key,
             transport,
             self._reductions,
             self._directory,
@@ -159,15 +184,28 @@ class AveragerLoop:
             own,
             parts.averaging,
             opened=self._opened,
-            signed=lambda said: said.signed(sign),
+            signed=lambda said: said.signed(key.sign),
             changed=self._tell_update,
         )
         self._searches: dict[int, RoundSearch] = {}
 
     async def serve(self) -> None:
-        """Let other peers call this one."""
-        for service in self._meetings, self._reductions, self._states, self._auditing:
-            await service.serve()
+        """Let other peers call this one, unless they cannot, and tell the trainer."""
+        if not self._board.is_client:
+            for service in self._meetings, self._reductions, self._states, self._auditing:
+                await service.serve()
+            self._start(self._board.announce(relayed=self._is_relayed))
+        daemon: Any = self._board.p2p._child
+        addresses = await self._board.addresses()
+        self._channel.send(Joined(self._board.is_client, addresses, os.getpid(), daemon.pid))
+        self._start(self._attend_daemon())
+
+    async def _attend_daemon(self) -> None:
+        """Tell the trainer of each answer of the p2p daemon, which may hang or die."""
+        while True:
+            await asyncio.sleep(DAEMON_LOOK_S)
+            with suppress(Exception):  # any error counts as no answer
+                self._channel.send(DaemonHeard(await self._board.addresses()))
 
     def obey(self, order: Order) -> None:
         """Execute an order of the trainer, or begin to."""
@@ -182,7 +220,7 @@ class AveragerLoop:
                 self.rounds.begin(self._searches[number], weight)
             case GivenUp(number) if number in self._searches:
                 self.rounds.give_up(self._searches[number])
-            case StateOrdered():
+            case Ordered():
                 self._start(self._execute(order))
             case StateCopied(copy) if self._copied is not None and not self._copied.done():
                 if copy is None:
@@ -202,13 +240,25 @@ class AveragerLoop:
                 group = search.outcome.result()
         self._channel.send(SearchUpdate(search.number, search.stage, self.rounds.failed_rounds, group, fault))
 
-    async def _execute(self, order: StateOrdered) -> None:
-        found = None
+    async def _execute(self, ordered: Ordered) -> None:
+        found, fault = None, ""
         try:
-            found = await self._states.obey(order.order)
-        except Exception:  # a peer that cannot read the DHT finds nothing, and tries again
-            logger.warning("an order on states failed: %s", type(order.order).__name__, exc_info=True)
-        self._channel.send(OrderDone(order.number, found))
+            found = await self._carry_out(ordered.order)
+        except Exception as error:
+            logger.info("an order of the trainer failed: %s", type(ordered.order).__name__, exc_info=True)
+            fault = repr(error)
+        self._channel.send(OrderDone(ordered.number, found, fault))
+
+    async def _carry_out(self, order: BoardOrder | StateOrder) -> Any:
+        match order:
+            case RecordsWanted():
+                return await self._board.entries()
+            case RecordPut(record, expiration_time):
+                return await self._board.put(self._subkey, record, expiration_time)
+            case Greeting(addresses, peer_ids):
+                return await self._board.greet(addresses, peer_ids)
+            case _:
+                return await self._states.obey(order)
 
     async def _copy(self) -> StateCopy:
         self._copied = self._loop.create_future()
