@@ -34,7 +34,7 @@ from peer.reduction.findings import Finding
 
 logger = logging.getLogger(__name__)
 INFERRED_LIFETIMES = 3  # of a record, for which a keeper holds on to the voters that it has inferred
-LED_SHARE = 0.7  # of the interval between heartbeats: how often a peer with a leader reads and publishes records
+LED_SHARE = 0.7  # of the interval between heartbeats: how often a peer with a leader reads the records
 NOTHING_SEEN = SwarmView(0, 0, 0, 0, 0.0, ())
 
 
@@ -213,7 +213,7 @@ class StepTracker:
 
     @property
     def _led_s(self) -> float:
-        """The interval between reads, and between records, of a peer that depends less on them; 0 for others."""
+        """The interval between reads of a peer that depends less on them; 0 for others."""
         return LED_SHARE * self._refresh.heartbeat_s if self.is_led else 0.0
 
     # this peer's own state
@@ -325,9 +325,8 @@ class StepTracker:
         if stage != self._stage or self._samples < samples:
             return 0.0
         due_s = self._refresh.heartbeat_s
-        if self._has_more:
-            live, longest_s = len(self.view.live), self._refresh.longest_s
-            due_s = min(due_s, self._led_s or report_interval_s(live, self.remaining_s, longest_s))
+        if self._has_more and not self.is_led:  # its leader, or its followers, hear of its samples at once
+            due_s = min(due_s, report_interval_s(len(self.view.live), self.remaining_s, self._refresh.longest_s))
         return max(0.0, published_at + due_s - self._clocks.local())
 
     @property
