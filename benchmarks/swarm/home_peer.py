@@ -182,7 +182,7 @@ def end_of_input(then: Callable[[], None] = lambda: None) -> threading.Event:
 
 
 def run_to_end(act: Callable[[], None]) -> NoReturn:
-    """Run `act`, then exit immediately, because hivemind's threads and processes would delay a normal exit."""
+    """Run `act`, then exit immediately, because threads and processes would delay a normal exit."""
     try:
         act()
     except Exception:  # noqa: BLE001 - the process's outermost boundary; the log has the trace

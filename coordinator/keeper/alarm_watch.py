@@ -6,7 +6,7 @@ which devices cannot take part. A device that trains but has not seen the keeper
 DHT records is in a separate DHT, alone or with others. A device that has been starting for minutes
 has not found the keeper, or cannot download the run's state. The keeper only raises the alarm: each
 session receives the keeper's newest addresses anyway, and peers that do not see the keeper try
-these addresses every few seconds (`peer.swarm.board`).
+these addresses every few seconds (`peer.swarm.record_exchange`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Parts of the coordinator, one process each: service, keeper, and auxiliary parts.
 
 Parts are spawned, not forked, and lead their own process groups. A part is always killed with its
-group, because hivemind's processes and the p2p daemon survive a killed parent.
+group, because the swarm node and the p2p daemon may survive a killed parent.
 
 The supervisor keeps this module loaded while it runs. To save memory, each part imports
 its libraries in its own process.
@@ -213,7 +213,7 @@ def _pid(process: multiprocessing.process.BaseProcess) -> int:
 def _part_main(part: Part, directory: Path, parent_pid: int, messages: Connection, style: LogStyle) -> None:
     """Run a part in its process, and send expected errors to the supervisor.
 
-    After an error, the process exits immediately: hivemind's threads and processes would keep it
+    After an error, the process exits immediately: its threads and processes would keep it
     alive, and only ended parts are restarted. The supervisor kills the rest of the group.
     """
     name_process(f"{part.name} {style.run}".rstrip())

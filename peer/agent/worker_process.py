@@ -58,7 +58,7 @@ class Watchdog:
     """A watchdog that measures the time since a worker's last sign of life, to detect a hang.
 
     Every message is a sign of life except `LineInDoubt`, which comes from a separate thread, and
-    traffic reports (`Transferred`), because the averager replies even if training hangs. Before the
+    traffic reports (`Transferred`), because the node replies even if training hangs. Before the
     worker is ready, and while it waits for another peer's state, a report of new traffic counts.
     While it waits for the agent to download a checkpoint, any traffic report counts.
     """

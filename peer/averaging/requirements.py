@@ -1,6 +1,6 @@
 """The words between a trainer and its meetings: its requirements for the next group, and the news for it.
 
-Each word is sent whole between the trainer's process and the averager's (`peer.swarm.messages`).
+Each word is sent whole between the trainer's process and the node's (`peer.swarm.messages`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOST_DELIVERED = 16  # reports that are delivered to the trainer's process at on
 
 @dataclass(frozen=True)
 class Requirements:
-    """A trainer's requirements for its next group, sent whole to the averager's process."""
+    """A trainer's requirements for its next group, sent whole to its node."""
 
     era: int = 0
     step: int = 0  # global step after which the group averages
@@ -58,7 +58,7 @@ class Requirements:
 
 @dataclass(frozen=True)
 class Heard:
-    """The messages from other peers, merged, that the averager's process passes to the trainer's."""
+    """The messages from other peers, merged, that the node passes to the trainer's process."""
 
     position: tuple[int, int] = (0, 0)  # this peer's era and step
     reports: Mapping[str, bytes] = field(default_factory=dict)  # follower -> its newest record

@@ -1,8 +1,8 @@
 """Gradient encodings, which determine the values that an averaging round averages.
 
 The class here averages all values unchanged. `peer.gradients.power_sgd` averages factors of
-matrices, and keeps remainders. The operator can change an averager's encoding from a given step
-(`peer.config.steering`). The trainer's process calls `load`, `settle` and `forget`; the averager's
+matrices, and keeps remainders. The operator can change a run's encoding from a given step
+(`peer.config.steering`). The trainer's process calls `load`, `settle` and `forget`; the node's
 process calls `average`.
 """
 

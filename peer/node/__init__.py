@@ -1,1 +1,1 @@
-"""Objects of a peer's averager process, which exchange messages with other peers' processes."""
+"""Objects of a peer's swarm node, which exchange messages with other peers' processes."""

@@ -13,16 +13,18 @@ import logging
 import math
 import os
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hivemind.dht.crypto import RSASignatureValidator
 from hivemind.dht.node import DHTNode
 from hivemind.dht.routing import DHTID
+from hivemind.dht.storage import DictionaryDHTValue
 from hivemind.dht.validation import CompositeValidator, DHTRecord
 from hivemind.p2p import P2P, PeerID
 from hivemind.utils.multiaddr import Multiaddr
+from hivemind.utils.timed_storage import ValueWithExpiration
 
 from auth.clock import swarm_time
 from auth.errors import SwarmError
@@ -71,20 +73,36 @@ class Board:
         self.is_client = is_client
         self._holders: list[PeerID] = []  # nodes that store the entries, as the last search found them
         self._searched_at = -math.inf
+        self._known: dict[Any, ValueWithExpiration[Any]] = {}  # the entries of the last read, decoded
 
     @property
     def p2p(self) -> P2P:
         """The client of this peer's p2p daemon."""
         return self._node.p2p
 
-    async def entries(self) -> object:
-        """Fetch the changes from other nodes, and return all entries; None if there are none.
+    async def entries(self) -> Mapping[Any, ValueWithExpiration[Any]]:
+        """Fetch the changes from other nodes, and return all entries by subkey.
 
         If the changes cannot be fetched, the entries that this node holds are returned.
         """
         await self._fetch_changes()
-        found = await self._node.get(self._key, latest=False, beam_size=REPLICAS)
-        return None if found is None else found.value
+        protocol, known = self._node.protocol, self._known
+        held = protocol.storage.get(self._key_id)
+        if held is None or not isinstance(held.value, DictionaryDHTValue):
+            return {}
+        self._known = {}
+        for subkey, entry in held.value.items():
+            decoded = known.get(subkey)
+            if decoded is None or decoded.expiration_time != entry.expiration_time:  # a later version expires later
+                named = self._key_id.to_bytes(), protocol.serializer.dumps(subkey)
+                content = protocol.record_validator.strip_value(DHTRecord(*named, entry.value, entry.expiration_time))
+                try:
+                    decoded = ValueWithExpiration(protocol.serializer.loads(content), entry.expiration_time)
+                except Exception as error:  # noqa: BLE001 - MessagePack's errors have no common base class
+                    logger.info("an entry of the DHT cannot be read: %r", error)
+                    continue
+            self._known[subkey] = decoded
+        return self._known
 
     async def _fetch_changes(self) -> None:
         """Fetch changes from one random reader and from one of the nodes that store the entries.

@@ -204,7 +204,8 @@ class Moves:
             tracker.view.faster_rate(tracker.own_id),
         )
         self.rounds.prepare()
-        tracker.look_now()
+        if not tracker.is_led:  # otherwise, the leader tells when the batch is full
+            tracker.look_now()
         while decide(self._situation())[0] is Move.HOLD:
             left_s = longest_s - held_before_s - (self._waits.now() - began)
             if left_s <= 0 or self._waits.is_interrupted:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
+import psutil
 from hivemind.utils.asyncio import switch_to_uvloop
 
 from auth.errors import SwarmError
@@ -59,12 +60,14 @@ from peer.swarm.messages import (
     Sought,
     StateCopied,
     TransferUpdate,
+    Word,
 )
 from peer.transport.p2p import P2PTransport
 from peer.transport.transport import Transport
 
 logger = logging.getLogger(__name__)
 START_S = 180.0  # longest time to join the swarm, which may start two p2p daemons, one after the other
+LEAVE_S = 2.0  # longest time for the p2p daemon to end by itself
 DAEMON_LOOK_S = 1.0  # interval of calls to the p2p daemon
 TRANSFERS_S = 0.5  # shortest interval between words on transfers
 
@@ -95,28 +98,36 @@ def serve(outer: Connection, inner: Connection, parts: NodeParts) -> None:
 
 
 async def _serve(inner: Connection, parts: NodeParts) -> None:
-    channel = Channel(inner, lambda word: OrderDone(word.number) if isinstance(word, OrderDone) else None)
-    board = None
+    channel, orders = Channel(inner, _instead_of), asyncio.Queue[Order]()
+    arguments = channel, orders, asyncio.get_running_loop()
+    threading.Thread(target=_read, args=arguments, name="trainer's orders", daemon=True).start()
+    joining = asyncio.create_task(join_dht(parts.access, parts.initial_peers, parts.place, parts.relays))
+    first = asyncio.create_task(orders.get())  # if it comes before this peer has joined, the trainer has ended
     try:
-        board, loop = await asyncio.wait_for(_start(parts, channel), START_S)
+        await asyncio.wait({joining, first}, timeout=START_S, return_when=asyncio.FIRST_COMPLETED)
+        if not joining.done():
+            raise SwarmError(f"The p2p daemon, or the initial peers, have not answered for {START_S:.0f} s.")
+        board = joining.result()
+        loop = NodeLoop(parts, board, P2PTransport(board.p2p), channel)
+        await loop.serve()
     except Exception as error:  # noqa: BLE001 - fault boundary: the trainer's process gets the reason
         fault = str(error) if isinstance(error, SwarmError) else f"This peer's swarm node could not start: {error!r}."
         channel.send(Joined(fault=fault))
     else:
-        orders = asyncio.Queue[Order]()
-        arguments = channel, orders, asyncio.get_running_loop()
-        threading.Thread(target=_read, args=arguments, name="trainer's orders", daemon=True).start()
-        while (order := await orders.get()) is not None:
+        order = await first
+        while order is not None:
             loop.obey(order)
-        await board.leave()
+            order = await orders.get()
+        loop.stop()
+        leaving = asyncio.create_task(board.leave())
+        await asyncio.wait({leaving}, timeout=LEAVE_S)  # the daemon may hang
+    for daemon in psutil.Process().children():
+        daemon.kill()
     channel.flush()
 
 
-async def _start(parts: NodeParts, channel: Channel) -> tuple[Board, NodeLoop]:
-    board = await join_dht(parts.access, parts.initial_peers, parts.place, parts.relays)
-    loop = NodeLoop(parts, board, P2PTransport(board.p2p), channel)
-    await loop.serve()
-    return board, loop
+def _instead_of(word: Word) -> Word | None:
+    return OrderDone(word.number, fault="its outcome could not be sent") if isinstance(word, OrderDone) else None
 
 
 def _read(channel: Channel, orders: asyncio.Queue[Order], loop: asyncio.AbstractEventLoop) -> None:
@@ -190,15 +201,21 @@ class NodeLoop:
         self._searches: dict[int, RoundSearch] = {}
 
     async def serve(self) -> None:
-        """Let other peers call this one, unless they cannot, and tell the trainer."""
-        if not self._board.is_client:
-            for service in self._meetings, self._reductions, self._states, self._auditing:
-                await service.serve()
-            self._start(self._board.announce(relayed=self._is_relayed))
+        """Tell the trainer that this peer has joined, and let other peers call it, unless they cannot."""
         daemon: Any = self._board.p2p._child
         addresses = await self._board.addresses()
         self._channel.send(Joined(self._board.is_client, addresses, os.getpid(), daemon.pid))
         self._start(self._attend_daemon())
+        if not self._board.is_client:
+            for service in self._meetings, self._reductions, self._states, self._auditing:
+                await service.serve()
+            self._start(self._board.announce(relayed=self._is_relayed))
+
+    def stop(self) -> None:
+        """Cancel everything, before the p2p daemon ends."""
+        self.rounds.stop()
+        for task in self._tasks:
+            task.cancel()
 
     async def _attend_daemon(self) -> None:
         """Tell the trainer of each answer of the p2p daemon, which may hang or die."""
@@ -244,8 +261,9 @@ class NodeLoop:
         found, fault = None, ""
         try:
             found = await self._carry_out(ordered.order)
-        except Exception as error:
-            logger.info("an order of the trainer failed: %s", type(ordered.order).__name__, exc_info=True)
+        except (Exception, asyncio.CancelledError) as error:  # hivemind may cancel what it waits for itself
+            level = logging.INFO if isinstance(ordered.order, BoardOrder) else logging.WARNING
+            logger.log(level, "an order of the trainer failed: %s", type(ordered.order).__name__, exc_info=True)
             fault = repr(error)
         self._channel.send(OrderDone(ordered.number, found, fault))
 

@@ -42,10 +42,11 @@ from peer.swarm.messages import (
     TransferUpdate,
     Word,
 )
-from peer.swarm.node_loop import NodeParts, serve
+from peer.swarm.node_loop import START_S, NodeParts, serve
 
 logger = logging.getLogger(__name__)
 SHUTDOWN_S = 3.0
+GONE = "this peer's swarm node has ended"
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ class NodeProcess:
         self._numbers = itertools.count(1)
         self._searches: dict[int, RoundSearch] = {}
         self._orders: dict[int, futures.Future[Any]] = {}
+        self._is_gone = False
         self.wanted, self._caps = Requirements(), WeightCaps()
         self.failed_rounds = 0  # of all searches
         self.moves = 0  # grows while a download progresses
@@ -84,9 +86,10 @@ class NodeProcess:
         gc.freeze()
         self._process.start()
         self._inner.close()  # so that the pipe ends with the process
-        self._channel = Channel(self._pipe, lambda order: StateCopied(None) if isinstance(order, StateCopied) else None)
+        self._channel, joined = Channel(self._pipe, self._not_sent), Joined(fault="This peer's swarm node hangs.")
         try:
-            joined: Joined = self._channel.receive()
+            if self._pipe.poll(START_S + SHUTDOWN_S):
+                joined = self._channel.receive()
         except (EOFError, OSError):
             joined = Joined(fault="The process of this peer's swarm node was killed as it started.")
         if joined.fault:
@@ -143,16 +146,21 @@ class NodeProcess:
         self._send(None)
         self._process.join(most_s)
         self._process.kill()
+        self._process.join(SHUTDOWN_S)
 
     def _send(self, order: Order) -> None:
         assert self._channel is not None  # it has been started
         self._channel.send(order)
+        if self._is_gone:
+            self._let_nobody_wait()
 
     def _listen(self, channel: Channel, listeners: Listeners) -> None:
         while True:
             try:
                 word: Word = channel.receive()
             except (EOFError, OSError):
+                self._is_gone = True  # first, so that no later order is missed
+                self._let_nobody_wait()
                 return
             try:
                 self._take(word, listeners)
@@ -174,22 +182,39 @@ class NodeProcess:
             case TransferUpdate():
                 self.moves, self.turned_away = word.moves, word.turned_away
             case DaemonHeard():
-                self.addresses = word.addresses
+                self.addresses = word.addresses or self.addresses
                 listeners.daemon_heard()
 
+    def _let_nobody_wait(self) -> None:
+        """End all orders and searches of a process that has ended."""
+        for number in list(self._orders):
+            self._take_outcome(OrderDone(number, fault=GONE))
+        for number in list(self._searches):
+            self._take_update(SearchUpdate(number, SearchStage.ENDED, self.failed_rounds, fault=GONE))
+
+    def _not_sent(self, order: Order) -> Order:
+        """Return the order in place of one that cannot be sent, for example because no more files can be opened."""
+        if isinstance(order, Ordered):
+            self._take_outcome(OrderDone(order.number, fault="the order could not be sent"))
+        return StateCopied(None) if isinstance(order, StateCopied) else None
+
     def _take_outcome(self, outcome: OrderDone) -> None:
-        future = self._orders.pop(outcome.number)
+        future = self._orders.pop(outcome.number, None)
+        if future is None:  # it has just been told otherwise
+            return
         if outcome.fault:
             future.set_exception(SwarmError(outcome.fault))
         else:
             future.set_result(outcome.found)
 
     def _take_update(self, update: SearchUpdate) -> None:
-        self.failed_rounds, search = update.failed_rounds, self._searches[update.number]
+        self.failed_rounds, search = update.failed_rounds, self._searches.get(update.number)
+        if search is None:
+            return
         search.enter(update.stage)
         if update.stage is not SearchStage.ENDED:
             return
-        del self._searches[update.number]
+        self._searches.pop(update.number, None)
         if search.outcome.set_running_or_notify_cancel():  # it has not been given up meanwhile
             if update.group is None:
                 search.outcome.set_exception(RoundError(update.fault))

@@ -48,7 +48,7 @@ class NodeWatch:
                 return SwarmError(f"The {name} of this peer has died: without it no other peer is reached.")
         self._silent_looks += 1
         if self._silent_looks > SILENT_LOOKS:
-            return SwarmError(f"The p2p daemon of this peer's swarm node has not answered for {SILENT_LOOKS} s.")
+            return SwarmError(f"This peer's swarm node, or its p2p daemon, has not answered for {SILENT_LOOKS} s.")
         return None
 
     def _watch(self) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from hivemind.dht.routing import DHTID, RoutingTable
+from hivemind.dht.storage import DictionaryDHTValue
 from hivemind.p2p import PeerID
 from hivemind.utils import MSGPackSerializer
 from hivemind.utils.timed_storage import ValueWithExpiration
@@ -118,7 +119,14 @@ class AskedNode:
         table = RoutingTable(self.node_id, bucket_size=8, depth_modulo=5)
         for number in range(others):
             table.add_or_update_node(DHTID.generate(source=number), PeerID(bytes([number])))
-        self.protocol = SimpleNamespace(routing_table=table, told_addresses=lambda _key: [self.peer_id, *told])
+        self.entries, self.decoded = DictionaryDHTValue(), list[bytes]()
+        self.protocol = SimpleNamespace(
+            routing_table=table,
+            told_addresses=lambda _key: [self.peer_id, *told],
+            storage=SimpleNamespace(get=self.get),
+            serializer=SimpleNamespace(dumps=MSGPackSerializer.dumps, loads=self.loads),
+            record_validator=SimpleNamespace(strip_value=lambda record: record.value),
+        )
         self.asked: list[PeerID] = []
         self._silent = silent
 
@@ -131,10 +139,15 @@ class AskedNode:
         self.asked.append(peer)
         return None if peer in self._silent else {}
 
-    async def get(self, key: str, *, latest: bool, beam_size: int) -> ValueWithExpiration[Any] | None:
+    def get(self, key_id: DHTID) -> ValueWithExpiration[Any] | None:
         """Read what the node holds by now."""
-        assert (key, latest, beam_size) == (peers_key("run"), False, REPLICAS)
-        return ValueWithExpiration({b"subkey": "value"}, 9e9) if self.asked else None
+        assert key_id == DHTID.generate(source=peers_key("run"))
+        return ValueWithExpiration(self.entries, 9e9) if self.asked else None
+
+    def loads(self, content: bytes) -> Any:
+        """Decode a value, and note it."""
+        self.decoded.append(content)
+        return MSGPackSerializer.loads(content)
 
 
 async def test_a_look_asks_one_that_holds_the_entries_and_one_that_need_not() -> None:
@@ -168,7 +181,7 @@ async def test_a_look_in_a_small_swarm(others: int) -> None:
     node = AskedNode(others)
     found = await board_of(node).entries()
     assert len(node.asked) == min(1, others)
-    assert found == ({b"subkey": "value"} if others else None)
+    assert found == {}
 
 
 async def test_a_node_that_has_lost_everybody_asks_those_who_told_where_they_are() -> None:
@@ -194,8 +207,23 @@ async def test_a_look_that_fails_leaves_what_is_known(caplog: pytest.LogCaptureF
         raise OSError("no daemon")
 
     node._call_find_with_blacklist = fail  # type: ignore[method-assign, assignment]
-    assert await board_of(node).entries() == {b"subkey": "value"}
+    node.entries.store(b"subkey", MSGPackSerializer.dumps("value"), 9e9)
+    assert await board_of(node).entries() == {b"subkey": ("value", 9e9)}
     assert "no changes were fetched" in caplog.text
+
+
+async def test_only_what_is_new_is_decoded() -> None:
+    """Hundreds of peers have their entries here, and few of them change between two looks."""
+    node, first, second = AskedNode(1), MSGPackSerializer.dumps("first"), MSGPackSerializer.dumps("second")
+    board = board_of(node)
+    for subkey, value in ((b"a", first), (b"b", first), (b"c", b"\xc1")):  # no MessagePack
+        node.entries.store(subkey, value, 9e9)
+    for _ in range(2):
+        assert await board.entries() == {b"a": ("first", 9e9), b"b": ("first", 9e9)}
+    node.entries.store(b"a", second, 9.1e9)
+    node.decoded = []
+    assert await board.entries() == {b"a": ("second", 9.1e9), b"b": ("first", 9e9)}
+    assert node.decoded == [second, b"\xc1"]
 
 
 class Daemons:

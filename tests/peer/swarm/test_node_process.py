@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 import os
 import random
 import signal
@@ -191,7 +190,7 @@ def test_what_others_say_is_heard_while_the_trainer_computes(trainer_with: Calla
     assert trainer.node.addresses == JOINED.addresses
     trainer.await_end()
     assert trainer.told == [HEARD, Finding("Qm2", "parts", "nonsense"), FINDING, "daemon"]
-    assert trainer.node.addresses == HEARD_ALL.addresses
+    assert trainer.node.addresses == JOINED.addresses  # the newest that the daemon has told
 
 
 def test_the_state_is_copied_for_who_downloads_it(
@@ -221,6 +220,32 @@ def test_an_order_that_fails_says_why(trainer_with: Callable[[Script], Trainer])
 
     with pytest.raises(SwarmError, match="nobody answers"):
         trainer_with(script).node.order(RecordsWanted()).result(PATIENCE_S)
+
+
+def test_an_order_that_cannot_be_sent_says_so(trainer_with: Callable[[Script], Trainer]) -> None:
+    """Others are carried out all the same."""
+
+    def script(inner: Connection) -> None:
+        inner.send(OrderDone(inner.recv().number, found=1))
+        until_left(inner)
+
+    node = trainer_with(script).node
+    unsent, sent = node.order(RecordPut(threading.Lock(), 1.0)), node.order(RecordsWanted())
+    with pytest.raises(SwarmError, match="could not be sent"):
+        unsent.result(PATIENCE_S)
+    assert sent.result(PATIENCE_S) == 1
+
+
+def test_nobody_waits_for_a_node_that_has_ended(trainer_with: Callable[[Script], Trainer]) -> None:
+    """Neither for what was ordered before its end, nor after."""
+    node = trainer_with(lambda inner: inner.recv() and None).node
+    search, order = node.seek(None), node.order(RecordsWanted())
+    for _ in range(2):
+        with pytest.raises(SwarmError, match="node has ended"):
+            order.result(PATIENCE_S)
+        with pytest.raises(RoundError, match="node has ended"):
+            search.outcome.result(PATIENCE_S)
+        search, order = node.seek(None), node.order(RecordsWanted())
 
 
 @pytest.mark.parametrize("fault", ["no daemon", ""])
@@ -348,6 +373,7 @@ class Parts:
             seek=self.seek,
             begin=lambda _, weight: self.calls.append(weight),
             give_up=self.give_up,
+            stop=lambda: None,
         )
         self.loop.rounds = rounds
 
@@ -411,18 +437,18 @@ async def test_the_records_are_read_and_published() -> None:
     assert parts.board.calls == [(own, [1], 9.0), (greeting.addresses, greeting.peer_ids)]
 
 
-async def test_an_order_that_fails_is_told_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("error", [OSError("no DHT"), asyncio.CancelledError("by hivemind")])
+async def test_an_order_that_fails_is_told_and_logged(error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
     """The trainer tries again."""
-    caplog.set_level(logging.INFO)
     parts = Parts()
 
     async def obey(_order: object) -> None:
-        raise OSError("no DHT")
+        raise error
 
     states: Any = SimpleNamespace(obey=obey)
     parts.loop._states = states
     await parts.loop._execute(Ordered(7, WANTED))
-    assert parts.said == [OrderDone(7, fault="OSError('no DHT')")]
+    assert parts.said == [OrderDone(7, fault=repr(error))]
     assert "StateWanted" in caplog.text
 
 
@@ -434,7 +460,7 @@ def test_a_node_serves_unless_nobody_can_connect(is_client: bool) -> None:
         parts = Parts()
         parts.board.is_client = is_client
         served = list[str]()
-        parts.transport.serve = lambda name, _: as_served(served, name)  # type: ignore[method-assign, assignment]
+        parts.transport.serve = lambda name, _: as_served(parts, served, name)  # type: ignore[method-assign, assignment]
         await parts.loop.serve()
         assert parts.said == [Joined(is_client, JOINED.addresses, os.getpid(), 8)]
         await asyncio.sleep(2.5 * DAEMON_LOOK_S)
@@ -446,12 +472,16 @@ def test_a_node_serves_unless_nobody_can_connect(is_client: bool) -> None:
         assert parts.said[1:] == [DaemonHeard(JOINED.addresses)] * 3
         assert bool(served) is not is_client
         assert parts.board.calls == ([] if is_client else [False])
+        parts.loop.stop()
+        await asyncio.sleep(2 * DAEMON_LOOK_S)
+        assert len(parts.said) == 4
 
     run_virtual(main())
 
 
-async def as_served(served: list[str], name: str) -> None:
-    """Note that something is served."""
+async def as_served(parts: Parts, served: list[str], name: str) -> None:
+    """Note that something is served, of which others' calls are words to the trainer: it must know of the node."""
+    assert parts.said
     served.append(name)
 
 
