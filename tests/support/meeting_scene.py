@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import aclosing, suppress
@@ -21,8 +20,8 @@ from peer.reduction.attestation import DIGEST_BYTES
 from peer.transport.lines import Line
 from peer.transport.memory import DIAL_S, SILENCE_S, MemoryNetwork
 from peer.transport.transport import Transport
-from peer.transport.virtual_time import run_virtual
 from tests.support.receipts import key_of
+from tests.support.virtual_tests import played_by
 
 NAME = "meet"
 LINE = Line(up=1e7, down=1e7, latency_s=0.02)
@@ -230,34 +229,29 @@ class Scene:
             return [word async for word in words]
 
 
-def play(scenario: Callable[[Scene], Awaitable[None]], names: Iterable[str] = ALL, seed: int = 1) -> None:
-    """Play a scenario; nothing may be left of it once all searches are cancelled, and no task fails unheard."""
-    errors: list[Any] = []
+async def play(scenario: Callable[[Scene], Awaitable[None]], names: Iterable[str] = ALL, seed: int = 1) -> None:
+    """Play a scenario; nothing may be left of it once all searches are cancelled."""
+    scene = Scene(names, seed)
+    await scene.serve()
+    before = asyncio.all_tasks()
+    await scenario(scene)
+    scene.network.part()
+    for name in scene.peers:
+        scene.network.resume(name)
+    for task in (*scene.searches.values(), *scene.held.values()):
+        task.cancel()
+    scene.leave()
+    await asyncio.sleep(SILENCE_S + DIAL_S + 1.0)
+    for name, peer in scene.peers.items():
+        assert not peer.followers, name
+        assert not peer.meetings._tasks, name
+    assert asyncio.all_tasks() == before
+    for task in (*scene.searches.values(), *scene.held.values()):
+        with suppress(asyncio.CancelledError):
+            task.result()
 
-    async def main() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: errors.append(context))
-        scene = Scene(names, seed)
-        await scene.serve()
-        before = asyncio.all_tasks()
-        await scenario(scene)
-        scene.network.part()
-        for name in scene.peers:
-            scene.network.resume(name)
-        for task in (*scene.searches.values(), *scene.held.values()):
-            task.cancel()
-        scene.leave()
-        await asyncio.sleep(SILENCE_S + DIAL_S + 1.0)
-        for name, peer in scene.peers.items():
-            assert not peer.followers, name
-            assert not peer.meetings._tasks, name
-        assert asyncio.all_tasks() == before
-        for task in (*scene.searches.values(), *scene.held.values()):
-            with suppress(asyncio.CancelledError):
-                task.result()
 
-    run_virtual(main())
-    gc.collect()  # tasks whose errors nobody has heard
-    assert errors == []
+played = played_by(play)
 
 
 def is_one_group(groups: Iterable[DeclaredGroup], *names: str) -> bool:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
 
-from auth.keys import DeviceKey
 from auth.tokens import AccessToken
 from peer.averaging.absences import Attendance
 from peer.averaging.deadline import LEAST_KNOWN, LEAST_S
@@ -30,7 +29,8 @@ from peer.averaging.rounds import (
 from peer.config.training import Averaging
 from peer.node.quorum import Quorum
 from peer.reduction.findings import Accusations
-from peer.transport.virtual_time import run_virtual
+from tests.support.receipts import key_of
+from tests.support.virtual_tests import P, Played, played_by
 
 GROUP = AveragedGroup(size=2, samples=12, averaged_bytes=900, seconds=2.0, digest=b"digest")
 LOST = RoundError("a line is cut")
@@ -90,8 +90,9 @@ class FakeMeetings:
 class Scene:
     """A peer at step 4 that meets one on a line three times as fast; its exchanges end as they are told to."""
 
-    def __init__(self, key: DeviceKey, *endings: Ending, other: Mapping[str, Any] | None = None) -> None:
-        self.key, self.endings, self.other = key, list(endings), dict(other or {})
+    def __init__(self, *endings: Ending) -> None:
+        self.key, self.endings = key_of("own"), list(endings)
+        self.other: dict[str, Any] = {}  # what the other one declares differently
         self.others: tuple[str, ...] = ("other",)
         self.values, self.size_bytes = 8, 600.0
         self.codes = list[tuple[str, int]]()
@@ -170,121 +171,99 @@ class Scene:
         return open_declaration(self.meetings.declared[-1][1], self.key.public_key.decode(), "run")
 
 
-@pytest.fixture
-def play(key: DeviceKey) -> Callable[..., None]:
-    """Run a test's coroutine in virtual time, with a scene of these endings."""
+def played(*endings: Ending) -> Played[Scene, P]:
+    """Run a test with a scene of these endings."""
 
-    def run(main: Callable[[Scene], Coroutine[Any, Any, None]], *endings: Ending, **parts: Any) -> None:
-        async def begin() -> None:
-            await main(Scene(key, *endings, **parts))
+    async def play(test: Callable[[Scene], Awaitable[None]]) -> None:
+        await test(Scene(*endings))
 
-        run_virtual(begin())
-
-    return run
+    return played_by(play)
 
 
-Play = Callable[..., None]
-
-
-def test_a_group_averages_once_the_batch_is_full(play: Play) -> None:
+@played(GROUP)
+async def test_a_group_averages_once_the_batch_is_full(scene: Scene) -> None:
     """Shares are those of the lines; the trainer's side learns each stage, and the group in the end."""
-
-    async def main(scene: Scene) -> None:
-        search = scene.rounds.seek(10.0)
-        await asyncio.sleep(5.0)
-        assert (search.stage, search.has_averaged, scene.rounds_begun) == (SearchStage.MET, False, [])
-        scene.rounds.begin(search, 7.0)
-        found = await asyncio.wrap_future(search.outcome)
-        [round_] = scene.rounds_begun
-        assert (round_.weight, round_.due_since, round_.position, round_.target) == (7.0, 5.0, (0, 4), 12)
-        assert (round_.plan.shares, round_.plan.promised_s) == ((2, 6), 60.0)
-        assert search.has_averaged
-        assert scene.stages == [
-            SearchStage.LOOKING,
-            SearchStage.MET,
-            SearchStage.AVERAGING,
-            SearchStage.CONFIRMING,
-            SearchStage.ENDED,
-        ]
-        assert found == replace(
-            GROUP,
-            lines=round_.plan.lines,
-            peers=frozenset({"own", "other"}),
-            pseudonyms={peer: f"pseudonym of {peer}" for peer in ("own", "other")},
-        )
-        assert (scene.meetings.came_about, scene.meetings.held) == ([True], [b"digest"])
-        assert (scene.rounds.failed_rounds, scene.meetings.lacking) == (0, 0)
-
-    play(main, GROUP)
+    search = scene.rounds.seek(10.0)
+    await asyncio.sleep(5.0)
+    assert (search.stage, search.has_averaged, scene.rounds_begun) == (SearchStage.MET, False, [])
+    scene.rounds.begin(search, 7.0)
+    found = await asyncio.wrap_future(search.outcome)
+    [round_] = scene.rounds_begun
+    assert (round_.weight, round_.due_since, round_.position, round_.target) == (7.0, 5.0, (0, 4), 12)
+    assert (round_.plan.shares, round_.plan.promised_s) == ((2, 6), 60.0)
+    assert search.has_averaged
+    assert scene.stages == [
+        SearchStage.LOOKING,
+        SearchStage.MET,
+        SearchStage.AVERAGING,
+        SearchStage.CONFIRMING,
+        SearchStage.ENDED,
+    ]
+    assert found == replace(
+        GROUP,
+        lines=round_.plan.lines,
+        peers=frozenset({"own", "other"}),
+        pseudonyms={peer: f"pseudonym of {peer}" for peer in ("own", "other")},
+    )
+    assert (scene.meetings.came_about, scene.meetings.held) == ([True], [b"digest"])
+    assert (scene.rounds.failed_rounds, scene.meetings.lacking) == (0, 0)
 
 
-def test_each_search_is_for_the_step_and_the_code_that_the_trainer_wants(play: Play) -> None:
+@played(GROUP, GROUP, GROUP)
+async def test_each_search_is_for_the_step_and_the_code_that_the_trainer_wants(scene: Scene) -> None:
     """Both are declared, with what is known of this peer."""
     wanted = [
         Requirements(1, 5, ("8bit-blockwise", 0)),
         Requirements(1, 6, ("float16", 8)),
         Requirements(1, 7, ("float16", 8)),
     ]
-
-    async def main(scene: Scene) -> None:
-        scene.accusations.accuse("mallory")
-        for each in wanted:
-            scene.rounds.want(each)
-            await scene.search()
-            said = scene.declared()
-            assert scene.meetings.declared[-1][0] == said.position == each.position
-            assert (said.code, said.rate, said.accused) == (each.code, 10.0, ["mallory"])
-            assert (said.takes_connections, said.reduces, said.patience_s) == (True, True, LONGEST_S)
-        assert scene.meetings.wanted[1:] == wanted
-        assert scene.codes == [("8bit-blockwise", 0), ("float16", 8)]
-
-    play(main, GROUP, GROUP, GROUP)
+    scene.accusations.accuse("mallory")
+    for each in wanted:
+        scene.rounds.want(each)
+        await scene.search()
+        said = scene.declared()
+        assert scene.meetings.declared[-1][0] == said.position == each.position
+        assert (said.code, said.rate, said.accused) == (each.code, 10.0, ["mallory"])
+        assert (said.takes_connections, said.reduces, said.patience_s) == (True, True, LONGEST_S)
+    assert scene.meetings.wanted[1:] == wanted
+    assert scene.codes == [("8bit-blockwise", 0), ("float16", 8)]
 
 
 @pytest.mark.parametrize(
     ("voters", "averages"),
     [(["own", "other"], True), (["own", "other", "third"], True), (["a third", "own"], False), (["third"], False)],
 )
-def test_a_group_that_is_no_quorum_does_not_average(play: Play, voters: list[str], averages: bool) -> None:
+@played(GROUP)
+async def test_a_group_that_is_no_quorum_does_not_average(scene: Scene, voters: list[str], averages: bool) -> None:
     """Beside it others may take the same step; nothing was begun then, and who leads such groups is passed over."""
-
-    async def main(scene: Scene) -> None:
-        scene.rounds.want(replace(scene.rounds.wanted, quorum=Quorum(frozenset(voters))))
-        search = scene.begun()
-        await asyncio.sleep(1.5)
-        assert (bool(scene.rounds_begun), search.has_averaged) == (averages, averages)
-        assert (scene.meetings.came_about, scene.rounds.failed_rounds) == ([False] * (not averages), 0)
-
-    play(main, GROUP)
+    scene.rounds.want(replace(scene.rounds.wanted, quorum=Quorum(frozenset(voters))))
+    search = scene.begun()
+    await asyncio.sleep(1.5)
+    assert (bool(scene.rounds_begun), search.has_averaged) == (averages, averages)
+    assert (scene.meetings.came_about, scene.rounds.failed_rounds) == ([False] * (not averages), 0)
 
 
 @pytest.mark.parametrize("is_void", [False, True])
-def test_an_average_waits_until_it_is_confirmed(play: Play, is_void: bool) -> None:
+@played(GROUP)
+async def test_an_average_waits_until_it_is_confirmed(scene: Scene, is_void: bool) -> None:
     """Without a time limit here; a void one makes the round a failed one, and ends the search."""
-
-    async def main(scene: Scene) -> None:
-        scene.meetings.may_confirm.clear()
-        scene.meetings.is_void = is_void
-        search = scene.begun()
-        await asyncio.sleep(2 * LONGEST_S)
-        assert (search.stage, search.outcome.done()) == (SearchStage.CONFIRMING, False)
-        scene.meetings.may_confirm.set()
-        with pytest.raises(UnconfirmedAverageError) if is_void else contextlib.nullcontext():
-            await asyncio.wrap_future(search.outcome)
-        assert (scene.rounds.failed_rounds, scene.meetings.lacking) == (is_void, is_void)
-
-    play(main, GROUP)
+    scene.meetings.may_confirm.clear()
+    scene.meetings.is_void = is_void
+    search = scene.begun()
+    await asyncio.sleep(2 * LONGEST_S)
+    assert (search.stage, search.outcome.done()) == (SearchStage.CONFIRMING, False)
+    scene.meetings.may_confirm.set()
+    with pytest.raises(UnconfirmedAverageError) if is_void else contextlib.nullcontext():
+        await asyncio.wrap_future(search.outcome)
+    assert (scene.rounds.failed_rounds, scene.meetings.lacking) == (is_void, is_void)
 
 
-def test_an_average_of_too_few_samples_waits_for_nobody(play: Play) -> None:
+@played(GROUP)
+async def test_an_average_of_too_few_samples_waits_for_nobody(scene: Scene) -> None:
     """It leads to no step, of which the trainer then tells."""
-
-    async def main(scene: Scene) -> None:
-        scene.rounds.want(replace(scene.rounds.wanted, target=13))
-        assert (await scene.search()).samples == 12
-        assert (scene.meetings.held, scene.stages[-2:]) == ([], [SearchStage.AVERAGING, SearchStage.ENDED])
-
-    play(main, GROUP)
+    scene.rounds.want(replace(scene.rounds.wanted, target=13))
+    assert (await scene.search()).samples == 12
+    assert (scene.meetings.held, scene.stages[-2:]) == ([], [SearchStage.AVERAGING, SearchStage.ENDED])
 
 
 @pytest.mark.parametrize(
@@ -297,73 +276,61 @@ def test_an_average_of_too_few_samples_waits_for_nobody(play: Play) -> None:
         (30.0, 1e6, LONGEST_S),
     ],
 )
-def test_a_round_has_the_limits_that_its_group_agrees_on(
-    play: Play, agreed_s: float, promised_s: float, limit_s: float
+@played(GROUP)
+async def test_a_round_has_the_limits_that_its_group_agrees_on(
+    scene: Scene, agreed_s: float, promised_s: float, limit_s: float
 ) -> None:
     """Within this run's bounds; a silent sender is given up before those who wait for its reducer give that up."""
-
-    async def main(scene: Scene) -> None:
-        scene.others = ("other", "third")
-        scene.size_bytes = 10.0 * promised_s / 1.5  # two have no known rate
-        await scene.search()
-        [round_] = scene.rounds_begun
-        assert round_.plan.limit_s == pytest.approx(limit_s)
-        assert (round_.plan.sender_s, round_.plan.reducer_s) == pytest.approx((limit_s / 3, 2 * limit_s / 3))
-        assert scene.meetings.ends_at == pytest.approx([1.0 + limit_s])
-
-    play(main, GROUP, other={"patience_s": agreed_s, "rate": None})
+    scene.others, scene.other = ("other", "third"), {"patience_s": agreed_s, "rate": None}
+    scene.size_bytes = 10.0 * promised_s / 1.5  # two have no known rate
+    await scene.search()
+    [round_] = scene.rounds_begun
+    assert round_.plan.limit_s == pytest.approx(limit_s)
+    assert (round_.plan.sender_s, round_.plan.reducer_s) == pytest.approx((limit_s / 3, 2 * limit_s / 3))
+    assert scene.meetings.ends_at == pytest.approx([1.0 + limit_s])
 
 
 @pytest.mark.parametrize("ending", [LOST, 2 * LONGEST_S])
-def test_after_a_failed_round_another_group_is_looked_for(play: Play, ending: Ending) -> None:
+@played()
+async def test_after_a_failed_round_another_group_is_looked_for(scene: Scene, ending: Ending) -> None:
     """Also after one that has come to its limit, as soon as it has ended here."""
-
-    async def main(scene: Scene) -> None:
-        scene.came_about = False
-        search = scene.begun()
-        found = await asyncio.wrap_future(search.outcome)
-        assert found.samples == GROUP.samples
-        assert (len(scene.rounds_begun), scene.ended_early) == (2, isinstance(ending, float))
-        assert (scene.rounds.failed_rounds, scene.meetings.lacking) == (1, 1)
-        assert scene.stages.count(SearchStage.LOOKING) == 2
-        assert scene.meetings.came_about == [False, False]
-
-    play(main, ending, GROUP)
+    scene.came_about, scene.endings = False, [ending, GROUP]
+    search = scene.begun()
+    found = await asyncio.wrap_future(search.outcome)
+    assert found.samples == GROUP.samples
+    assert (len(scene.rounds_begun), scene.ended_early) == (2, isinstance(ending, float))
+    assert (scene.rounds.failed_rounds, scene.meetings.lacking) == (1, 1)
+    assert scene.stages.count(SearchStage.LOOKING) == 2
+    assert scene.meetings.came_about == [False, False]
 
 
-def test_only_an_unexplained_failure_asks_for_more_time(play: Play) -> None:
+@played(*[GROUP] * LEAST_KNOWN)
+async def test_only_an_unexplained_failure_asks_for_more_time(scene: Scene) -> None:
     """A reducer that is missing is not too slow a line, and has cost enough time already."""
-
-    async def main(scene: Scene) -> None:
-        for _ in range(LEAST_KNOWN):
-            await scene.search()
-        usual_s = scene.rounds._deadline.seconds
-        assert usual_s == LEAST_S
-        scene.attendance.round_ended(missed=["mallory"], reducers=["mallory", "bob", "carol"])
-        scene.endings = [LOST, 1e9]
-        search = scene.begun()
-        await asyncio.sleep(5.0)
-        assert (scene.declared().patience_s, scene.declared().missed) == (usual_s, ["mallory"])
-        scene.rounds.give_up(search)
-        scene.rounds._attendance = Attendance("own")
-        scene.endings = [LOST, 1e9]
-        scene.begun()
-        await asyncio.sleep(5.0)
-        assert scene.declared().patience_s == 2 * usual_s
-
-    play(main, *[GROUP] * LEAST_KNOWN)
+    for _ in range(LEAST_KNOWN):
+        await scene.search()
+    usual_s = scene.rounds._deadline.seconds
+    assert usual_s == LEAST_S
+    scene.attendance.round_ended(missed=["mallory"], reducers=["mallory", "bob", "carol"])
+    scene.endings = [LOST, 1e9]
+    search = scene.begun()
+    await asyncio.sleep(5.0)
+    assert (scene.declared().patience_s, scene.declared().missed) == (usual_s, ["mallory"])
+    scene.rounds.give_up(search)
+    scene.rounds._attendance = Attendance("own")
+    scene.endings = [LOST, 1e9]
+    scene.begun()
+    await asyncio.sleep(5.0)
+    assert scene.declared().patience_s == 2 * usual_s
 
 
-def test_another_code_begins_with_what_is_usual_in_it(play: Play) -> None:
+@played(*[GROUP] * (LEAST_KNOWN + 1))
+async def test_another_code_begins_with_what_is_usual_in_it(scene: Scene) -> None:
     """Times of rounds are learnt anew."""
-
-    async def main(scene: Scene) -> None:
-        for code in (*[("float16", 0)] * LEAST_KNOWN, ("8bit-blockwise", 0)):
-            scene.rounds.want(replace(scene.rounds.wanted, code=code))
-            await scene.search()
-        assert scene.declared().patience_s == LONGEST_S
-
-    play(main, *[GROUP] * (LEAST_KNOWN + 1))
+    for code in (*[("float16", 0)] * LEAST_KNOWN, ("8bit-blockwise", 0)):
+        scene.rounds.want(replace(scene.rounds.wanted, code=code))
+        await scene.search()
+    assert scene.declared().patience_s == LONGEST_S
 
 
 @pytest.mark.parametrize(
@@ -376,85 +343,67 @@ def test_another_code_begins_with_what_is_usual_in_it(play: Play) -> None:
         ({}, {"run": "other"}, "another run"),
     ],
 )
-def test_a_group_with_changed_words_is_given_up(
-    play: Play, changes: dict[int, bytes], other: dict[str, Any], reason: str
+@played()
+async def test_a_group_with_changed_words_is_given_up(
+    scene: Scene, changes: dict[int, bytes], other: dict[str, Any], reason: str
 ) -> None:
     """One's own, or another's; and the leader is distrusted."""
-
-    async def main(scene: Scene) -> None:
-        scene.meetings.changes = changes
-        scene.begun()
-        await asyncio.sleep(1.5)
-        assert scene.rounds_begun == []
-        [found] = scene.meetings.reasons
-        assert reason in found
-
-    play(main, other=other)
+    scene.meetings.changes, scene.other = changes, other
+    scene.begun()
+    await asyncio.sleep(1.5)
+    assert scene.rounds_begun == []
+    [found] = scene.meetings.reasons
+    assert reason in found
 
 
-def test_a_group_with_a_peer_that_is_shut_out_is_given_up(play: Play) -> None:
+@played()
+async def test_a_group_with_a_peer_that_is_shut_out_is_given_up(scene: Scene) -> None:
     """The leader may not know of that yet."""
-
-    async def main(scene: Scene) -> None:
-        scene.are_members = False
-        scene.begun()
-        await asyncio.sleep(1.5)
-        assert (scene.rounds_begun, scene.meetings.reasons) == ([], [])
-        assert len(scene.meetings.declared) == 2
-
-    play(main)
+    scene.are_members = False
+    scene.begun()
+    await asyncio.sleep(1.5)
+    assert (scene.rounds_begun, scene.meetings.reasons) == ([], [])
+    assert len(scene.meetings.declared) == 2
 
 
 @pytest.mark.parametrize("after_s", [0.5, 1.5])
-def test_a_search_that_was_given_up_takes_part_in_no_round(play: Play, after_s: float) -> None:
+@played(LONGEST_S / 2)
+async def test_a_search_that_was_given_up_takes_part_in_no_round(scene: Scene, after_s: float) -> None:
     """Also when its round has begun: else its samples would be averaged here, and by the next attempt once more."""
-
-    async def main(scene: Scene) -> None:
-        search = scene.begun()
-        await asyncio.sleep(after_s)
-        scene.rounds.give_up(search)
-        await asyncio.sleep(2 * LONGEST_S)
-        has_begun = after_s > 1.0
-        assert (search.outcome.cancelled(), len(scene.rounds_begun), scene.ended_early) == (True, has_begun, has_begun)
-        assert [round_.is_given_up() for round_ in scene.rounds_begun] == [True] * has_begun
-        assert (scene.rounds.failed_rounds, scene.meetings.came_about) == (0, [])
-
-    play(main, LONGEST_S / 2)
+    search = scene.begun()
+    await asyncio.sleep(after_s)
+    scene.rounds.give_up(search)
+    await asyncio.sleep(2 * LONGEST_S)
+    has_begun = after_s > 1.0
+    assert (search.outcome.cancelled(), len(scene.rounds_begun), scene.ended_early) == (True, has_begun, has_begun)
+    assert [round_.is_given_up() for round_ in scene.rounds_begun] == [True] * has_begun
+    assert (scene.rounds.failed_rounds, scene.meetings.came_about) == (0, [])
 
 
-def test_who_leaves_gives_up_its_search(play: Play) -> None:
+@played()
+async def test_who_leaves_gives_up_its_search(scene: Scene) -> None:
     """And nothing before it has begun one."""
-
-    async def main(scene: Scene) -> None:
-        scene.rounds.stop()
-        search = scene.begun()
-        scene.rounds.stop()
-        assert search.outcome.cancelled()
-
-    play(main)
+    scene.rounds.stop()
+    search = scene.begun()
+    scene.rounds.stop()
+    assert search.outcome.cancelled()
 
 
-def test_a_search_that_is_given_up_at_once_has_ended_too(play: Play) -> None:
+@played()
+async def test_a_search_that_is_given_up_at_once_has_ended_too(scene: Scene) -> None:
     """Before its first look for a group."""
-
-    async def main(scene: Scene) -> None:
-        scene.rounds.give_up(scene.rounds.seek(None))
-        await asyncio.sleep(1.0)
-        assert scene.stages == [SearchStage.ENDED]
-
-    play(main)
+    scene.rounds.give_up(scene.rounds.seek(None))
+    await asyncio.sleep(1.0)
+    assert scene.stages == [SearchStage.ENDED]
 
 
-def test_a_search_that_breaks_off_tells_the_trainer_why(play: Play, caplog: pytest.LogCaptureFixture) -> None:
+@played()
+async def test_a_search_that_breaks_off_tells_the_trainer_why(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     """It is no failed round, after which the search would go on."""
-
-    async def main(scene: Scene) -> None:
-        scene.meetings.look_for_group = partial(_broken)  # type: ignore[assignment]
-        with pytest.raises(RoundError, match="broken"):
-            await scene.search()
-        assert scene.rounds.failed_rounds == 0
-
-    play(main)
+    scene.meetings.look_for_group = partial(_broken)  # type: ignore[assignment]
+    with pytest.raises(RoundError, match="broken"):
+        await scene.search()
+    assert scene.rounds.failed_rounds == 0
     assert "a search for a group has failed" in caplog.text
 
 

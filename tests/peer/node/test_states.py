@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import gc
-import inspect
 import itertools
 import math
 import pickle
@@ -18,7 +17,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, Concatenate, ParamSpec
+from typing import Any
 
 import pytest
 import torch
@@ -57,9 +56,8 @@ from peer.reduction.findings import MAX_ID_CHARS
 from peer.transport.lines import Line
 from peer.transport.memory import DIAL_S, SILENCE_S, MemoryNetwork
 from peer.transport.transport import TransportError
-from peer.transport.virtual_time import run_virtual
+from tests.support.virtual_tests import played_by
 
-P = ParamSpec("P")
 NAME, STEP, ERA = "run", 7, 2
 VOTERS = tuple(f"voter {number}" for number in range(40))
 LINE = Line(up=1e7, down=1e7, latency_s=0.02)
@@ -251,33 +249,18 @@ class Scene:
         return self.now() - began_at
 
 
-def virtually(scenario: Callable[Concatenate[Scene, P], Awaitable[None]]) -> Callable[P, None]:
-    """Play a scenario; nothing may be left of it once all streams have broken, and no task fails unheard."""
-
-    @functools.wraps(scenario)
-    def played(*args: P.args, **kwargs: P.kwargs) -> None:
-        errors: list[Any] = []
-
-        async def main() -> None:
-            asyncio.get_running_loop().set_exception_handler(lambda _loop, context: errors.append(context))
-            before, scene = asyncio.all_tasks(), Scene()
-            await scenario(scene, *args, **kwargs)
-            for peer in scene.peers:
-                scene.network.kill(peer.peer_id)
-            await asyncio.sleep(SILENCE_S + DIAL_S + SOON_S)
-            for peer in scene.peers:
-                assert not peer.states._donations._under_way
-                assert not peer.states._following._under_way
-            assert asyncio.all_tasks() == before
-
-        run_virtual(main())
-        gc.collect()  # tasks whose errors nobody has heard
-        assert errors == []
-
-    signature = inspect.signature(scenario)
-    named = list(signature.parameters.values())[1:]
-    played.__signature__ = signature.replace(parameters=named)  # type: ignore[attr-defined]  # pytest reads it
-    return played
+@played_by
+async def played(scenario: Callable[[Scene], Awaitable[None]]) -> None:
+    """Play a scenario; nothing may be left of it once all streams have broken."""
+    before, scene = asyncio.all_tasks(), Scene()
+    await scenario(scene)
+    for peer in scene.peers:
+        scene.network.kill(peer.peer_id)
+    await asyncio.sleep(SILENCE_S + DIAL_S + SOON_S)
+    for peer in scene.peers:
+        assert not peer.states._donations._under_way
+        assert not peer.states._following._under_way
+    assert asyncio.all_tasks() == before
 
 
 @pytest.fixture(autouse=True)
@@ -286,7 +269,7 @@ def in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("random.shuffle", lambda names: None)
 
 
-@virtually
+@played
 async def test_a_state_arrives_as_its_donor_holds_it(scene: Scene) -> None:
     """But for the moments, which are rounded; and the progress is counted."""
     keeper, bob = await scene.add("keeper", "keeper"), await scene.add("bob")
@@ -305,7 +288,7 @@ async def test_a_state_arrives_as_its_donor_holds_it(scene: Scene) -> None:
 
 @pytest.mark.parametrize("members", [1, 99])
 @pytest.mark.parametrize(("wanted", "places"), [(STATE, AT_ONCE), (MISSED, FOLLOWERS_AT_ONCE)])
-@virtually
+@played
 async def test_a_donor_serves_a_few_at_once_and_the_others_later(
     scene: Scene, members: int, wanted: StateOrder, places: int
 ) -> None:
@@ -322,7 +305,7 @@ async def test_a_donor_serves_a_few_at_once_and_the_others_later(
 
 
 @pytest.mark.parametrize(("donor_role", "role"), [("keeper", "trainer"), ("trainer", "keeper")])
-@virtually
+@played
 async def test_a_device_whose_download_broke_off_is_turned_away_for_a_while(
     scene: Scene, donor_role: str, role: str
 ) -> None:
@@ -341,7 +324,7 @@ async def test_a_device_whose_download_broke_off_is_turned_away_for_a_while(
     assert is_whole(await laptop.states.obey(STATE))
 
 
-@virtually
+@played
 async def test_states_leave_half_of_the_line_to_rounds(scene: Scene) -> None:
     """A round may begin at any moment, so the rest of the donor's line does not matter."""
     await scene.add("keeper", "keeper", FAST, Traffic.of_donor(HOME, scene.now))
@@ -352,7 +335,7 @@ async def test_states_leave_half_of_the_line_to_rounds(scene: Scene) -> None:
     assert (scene.now() - began_at + BURST_S) * HOME * STATES_SHARE == pytest.approx(size_bytes * HEADERS, rel=0.01)
 
 
-@virtually
+@played
 async def test_an_average_waits_for_no_state_and_a_state_makes_up_for_it(scene: Scene) -> None:
     """However many averages there were, a state comes faster than the least rate, so that nobody gives it up."""
     keeper = await scene.add("keeper", "keeper", FAST, Traffic.of_donor(HOME, scene.now))
@@ -369,7 +352,7 @@ async def test_an_average_waits_for_no_state_and_a_state_makes_up_for_it(scene: 
 
 
 @pytest.mark.parametrize(("speed", "is_taken"), [(1.2, True), (0.5, False)])
-@virtually
+@played
 async def test_a_donor_may_be_as_slow_as_the_least_rate(scene: Scene, speed: float, is_taken: bool) -> None:
     """The state of a slow donor takes longer than a peer's patience; a slower donor is left."""
     keeper = await scene.add("keeper", "keeper", Line(speed * LEAST_BYTES_PER_S, HOME, latency_s=0.02))
@@ -383,7 +366,7 @@ async def test_a_donor_may_be_as_slow_as_the_least_rate(scene: Scene, speed: flo
 
 @pytest.mark.parametrize("pause_s", [1.0, 0.0])
 @pytest.mark.parametrize("wanted", [STATE, MISSED])
-@virtually
+@played
 async def test_a_donor_that_trickles_or_falls_silent_is_left(scene: Scene, wanted: StateOrder, pause_s: float) -> None:
     """For ever a few bytes a second, or an open stream without a word: the next donor is asked."""
     await scene.add_liar(*data({"step": STEP}, TENSOR), pause_s=pause_s, forever=True)
@@ -394,7 +377,7 @@ async def test_a_donor_that_trickles_or_falls_silent_is_left(scene: Scene, wante
 
 
 @pytest.mark.parametrize(("role", "donor_role"), [("keeper", "trainer"), ("trainer", "keeper")])
-@virtually
+@played
 async def test_one_slow_donor_keeps_a_keeper_from_nobody(scene: Scene, role: str, donor_role: str) -> None:
     """A donor that may be a liar is left for others; the keeper, whom trainers ask, is waited for."""
     rate = 1.1 * LEAST_BYTES_PER_S
@@ -411,7 +394,7 @@ async def test_one_slow_donor_keeps_a_keeper_from_nobody(scene: Scene, role: str
     assert scene.now() - began_at == pytest.approx(QUICK_S if role == "keeper" else 1.5 * QUICK_S, rel=0.05)
 
 
-@virtually
+@played
 async def test_refused_donors_are_not_asked_again(scene: Scene) -> None:
     """Once all have been refused, there is no state."""
     asked = await scene.add_liar(*data({"step": STEP}))
@@ -421,7 +404,7 @@ async def test_refused_donors_are_not_asked_again(scene: Scene) -> None:
     assert (len(asked), honest.copies) == (0, 1)
 
 
-@virtually
+@played
 async def test_one_copy_serves_all_that_wait_for_it(scene: Scene) -> None:
     """However long the trainer takes; if it takes too long, they retry, and the donor has not failed."""
     keeper = await scene.add("keeper", "keeper")
@@ -435,7 +418,7 @@ async def test_one_copy_serves_all_that_wait_for_it(scene: Scene) -> None:
     assert keeper.copies == 2
 
 
-@virtually
+@played
 async def test_who_waits_for_a_copy_keeps_its_place(scene: Scene) -> None:
     """A reader cannot take what is not there yet, so it has not stalled."""
     keeper = await scene.add("keeper", "keeper")
@@ -446,7 +429,7 @@ async def test_who_waits_for_a_copy_keeps_its_place(scene: Scene) -> None:
     assert all(map(is_whole, await asyncio.gather(*waiting)))
 
 
-@virtually
+@played
 async def test_who_reads_nothing_loses_its_place_and_its_copy(scene: Scene) -> None:
     """When another device needs the place: its stream then ends, although it waits for its reader."""
     keeper = await scene.add("keeper", "keeper")
@@ -473,7 +456,7 @@ async def test_who_reads_nothing_loses_its_place_and_its_copy(scene: Scene) -> N
     await asyncio.gather(*tasks)
 
 
-@virtually
+@played
 async def test_a_trainer_gives_its_state_to_keepers_only(scene: Scene) -> None:
     """Others take the keeper's, which has places and turns devices away; a trainer would only be kept busy."""
     donor, observer = await scene.add("donor"), await scene.add("observer", "observer")
@@ -482,7 +465,7 @@ async def test_a_trainer_gives_its_state_to_keepers_only(scene: Scene) -> None:
     assert is_whole(await (await scene.add("keeper", "keeper")).states.obey(STATE))
 
 
-@virtually
+@played
 async def test_a_stranger_gets_nothing(scene: Scene) -> None:
     """Not even a copy of the state is made for it."""
     keeper, mallory = await scene.add("keeper", "keeper"), await scene.add("mallory")
@@ -496,7 +479,7 @@ async def test_a_stranger_gets_nothing(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize(("wanted", "nothing"), [(STATE, None), (MISSED, Lack.SILENT)])
-@virtually
+@played
 async def test_a_revoked_members_download_ends(scene: Scene, wanted: StateOrder, nothing: Lack | None) -> None:
     """In the middle of a tensor."""
     await scene.add("keeper", "keeper", Line(up=HOME, down=HOME, latency_s=0.02))
@@ -556,7 +539,7 @@ FAULTS: dict[str, list[bytes]] = {
     ("fault", "wanted"),
     [*itertools.product([*FAULTS, "fails", "dead", "unknown"], [STATE, MISSED]), ("no tensors", STATE)],
 )
-@virtually
+@played
 async def test_after_a_donors_fault_the_next_one_is_asked(scene: Scene, fault: str, wanted: StateOrder) -> None:
     """A donor can say whatever it likes."""
     asked = await scene.add_liar(
@@ -573,7 +556,7 @@ async def test_after_a_donors_fault_the_next_one_is_asked(scene: Scene, fault: s
     assert bob.moves > 1
 
 
-@virtually
+@played
 async def test_a_sound_donor_of_that_form_is_believed(scene: Scene) -> None:
     """Else the test above would show nothing."""
     voters = ["Q" * MAX_ID_CHARS] * MOST_PEERS
@@ -583,7 +566,7 @@ async def test_a_sound_donor_of_that_form_is_believed(scene: Scene) -> None:
     assert are_equal(await bob.states.obey(MISSED), [torch.ones(3)], tuple(voters))
 
 
-@virtually
+@played
 async def test_a_peer_that_fell_behind_gets_the_first_average_that_it_missed(scene: Scene) -> None:
     """Bit by bit; the average may also be there in a moment, or never again."""
     keeper, bob = await scene.add("keeper", "keeper"), await scene.add("bob")
@@ -602,7 +585,7 @@ async def test_a_peer_that_fell_behind_gets_the_first_average_that_it_missed(sce
     assert await bob.states.obey(MISSED) is Lack.GONE
 
 
-@virtually
+@played
 async def test_no_keeper_is_silence(scene: Scene) -> None:
     """It is no word on what a keeper holds; an unknown reason for a lack is none either."""
     bob = await scene.add("bob")
@@ -612,7 +595,7 @@ async def test_no_keeper_is_silence(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("requests", [(b"\xff\xff",), (b"\x08" + b"\xff" * 10,)])
-@virtually
+@played
 async def test_a_malformed_request_harms_nobody_else(scene: Scene, requests: tuple[bytes, ...]) -> None:
     """Its sender is told of an error; others are served."""
     keeper, mallory, bob = await scene.add("keeper", "keeper"), await scene.add("mallory"), await scene.add("bob")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
-from functools import wraps
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,8 +23,8 @@ from peer.reduction.findings import Finding
 from peer.transport.lines import Line
 from peer.transport.memory import MemoryNetwork
 from peer.transport.transport import TransportError
-from peer.transport.virtual_time import run_virtual
 from tests.support.receipts import key_of
+from tests.support.virtual_tests import played_by
 
 PEERS = ["ada", "bob", "carol", "dave"]
 REDUCER = 2
@@ -88,18 +87,10 @@ async def talk(talkers: list[Talker], second_reducers: list[str]) -> None:
     await asyncio.gather(*(task for talker in talkers for task in talker.auditing._running))
 
 
-def in_memory(test: Callable[[MemoryNetwork], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+@played_by
+async def in_memory(test: Callable[[MemoryNetwork], Awaitable[None]]) -> None:
     """Run a test over a network in memory, in virtual time."""
-
-    async def run() -> None:
-        await test(MemoryNetwork(random.Random(0)))
-
-    @wraps(test)
-    def virtually() -> None:
-        run_virtual(run())
-
-    del virtually.__wrapped__  # pytest would take the network for a fixture
-    return virtually
+    await test(MemoryNetwork(random.Random(0)))
 
 
 @in_memory

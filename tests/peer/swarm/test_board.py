@@ -23,6 +23,7 @@ from peer.network.placement import Placement
 from peer.swarm import board as board_module
 from peer.swarm.board import REPLICAS, SEARCHED_S, Board, join_dht
 from peer.transport.virtual_time import run_virtual
+from tests.support.virtual_tests import virtually
 
 pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")  # by hivemind, for its daemon
 
@@ -83,31 +84,28 @@ def board_of(node: Any) -> Board:
     return Board(node, "run")
 
 
-def test_the_nodes_that_store_an_entry_are_searched_for_now_and_then() -> None:
+@virtually
+async def test_the_nodes_that_store_an_entry_are_searched_for_now_and_then() -> None:
     """Each search has many answers, with all that is new; if a holder is gone, others are searched for at once."""
-
-    async def scenario() -> None:
-        node = FewNodes("ada", "bob")
-        board = board_of(node)
-        assert await store_at(board, times=int(SEARCHED_S))
-        assert (node.searches, node.looks) == (1, 1)
-        value = MSGPackSerializer.dumps(1) + b" signed"
-        assert node.stored == [("ada", value), ("bob", value)] * int(SEARCHED_S)
-        assert node.kept == [value] * int(SEARCHED_S)
-        assert await store_at(board)
-        assert node.searches == 2
-        node.answering.remove("bob")
-        assert await store_at(board, times=3)
-        assert node.searches == 2  # who does not answer is not asked again before the next search
-        node.answering = {"carol"}
-        assert await store_at(board)
-        assert (node.searches, node.stored[-1]) == (2, ("carol", value))
-        assert await store_at(board)
-        assert node.searches == 3
-        assert await store_at(board_of(FewNodes()))  # which is the only node
-        assert not await store_at(board_of(FewNodes("refuses")))
-
-    run_virtual(scenario())
+    node = FewNodes("ada", "bob")
+    board = board_of(node)
+    assert await store_at(board, times=int(SEARCHED_S))
+    assert (node.searches, node.looks) == (1, 1)
+    value = MSGPackSerializer.dumps(1) + b" signed"
+    assert node.stored == [("ada", value), ("bob", value)] * int(SEARCHED_S)
+    assert node.kept == [value] * int(SEARCHED_S)
+    assert await store_at(board)
+    assert node.searches == 2
+    node.answering.remove("bob")
+    assert await store_at(board, times=3)
+    assert node.searches == 2  # who does not answer is not asked again before the next search
+    node.answering = {"carol"}
+    assert await store_at(board)
+    assert (node.searches, node.stored[-1]) == (2, ("carol", value))
+    assert await store_at(board)
+    assert node.searches == 3
+    assert await store_at(board_of(FewNodes()))  # which is the only node
+    assert not await store_at(board_of(FewNodes("refuses")))
 
 
 class AskedNode:

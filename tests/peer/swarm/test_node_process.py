@@ -49,8 +49,8 @@ from peer.swarm.node_loop import DAEMON_LOOK_S, TRANSFERS_S, NodeLoop, NodeParts
 from peer.swarm.node_process import Listeners, NodeProcess
 from peer.transport.lines import Line
 from peer.transport.memory import MemoryNetwork
-from peer.transport.virtual_time import run_virtual
 from tests.support.receipts import key_of
+from tests.support.virtual_tests import virtually
 from tests.support.waiting import PATIENCE_S, wait_until
 
 GROUP = AveragedGroup(size=2, samples=64, averaged_bytes=8)
@@ -453,30 +453,27 @@ async def test_an_order_that_fails_is_told_and_logged(error: BaseException, capl
 
 
 @pytest.mark.parametrize("is_client", [False, True])
-def test_a_node_serves_unless_nobody_can_connect(is_client: bool) -> None:
+@virtually
+async def test_a_node_serves_unless_nobody_can_connect(is_client: bool) -> None:
     """Then it says so, and tells of each answer of the daemon."""
-
-    async def main() -> None:
-        parts = Parts()
-        parts.board.is_client = is_client
-        served = list[str]()
-        parts.transport.serve = lambda name, _: as_served(parts, served, name)  # type: ignore[method-assign, assignment]
-        await parts.loop.serve()
-        assert parts.said == [Joined(is_client, JOINED.addresses, os.getpid(), 8)]
-        await asyncio.sleep(2.5 * DAEMON_LOOK_S)
-        assert parts.said[1:] == [DaemonHeard(JOINED.addresses)] * 2
-        parts.board.is_silent = True
-        await asyncio.sleep(2 * DAEMON_LOOK_S)
-        parts.board.is_silent = False
-        await asyncio.sleep(DAEMON_LOOK_S)
-        assert parts.said[1:] == [DaemonHeard(JOINED.addresses)] * 3
-        assert bool(served) is not is_client
-        assert parts.board.calls == ([] if is_client else [False])
-        parts.loop.stop()
-        await asyncio.sleep(2 * DAEMON_LOOK_S)
-        assert len(parts.said) == 4
-
-    run_virtual(main())
+    parts = Parts()
+    parts.board.is_client = is_client
+    served = list[str]()
+    parts.transport.serve = lambda name, _: as_served(parts, served, name)  # type: ignore[method-assign, assignment]
+    await parts.loop.serve()
+    assert parts.said == [Joined(is_client, JOINED.addresses, os.getpid(), 8)]
+    await asyncio.sleep(2.5 * DAEMON_LOOK_S)
+    assert parts.said[1:] == [DaemonHeard(JOINED.addresses)] * 2
+    parts.board.is_silent = True
+    await asyncio.sleep(2 * DAEMON_LOOK_S)
+    parts.board.is_silent = False
+    await asyncio.sleep(DAEMON_LOOK_S)
+    assert parts.said[1:] == [DaemonHeard(JOINED.addresses)] * 3
+    assert bool(served) is not is_client
+    assert parts.board.calls == ([] if is_client else [False])
+    parts.loop.stop()
+    await asyncio.sleep(2 * DAEMON_LOOK_S)
+    assert len(parts.said) == 4
 
 
 async def as_served(parts: Parts, served: list[str], name: str) -> None:
@@ -485,41 +482,35 @@ async def as_served(parts: Parts, served: list[str], name: str) -> None:
     served.append(name)
 
 
-def test_transfers_are_told_of_at_most_every_moment() -> None:
+@virtually
+async def test_transfers_are_told_of_at_most_every_moment() -> None:
     """A download moves with each message, and anybody may be turned away thousands of times."""
-
-    async def main() -> None:
-        parts = Parts()
-        for _ in range(1000):
-            parts.loop._moved()
-            parts.loop._turn_away()
-        assert parts.said == []
-        await asyncio.sleep(TRANSFERS_S)
+    parts = Parts()
+    for _ in range(1000):
         parts.loop._moved()
-        await asyncio.sleep(2 * TRANSFERS_S)
-        assert parts.said == [TransferUpdate(1000, 1000), TransferUpdate(1001, 1000)]
+        parts.loop._turn_away()
+    assert parts.said == []
+    await asyncio.sleep(TRANSFERS_S)
+    parts.loop._moved()
+    await asyncio.sleep(2 * TRANSFERS_S)
+    assert parts.said == [TransferUpdate(1000, 1000), TransferUpdate(1001, 1000)]
 
-    run_virtual(main())
 
-
-def test_a_copy_that_does_not_come_is_waited_for_no_longer() -> None:
+@virtually
+async def test_a_copy_that_does_not_come_is_waited_for_no_longer() -> None:
     """The next reader of the state asks for another."""
-
-    async def main() -> None:
-        parts = Parts()
-        with pytest.raises(asyncio.TimeoutError):
-            await parts.loop._copy()
-        for copied in (COPY, None):
-            copying = asyncio.create_task(parts.loop._copy())
-            await asyncio.sleep(0)
-            parts.loop.obey(StateCopied(copied))
-            if copied is not None:
-                assert await copying is copied
-        with pytest.raises(RuntimeError, match="could not copy"):
-            await copying
-        assert parts.said == [CopyWanted()] * 3
-
-    run_virtual(main())
+    parts = Parts()
+    with pytest.raises(asyncio.TimeoutError):
+        await parts.loop._copy()
+    for copied in (COPY, None):
+        copying = asyncio.create_task(parts.loop._copy())
+        await asyncio.sleep(0)
+        parts.loop.obey(StateCopied(copied))
+        if copied is not None:
+            assert await copying is copied
+    with pytest.raises(RuntimeError, match="could not copy"):
+        await copying
+    assert parts.said == [CopyWanted()] * 3
 
 
 async def test_what_others_say_waits_while_the_trainer_reads_nothing() -> None:

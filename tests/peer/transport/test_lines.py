@@ -9,7 +9,7 @@ import pytest
 
 from peer.network.traffic import BOTH_WAYS, ON_THE_LINE
 from peer.transport.lines import Direction, Line, Lines, Transfer
-from peer.transport.virtual_time import run_virtual
+from tests.support.virtual_tests import played_by
 
 MEGABYTE = 1e6 / ON_THE_LINE  # that takes so much of a line
 HOME = Line(up=1e6, down=4e6, latency_s=0.02)
@@ -31,82 +31,65 @@ class Moving:
         return self.lines.send(bytes_by, done.set), done
 
 
-def play(scenario: Callable[[Moving], Awaitable[None]]) -> None:
-    async def main() -> None:
-        await scenario(Moving())
-
-    run_virtual(main())
+@played_by
+async def played(scenario: Callable[[Moving], Awaitable[None]]) -> None:
+    await scenario(Moving())
 
 
-def test_transfers_on_one_line_share_it_and_the_rest_goes_to_those_who_can_use_it() -> None:
+@played
+async def test_transfers_on_one_line_share_it_and_the_rest_goes_to_those_who_can_use_it(moving: Moving) -> None:
     """The fast peer's uplink of 10 MB/s: a takes 4, the bound of its downlink, and the one to itself the other 6."""
-
-    async def scenario(moving: Moving) -> None:
-        _, to_a = moving.send({("fast", "up"): 4 * MEGABYTE, ("a", "down"): 4 * MEGABYTE})
-        _, others = moving.send({("fast", "up"): 6 * MEGABYTE})
-        await to_a.wait()
-        await others.wait()
-        assert moving.now() == pytest.approx(1.0)
-
-    play(scenario)
+    _, to_a = moving.send({("fast", "up"): 4 * MEGABYTE, ("a", "down"): 4 * MEGABYTE})
+    _, others = moving.send({("fast", "up"): 6 * MEGABYTE})
+    await to_a.wait()
+    await others.wait()
+    assert moving.now() == pytest.approx(1.0)
 
 
-def test_a_transfer_that_begins_when_another_ends_gets_its_share_from_then_on() -> None:
+@played
+async def test_a_transfer_that_begins_when_another_ends_gets_its_share_from_then_on(moving: Moving) -> None:
     """A third one, under way meanwhile, is not slowed down for the time before."""
-
-    async def scenario(moving: Moving) -> None:
-        done, third = asyncio.Event(), asyncio.Event()
-        second = {("a", "up"): 0.5 * MEGABYTE}
-        moving.lines.send({("a", "up"): 0.5 * MEGABYTE}, lambda: moving.lines.send(second, done.set))
-        moving.lines.send({("a", "up"): MEGABYTE}, third.set)
-        await done.wait()
-        assert third.is_set()
-        assert moving.now() == pytest.approx(2.0)
-        assert moving.lines.moved("a", "up") == pytest.approx(2e6)
-
-    play(scenario)
+    done, third = asyncio.Event(), asyncio.Event()
+    second = {("a", "up"): 0.5 * MEGABYTE}
+    moving.lines.send({("a", "up"): 0.5 * MEGABYTE}, lambda: moving.lines.send(second, done.set))
+    moving.lines.send({("a", "up"): MEGABYTE}, third.set)
+    await done.wait()
+    assert third.is_set()
+    assert moving.now() == pytest.approx(2.0)
+    assert moving.lines.moved("a", "up") == pytest.approx(2e6)
 
 
 @pytest.mark.parametrize(("received", "busy"), [(8.0, 1.0), (2.0, 0.25)])
-def test_a_direction_is_slower_while_the_other_one_is_busy(received: float, busy: float) -> None:
+@played
+async def test_a_direction_is_slower_while_the_other_one_is_busy(moving: Moving, received: float, busy: float) -> None:
     """Acknowledgements queue behind the data of the other direction, as far as that is busy; no more bytes pass."""
-
-    async def scenario(moving: Moving) -> None:
-        _, done = moving.send({("a", "up"): 2 * MEGABYTE, ("a", "down"): received * MEGABYTE})
-        await done.wait()
-        assert moving.now() == pytest.approx(2.0 * (1 + BOTH_WAYS * busy))
-        assert moving.lines.moved("a", "up") == pytest.approx(2e6)
-
-    play(scenario)
+    _, done = moving.send({("a", "up"): 2 * MEGABYTE, ("a", "down"): received * MEGABYTE})
+    await done.wait()
+    assert moving.now() == pytest.approx(2.0 * (1 + BOTH_WAYS * busy))
+    assert moving.lines.moved("a", "up") == pytest.approx(2e6)
 
 
-def test_a_stopped_transfer_leaves_its_line_to_the_others() -> None:
+@played
+async def test_a_stopped_transfer_leaves_its_line_to_the_others(moving: Moving) -> None:
     """And what it has passed stays passed."""
-
-    async def scenario(moving: Moving) -> None:
-        _, first = moving.send({("a", "up"): MEGABYTE})
-        stopped, second = moving.send({("a", "up"): MEGABYTE})
-        await asyncio.sleep(1.0)
-        moving.lines.stop(stopped)
-        await first.wait()
-        assert moving.now() == pytest.approx(1.5)
-        assert moving.lines.moved("a", "up") == pytest.approx(1.5e6)
-        assert not second.is_set()
-
-    play(scenario)
+    _, first = moving.send({("a", "up"): MEGABYTE})
+    stopped, second = moving.send({("a", "up"): MEGABYTE})
+    await asyncio.sleep(1.0)
+    moving.lines.stop(stopped)
+    await first.wait()
+    assert moving.now() == pytest.approx(1.5)
+    assert moving.lines.moved("a", "up") == pytest.approx(1.5e6)
+    assert not second.is_set()
 
 
-def test_a_dead_line_passes_nothing_until_it_is_back() -> None:
+@played
+async def test_a_dead_line_passes_nothing_until_it_is_back(moving: Moving) -> None:
     """A line of no speed keeps its transfers waiting."""
-
-    async def scenario(moving: Moving) -> None:
-        _, done = moving.send({("a", "up"): MEGABYTE})
-        await asyncio.sleep(0.5)
-        moving.lines.connect("a", Line(up=0.0, down=0.0, latency_s=0.02))
-        await asyncio.sleep(9.5)
-        assert not done.is_set()
-        moving.lines.connect("a", HOME)
-        await done.wait()
-        assert moving.now() == pytest.approx(10.5)
-
-    play(scenario)
+    _, done = moving.send({("a", "up"): MEGABYTE})
+    await asyncio.sleep(0.5)
+    moving.lines.connect("a", Line(up=0.0, down=0.0, latency_s=0.02))
+    await asyncio.sleep(9.5)
+    assert not done.is_set()
+    moving.lines.connect("a", HOME)
+    await done.wait()
+    assert moving.now() == pytest.approx(10.5)

@@ -15,6 +15,7 @@ from peer.transport.lines import Line
 from peer.transport.memory import DIAL_S, HEADER_BYTES, JITTER, SILENCE_S, WINDOW_BYTES, MemoryNetwork
 from peer.transport.transport import TransportError, call
 from peer.transport.virtual_time import StuckError, run_virtual
+from tests.support.virtual_tests import played_by, virtually
 
 HOME = Line(up=1e6, down=4e6, latency_s=0.05)
 MEGABYTE = int(1e6 / ON_THE_LINE) - HEADER_BYTES
@@ -65,212 +66,179 @@ async def _echo(_caller: str, requests: AsyncIterator[bytes]) -> AsyncGenerator[
         yield request
 
 
-def play(scenario: Callable[[Swarm], Awaitable[None]]) -> None:
-    async def main() -> None:
-        swarm = Swarm()
-        await swarm.serve()
-        await scenario(swarm)
-
-    run_virtual(main())
+@played_by
+async def played(scenario: Callable[[Swarm], Awaitable[None]]) -> None:
+    swarm = Swarm()
+    await swarm.serve()
+    await scenario(swarm)
 
 
-def test_a_message_takes_the_time_of_the_slower_line_and_of_the_packets() -> None:
+@played
+async def test_a_message_takes_the_time_of_the_slower_line_and_of_the_packets(swarm: Swarm) -> None:
     """Opening takes two latencies, each direction one more; a second copy over the same uplink doubles its second."""
-
-    async def scenario(swarm: Swarm) -> None:
-        await call(swarm.peers["a"], "b", "echo", bytes(MEGABYTE))
-        assert swarm.now() == pytest.approx(1.0 + 1.0 + 4 * 0.05, abs=4 * 0.05 * JITTER + 1e-3)
-        begun = swarm.now()
-        await asyncio.gather(*(call(swarm.peers["a"], to, "echo", bytes(MEGABYTE)) for to in ("b", "c")))
-        assert swarm.now() - begun == pytest.approx(2.0 + 1.0 + 4 * 0.05, abs=4 * 0.05 * JITTER + 1e-3)
-
-    play(scenario)
+    await call(swarm.peers["a"], "b", "echo", bytes(MEGABYTE))
+    assert swarm.now() == pytest.approx(1.0 + 1.0 + 4 * 0.05, abs=4 * 0.05 * JITTER + 1e-3)
+    begun = swarm.now()
+    await asyncio.gather(*(call(swarm.peers["a"], to, "echo", bytes(MEGABYTE)) for to in ("b", "c")))
+    assert swarm.now() - begun == pytest.approx(2.0 + 1.0 + 4 * 0.05, abs=4 * 0.05 * JITTER + 1e-3)
 
 
-def test_a_sender_waits_for_a_receiver_that_does_not_read() -> None:
-    async def scenario(swarm: Swarm) -> None:
-        sent = 0
+@played
+async def test_a_sender_waits_for_a_receiver_that_does_not_read(swarm: Swarm) -> None:
+    sent = 0
 
-        async def flood(_caller: str, _requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-            nonlocal sent
-            for _ in range(100):
-                sent += 10_000
-                yield bytes(10_000)
+    async def flood(_caller: str, _requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+        nonlocal sent
+        for _ in range(100):
+            sent += 10_000
+            yield bytes(10_000)
 
-        await swarm.peers["b"].serve("flood", flood)
-        async with aclosing(swarm.peers["a"].stream("b", "flood", _nothing())) as messages:
-            await anext(messages)
-            await asyncio.sleep(60.0)
-            assert WINDOW_BYTES < sent < WINDOW_BYTES + 40_000
-            assert len([message async for message in messages]) == 99
-
-    play(scenario)
+    await swarm.peers["b"].serve("flood", flood)
+    async with aclosing(swarm.peers["a"].stream("b", "flood", _nothing())) as messages:
+        await anext(messages)
+        await asyncio.sleep(60.0)
+        assert WINDOW_BYTES < sent < WINDOW_BYTES + 40_000
+        assert len([message async for message in messages]) == 99
 
 
-def test_messages_wait_for_a_connection_that_comes_back() -> None:
+@played
+async def test_messages_wait_for_a_connection_that_comes_back(swarm: Swarm) -> None:
     """All of them arrive then, in order; streams between peers of one side go on meanwhile."""
-
-    async def scenario(swarm: Swarm) -> None:
-        parted, _ = swarm.listen("a", "b")
-        together, _ = swarm.listen("c", "b")
-        await asyncio.sleep(2.5)
-        swarm.network.part(["a"], ["b", "c"])
-        await asyncio.sleep(20.0)
-        assert [int(number) for _, number in parted] == [0, 1, 2]
-        assert [int(number) for _, number in together] == [*range(23)]
-        swarm.network.part()
-        await asyncio.sleep(5.0)
-        assert [int(number) for _, number in parted] == [*range(28)]
-        assert [at for at, number in parted if 3 <= int(number) <= 22] == pytest.approx([22.55] * 20, abs=0.05)
-
-    play(scenario)
+    parted, _ = swarm.listen("a", "b")
+    together, _ = swarm.listen("c", "b")
+    await asyncio.sleep(2.5)
+    swarm.network.part(["a"], ["b", "c"])
+    await asyncio.sleep(20.0)
+    assert [int(number) for _, number in parted] == [0, 1, 2]
+    assert [int(number) for _, number in together] == [*range(23)]
+    swarm.network.part()
+    await asyncio.sleep(5.0)
+    assert [int(number) for _, number in parted] == [*range(28)]
+    assert [at for at, number in parted if 3 <= int(number) <= 22] == pytest.approx([22.55] * 20, abs=0.05)
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_both_ends_break_after_a_silence(is_killed: bool) -> None:
+@played
+async def test_both_ends_break_after_a_silence(swarm: Swarm, is_killed: bool) -> None:
     """Whether the silent peer still runs or has died; new streams fail after a shorter time."""
-
-    async def scenario(swarm: Swarm) -> None:
-        _, listening = swarm.listen("a", "b")
-        await asyncio.sleep(2.5)
-        swarm.network.silence("b")
-        if is_killed:
-            swarm.network.kill("b")
-            assert swarm.closed_at is None
-        with pytest.raises(TransportError, match="cannot be reached"):
-            await call(swarm.peers["a"], "b", "echo", b"")
-        assert swarm.now() == pytest.approx(2.5 + DIAL_S)
-        with pytest.raises(TransportError, match="broke off"):
-            await listening
-        assert swarm.now() == pytest.approx(2.5 + SILENCE_S)
-        await asyncio.sleep(0.0)
-        assert swarm.closed_at == pytest.approx(2.5 if is_killed else 2.5 + SILENCE_S)
-
-    play(scenario)
+    _, listening = swarm.listen("a", "b")
+    await asyncio.sleep(2.5)
+    swarm.network.silence("b")
+    if is_killed:
+        swarm.network.kill("b")
+        assert swarm.closed_at is None
+    with pytest.raises(TransportError, match="cannot be reached"):
+        await call(swarm.peers["a"], "b", "echo", b"")
+    assert swarm.now() == pytest.approx(2.5 + DIAL_S)
+    with pytest.raises(TransportError, match="broke off"):
+        await listening
+    assert swarm.now() == pytest.approx(2.5 + SILENCE_S)
+    await asyncio.sleep(0.0)
+    assert swarm.closed_at == pytest.approx(2.5 if is_killed else 2.5 + SILENCE_S)
 
 
 @pytest.mark.parametrize("dead", ["a", "b"])
-def test_a_death_is_noticed_within_a_packets_time(dead: str) -> None:
-    async def scenario(swarm: Swarm) -> None:
-        _, listening = swarm.listen("a", "b")
-        await asyncio.sleep(2.5)
-        swarm.network.kill(dead)
-        with pytest.raises(TransportError, match="broke off"):
-            await listening
-        await asyncio.sleep(0.1)
-        assert swarm.closed_at is not None
-        assert 2.5 <= swarm.closed_at <= 2.5 + 0.05 * (1 + JITTER)
-
-    play(scenario)
+@played
+async def test_a_death_is_noticed_within_a_packets_time(swarm: Swarm, dead: str) -> None:
+    _, listening = swarm.listen("a", "b")
+    await asyncio.sleep(2.5)
+    swarm.network.kill(dead)
+    with pytest.raises(TransportError, match="broke off"):
+        await listening
+    await asyncio.sleep(0.1)
+    assert swarm.closed_at is not None
+    assert 2.5 <= swarm.closed_at <= 2.5 + 0.05 * (1 + JITTER)
 
 
-def test_a_death_behind_a_lost_connection_is_noticed_when_it_is_back() -> None:
-    async def scenario(swarm: Swarm) -> None:
-        _, listening = swarm.listen("a", "b")
-        await asyncio.sleep(2.5)
-        swarm.network.part(["a"], ["b"])
-        swarm.network.kill("b")
-        await asyncio.sleep(10.0)
-        assert not listening.done()
-        swarm.network.part()
-        with pytest.raises(TransportError, match="broke off"):
-            await listening
-        assert swarm.now() < 13.0
-
-    play(scenario)
+@played
+async def test_a_death_behind_a_lost_connection_is_noticed_when_it_is_back(swarm: Swarm) -> None:
+    _, listening = swarm.listen("a", "b")
+    await asyncio.sleep(2.5)
+    swarm.network.part(["a"], ["b"])
+    swarm.network.kill("b")
+    await asyncio.sleep(10.0)
+    assert not listening.done()
+    swarm.network.part()
+    with pytest.raises(TransportError, match="broke off"):
+        await listening
+    assert swarm.now() < 13.0
 
 
-def test_the_next_process_of_a_peer_is_reached_under_the_same_name() -> None:
+@played
+async def test_the_next_process_of_a_peer_is_reached_under_the_same_name(swarm: Swarm) -> None:
     """Its handlers are its own."""
-
-    async def scenario(swarm: Swarm) -> None:
-        swarm.network.kill("b")
-        again = swarm.network.join("b", HOME)
-        with pytest.raises(TransportError, match="cannot be reached"):
-            await call(swarm.peers["a"], "b", "echo", b"x")
-        await again.serve("echo", _echo)
-        assert await call(swarm.peers["a"], "b", "echo", b"x") == b"x"
-
-    play(scenario)
+    swarm.network.kill("b")
+    again = swarm.network.join("b", HOME)
+    with pytest.raises(TransportError, match="cannot be reached"):
+        await call(swarm.peers["a"], "b", "echo", b"x")
+    await again.serve("echo", _echo)
+    assert await call(swarm.peers["a"], "b", "echo", b"x") == b"x"
 
 
-def test_a_peers_handlers_run_as_that_peer() -> None:
+@played
+async def test_a_peers_handlers_run_as_that_peer(swarm: Swarm) -> None:
     """In the context in which it has joined, whoever opens the stream."""
+    who = contextvars.ContextVar("who", default="nobody")
+    named = contextvars.copy_context()
+    named.run(who.set, "bob")
+    bob = named.run(swarm.network.join, "bob", HOME)
 
-    async def scenario(swarm: Swarm) -> None:
-        who = contextvars.ContextVar("who", default="nobody")
-        named = contextvars.copy_context()
-        named.run(who.set, "bob")
-        bob = named.run(swarm.network.join, "bob", HOME)
+    async def name(_caller: str, _requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+        yield who.get().encode()
 
-        async def name(_caller: str, _requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-            yield who.get().encode()
-
-        await bob.serve("name", name)
-        assert await call(swarm.peers["a"], "bob", "name", b"") == b"bob"
-
-    play(scenario)
+    await bob.serve("name", name)
+    assert await call(swarm.peers["a"], "bob", "name", b"") == b"bob"
 
 
-def test_a_dead_peers_tasks_reach_nobody() -> None:
+@played
+async def test_a_dead_peers_tasks_reach_nobody(swarm: Swarm) -> None:
     """Neither after its death, nor with a stream that was being opened then."""
-
-    async def scenario(swarm: Swarm) -> None:
-        opening = asyncio.create_task(call(swarm.peers["a"], "b", "echo", b""))
-        await asyncio.sleep(0.01)
-        swarm.network.kill("a")
-        for late in (opening, call(swarm.peers["a"], "b", "echo", b"")):
-            with pytest.raises(TransportError, match="a has died"):
-                await late
-
-    play(scenario)
+    opening = asyncio.create_task(call(swarm.peers["a"], "b", "echo", b""))
+    await asyncio.sleep(0.01)
+    swarm.network.kill("a")
+    for late in (opening, call(swarm.peers["a"], "b", "echo", b"")):
+        with pytest.raises(TransportError, match="a has died"):
+            await late
 
 
-def test_the_next_process_of_a_silent_peer_ends_the_streams_of_the_one_before() -> None:
-    async def scenario(swarm: Swarm) -> None:
-        _, listening = swarm.listen("a", "b")
-        await asyncio.sleep(2.5)
-        swarm.network.silence("b")
-        swarm.network.kill("b")
-        await asyncio.sleep(1.0)
-        swarm.network.join("b", HOME)
-        with pytest.raises(TransportError, match="broke off"):
-            await listening
-        assert swarm.now() < 3.6
-
-    play(scenario)
+@played
+async def test_the_next_process_of_a_silent_peer_ends_the_streams_of_the_one_before(swarm: Swarm) -> None:
+    _, listening = swarm.listen("a", "b")
+    await asyncio.sleep(2.5)
+    swarm.network.silence("b")
+    swarm.network.kill("b")
+    await asyncio.sleep(1.0)
+    swarm.network.join("b", HOME)
+    with pytest.raises(TransportError, match="broke off"):
+        await listening
+    assert swarm.now() < 3.6
 
 
-def test_the_end_of_a_stream_does_not_pass_a_lost_connection() -> None:
-    async def scenario(swarm: Swarm) -> None:
-        _, listening = swarm.listen("a", "b")
-        await asyncio.sleep(2.5)
-        listening.cancel()
-        await asyncio.sleep(0.01)
-        swarm.network.part(["a"], ["b"])
-        await asyncio.sleep(10.0)
-        assert swarm.closed_at is None
-        swarm.network.part()
-        await asyncio.sleep(0.1)
-        assert swarm.closed_at is not None
-
-    play(scenario)
+@played
+async def test_the_end_of_a_stream_does_not_pass_a_lost_connection(swarm: Swarm) -> None:
+    _, listening = swarm.listen("a", "b")
+    await asyncio.sleep(2.5)
+    listening.cancel()
+    await asyncio.sleep(0.01)
+    swarm.network.part(["a"], ["b"])
+    await asyncio.sleep(10.0)
+    assert swarm.closed_at is None
+    swarm.network.part()
+    await asyncio.sleep(0.1)
+    assert swarm.closed_at is not None
 
 
-def test_a_peer_dies_in_the_moment_in_which_its_message_is_sent() -> None:
+@played
+async def test_a_peer_dies_in_the_moment_in_which_its_message_is_sent(swarm: Swarm) -> None:
     """The line ends the transfer, because the time has passed, while the pipe stops it."""
-
-    async def scenario(swarm: Swarm) -> None:
-        fast = Line(up=1e10, down=1e10, latency_s=0.0)
-        one, _ = swarm.network.join("one", fast), swarm.network.join("two", fast)
-        await swarm.network.find("two").serve("echo", _echo)  # type: ignore[union-attr]
-        asking = asyncio.create_task(call(one, "two", "echo", bytes(2000)))
-        await asyncio.sleep(5e-7)  # they take 2e-7 s; the timer of their transfer is set to 1e-6 s
-        swarm.network.kill("one")
-        with pytest.raises(TransportError, match="broke off"):
-            await asking
-
-    play(scenario)
+    fast = Line(up=1e10, down=1e10, latency_s=0.0)
+    one, _ = swarm.network.join("one", fast), swarm.network.join("two", fast)
+    await swarm.network.find("two").serve("echo", _echo)  # type: ignore[union-attr]
+    asking = asyncio.create_task(call(one, "two", "echo", bytes(2000)))
+    await asyncio.sleep(5e-7)  # they take 2e-7 s; the timer of their transfer is set to 1e-6 s
+    swarm.network.kill("one")
+    with pytest.raises(TransportError, match="broke off"):
+        await asking
 
 
 def test_a_seed_gives_the_same_times_again_and_another_one_others() -> None:
@@ -287,24 +255,18 @@ def test_a_seed_gives_the_same_times_again_and_another_one_others() -> None:
 
 def test_a_course_that_can_never_end_is_an_error() -> None:
     """No timer is set, and nobody is left to set the event."""
-
-    async def waiting() -> None:
-        await asyncio.Event().wait()
-
     with pytest.raises(StuckError, match="no timer is set"):
-        run_virtual(waiting())
+        run_virtual(asyncio.Event().wait())
 
 
-def test_work_in_a_thread_takes_no_virtual_time() -> None:
+@virtually
+async def test_work_in_a_thread_takes_no_virtual_time() -> None:
     """It is done at once, whatever it costs in real time; its errors reach the caller."""
 
     def work(divisor: float) -> float:
         return sum(range(1_000_000)) / divisor
 
-    async def scenario() -> float:
-        assert await asyncio.to_thread(work, 1.0) == sum(range(1_000_000))
-        with pytest.raises(ZeroDivisionError):
-            await asyncio.to_thread(work, 0.0)
-        return asyncio.get_running_loop().time()
-
-    assert run_virtual(scenario()) == 0.0
+    assert await asyncio.to_thread(work, 1.0) == sum(range(1_000_000))
+    with pytest.raises(ZeroDivisionError):
+        await asyncio.to_thread(work, 0.0)
+    assert asyncio.get_running_loop().time() == 0.0

@@ -6,8 +6,8 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import aclosing, asynccontextmanager, closing, suppress
-from functools import partial
-from typing import Any
+from functools import partial, wraps
+from typing import Any, Concatenate
 
 import pytest
 import uvloop
@@ -21,6 +21,7 @@ from peer.transport.memory import MemoryNetwork
 from peer.transport.p2p import P2PTransport
 from peer.transport.transport import MOST_STREAMS, Handler, Transport, TransportError, call
 from peer.transport.virtual_time import run_virtual
+from tests.support.virtual_tests import P, show_fixtures
 from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = [
@@ -75,6 +76,19 @@ def play(request: pytest.FixtureRequest) -> Play:
     return played
 
 
+def played(
+    test: Callable[Concatenate[Transport, Transport, P], Coroutine[Any, Any, None]],
+) -> Callable[Concatenate[Play, P], None]:
+    """Let the fixture `play` give a test its server and its client."""
+
+    @wraps(test)
+    def run(play: Play, *args: P.args, **kwargs: P.kwargs) -> None:
+        play(lambda server, client: test(server, client, *args, **kwargs))
+
+    show_fixtures(run, "play", given=2)
+    return run
+
+
 async def each(messages: list[bytes]) -> AsyncIterator[bytes]:
     for message in messages:
         yield message
@@ -99,7 +113,10 @@ async def asked(client: Transport, server: Transport, name: str, requests: list[
     return responses
 
 
-def test_messages_arrive_whole_and_in_order_in_both_directions_at_once(play: Play) -> None:
+@played
+async def test_messages_arrive_whole_and_in_order_in_both_directions_at_once(
+    server: Transport, client: Transport
+) -> None:
     """Each request is answered before the next one is sent, by a handler that knows its caller."""
 
     async def echo(caller: str, requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
@@ -107,76 +124,70 @@ def test_messages_arrive_whole_and_in_order_in_both_directions_at_once(play: Pla
         async for request in requests:
             yield request
 
-    async def scenario(server: Transport, client: Transport) -> None:
-        await server.serve("echo", echo)
-        answered = asyncio.Queue[bytes]()
+    await server.serve("echo", echo)
+    answered = asyncio.Queue[bytes]()
 
-        async def one_by_one() -> AsyncIterator[bytes]:
-            assert await answered.get() == client.peer_id.encode()
-            for message in MESSAGES:
-                yield message
-                assert await answered.get() == message
+    async def one_by_one() -> AsyncIterator[bytes]:
+        assert await answered.get() == client.peer_id.encode()
+        for message in MESSAGES:
+            yield message
+            assert await answered.get() == message
 
-        async with aclosing(client.stream(server.peer_id, "echo", one_by_one())) as responses:
-            received = []
-            async for response in responses:
-                received.append(response)
-                answered.put_nowait(response)
-        assert received[1:] == MESSAGES
-
-    play(scenario)
+    async with aclosing(client.stream(server.peer_id, "echo", one_by_one())) as responses:
+        received = []
+        async for response in responses:
+            received.append(response)
+            answered.put_nowait(response)
+    assert received[1:] == MESSAGES
 
 
-def test_many_streams_of_two_peers_do_not_disturb_each_other(play: Play) -> None:
+@played
+async def test_many_streams_of_two_peers_do_not_disturb_each_other(server: Transport, client: Transport) -> None:
     """Also if each peer serves the other one."""
 
     async def own(caller: str, requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
         async for request in requests:
             yield caller.encode() + request
 
-    async def scenario(server: Transport, client: Transport) -> None:
-        await server.serve("own", own)
-        await client.serve("own", own)
-        streams = [asked(one, other, "own", MESSAGES) for one, other in [(client, server), (server, client)] * 5]
-        for i, responses in enumerate(await asyncio.gather(*streams)):
-            caller = (client, server)[i % 2].peer_id.encode()
-            assert responses == [caller + message for message in MESSAGES]
-
-    play(scenario)
+    await server.serve("own", own)
+    await client.serve("own", own)
+    streams = [asked(one, other, "own", MESSAGES) for one, other in [(client, server), (server, client)] * 5]
+    for i, responses in enumerate(await asyncio.gather(*streams)):
+        caller = (client, server)[i % 2].peer_id.encode()
+        assert responses == [caller + message for message in MESSAGES]
 
 
-def test_a_caller_has_a_few_streams_of_a_name_at_once(play: Play) -> None:
+@played
+async def test_a_caller_has_a_few_streams_of_a_name_at_once(server: Transport, client: Transport) -> None:
     """One more fails at its caller; when one of them has ended, there is room for another."""
 
-    async def scenario(server: Transport, client: Transport) -> None:
-        async def wait(_caller: str, requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-            async for request in requests:
-                yield request
+    async def wait(_caller: str, requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+        async for request in requests:
+            yield request
 
-        async def open_stream() -> AsyncGenerator[bytes, None]:
-            async def one_request() -> AsyncIterator[bytes]:
-                yield b"here"
-                await asyncio.Event().wait()
+    async def open_stream() -> AsyncGenerator[bytes, None]:
+        async def one_request() -> AsyncIterator[bytes]:
+            yield b"here"
+            await asyncio.Event().wait()
 
-            stream = client.stream(server.peer_id, "few", one_request())
-            assert await anext(stream) == b"here"
-            return stream
+        stream = client.stream(server.peer_id, "few", one_request())
+        assert await anext(stream) == b"here"
+        return stream
 
-        await server.serve("few", wait)
-        streams = [await open_stream() for _ in range(MOST_STREAMS)]
-        with pytest.raises(TransportError):
-            await open_stream()
-        await streams.pop().aclose()
-        while len(streams) < MOST_STREAMS:  # the server may learn of the end a moment later
-            with suppress(TransportError):
-                streams.append(await open_stream())
-        for stream in streams:
-            await stream.aclose()
-
-    play(scenario)
+    await server.serve("few", wait)
+    streams = [await open_stream() for _ in range(MOST_STREAMS)]
+    with pytest.raises(TransportError):
+        await open_stream()
+    await streams.pop().aclose()
+    while len(streams) < MOST_STREAMS:  # the server may learn of the end a moment later
+        with suppress(TransportError):
+            streams.append(await open_stream())
+    for stream in streams:
+        await stream.aclose()
 
 
-def test_responses_before_the_last_request_end_the_stream(play: Play) -> None:
+@played
+async def test_responses_before_the_last_request_end_the_stream(server: Transport, client: Transport) -> None:
     """The rest of the requests is dropped, and costs later streams nothing."""
 
     async def curt(_caller: str, requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
@@ -187,45 +198,40 @@ def test_responses_before_the_last_request_end_the_stream(play: Play) -> None:
             yield MESSAGES[0]
             await asyncio.sleep(0)
 
-    async def scenario(server: Transport, client: Transport) -> None:
-        await server.serve("curt", curt)
-        for _ in range(10):
-            responses: list[bytes] = []
-            await collect(client.stream(server.peer_id, "curt", endless()), responses)
-            assert responses == MESSAGES[:1]
-
-    play(scenario)
+    await server.serve("curt", curt)
+    for _ in range(10):
+        responses: list[bytes] = []
+        await collect(client.stream(server.peer_id, "curt", endless()), responses)
+        assert responses == MESSAGES[:1]
 
 
 @pytest.mark.parametrize("sent", [0, 1])
-def test_a_caller_that_leaves_early_closes_the_handler(play: Play, sent: int) -> None:
+@played
+async def test_a_caller_that_leaves_early_closes_the_handler(server: Transport, client: Transport, sent: int) -> None:
     """Before the first response, and after it."""
+    begun, closed = asyncio.Event(), asyncio.Event()
 
-    async def scenario(server: Transport, client: Transport) -> None:
-        begun, closed = asyncio.Event(), asyncio.Event()
+    async def endless(_caller: str, _requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+        try:
+            begun.set()
+            for message in MESSAGES[:sent]:
+                yield message
+            await asyncio.sleep(3600)
+        finally:
+            closed.set()
 
-        async def endless(_caller: str, _requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-            try:
-                begun.set()
-                for message in MESSAGES[:sent]:
-                    yield message
-                await asyncio.sleep(3600)
-            finally:
-                closed.set()
-
-        await server.serve(f"endless {sent}", endless)
-        received: list[bytes] = []
-        asking = asyncio.create_task(collect(client.stream(server.peer_id, f"endless {sent}", each([])), received))
-        await begun.wait()
-        await arrived(received, sent)
-        asking.cancel()
-        await closed.wait()
-        assert received == MESSAGES[:sent]
-
-    play(scenario)
+    await server.serve(f"endless {sent}", endless)
+    received: list[bytes] = []
+    asking = asyncio.create_task(collect(client.stream(server.peer_id, f"endless {sent}", each([])), received))
+    await begun.wait()
+    await arrived(received, sent)
+    asking.cancel()
+    await closed.wait()
+    assert received == MESSAGES[:sent]
 
 
-def test_a_handler_that_fails_tells_the_kind_of_error_only(play: Play) -> None:
+@played
+async def test_a_handler_that_fails_tells_the_kind_of_error_only(server: Transport, client: Transport) -> None:
     """After the responses before it; the text of the error may be private."""
 
     async def failing(_caller: str, _requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
@@ -233,44 +239,41 @@ def test_a_handler_that_fails_tells_the_kind_of_error_only(play: Play) -> None:
             yield message
         raise ValueError("/home/ada")
 
-    async def scenario(server: Transport, client: Transport) -> None:
-        await server.serve("failing", failing)
-        received: list[bytes] = []
-        with pytest.raises(TransportError, match=r"`failing` of .* failed: 'ValueError'") as raised:
-            await collect(client.stream(server.peer_id, "failing", each([])), received)
-        assert received == MESSAGES
-        assert "ada" not in str(raised.value)
-
-    play(scenario)
+    await server.serve("failing", failing)
+    received: list[bytes] = []
+    with pytest.raises(TransportError, match=r"`failing` of .* failed: 'ValueError'") as raised:
+        await collect(client.stream(server.peer_id, "failing", each([])), received)
+    assert received == MESSAGES
+    assert "ada" not in str(raised.value)
 
 
-def test_requests_that_fail_end_the_stream_at_both_ends(play: Play) -> None:
+@played
+async def test_requests_that_fail_end_the_stream_at_both_ends(server: Transport, client: Transport) -> None:
     """The caller gets its own error; a handler that waits for more requests is closed."""
+    closed = asyncio.Event()
 
-    async def scenario(server: Transport, client: Transport) -> None:
-        closed = asyncio.Event()
+    async def patient(_caller: str, requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+        try:
+            async for request in requests:
+                yield request
+        finally:
+            closed.set()
 
-        async def patient(_caller: str, requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-            try:
-                async for request in requests:
-                    yield request
-            finally:
-                closed.set()
+    async def one_and_a_fault() -> AsyncIterator[bytes]:
+        yield MESSAGES[0]
+        raise LookupError("no more")
 
-        async def one_and_a_fault() -> AsyncIterator[bytes]:
-            yield MESSAGES[0]
-            raise LookupError("no more")
-
-        await server.serve("patient", patient)
-        with pytest.raises(LookupError, match="no more"):
-            await collect(client.stream(server.peer_id, "patient", one_and_a_fault()), [])
-        await closed.wait()
-
-    play(scenario)
+    await server.serve("patient", patient)
+    with pytest.raises(LookupError, match="no more"):
+        await collect(client.stream(server.peer_id, "patient", one_and_a_fault()), [])
+    await closed.wait()
 
 
 @pytest.mark.parametrize("fault", [ConnectionResetError("of another stream"), TransportError("of another stream")])
-def test_requests_fail_with_an_error_like_the_streams_own(play: Play, fault: Exception) -> None:
+@played
+async def test_requests_fail_with_an_error_like_the_streams_own(
+    server: Transport, client: Transport, fault: Exception
+) -> None:
     """Requests that come from another stream, for example."""
 
     async def own(_caller: str, requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
@@ -281,123 +284,110 @@ def test_requests_fail_with_an_error_like_the_streams_own(play: Play, fault: Exc
         yield MESSAGES[0]
         raise fault
 
-    async def scenario(server: Transport, client: Transport) -> None:
-        name = f"own {type(fault).__name__}"
-        await server.serve(name, own)
-        with pytest.raises(type(fault), match="of another stream"):
-            await collect(client.stream(server.peer_id, name, failing()), [])
-
-    play(scenario)
+    name = f"own {type(fault).__name__}"
+    await server.serve(name, own)
+    with pytest.raises(type(fault), match="of another stream"):
+        await collect(client.stream(server.peer_id, name, failing()), [])
 
 
-def test_a_caller_that_leaves_closes_a_handler_that_reads_no_requests(play: Play) -> None:
+@played
+async def test_a_caller_that_leaves_closes_a_handler_that_reads_no_requests(
+    server: Transport, client: Transport
+) -> None:
     """However many small requests wait for it."""
+    closed = asyncio.Event()
+    await server.serve("deaf", endless_until(closed))
 
-    async def scenario(server: Transport, client: Transport) -> None:
-        closed = asyncio.Event()
-        await server.serve("deaf", endless_until(closed))
+    async def many() -> AsyncIterator[bytes]:
+        for number in range(100):
+            yield str(number).encode()
+        await asyncio.sleep(3600)
 
-        async def many() -> AsyncIterator[bytes]:
-            for number in range(100):
-                yield str(number).encode()
-            await asyncio.sleep(3600)
-
-        async with aclosing(client.stream(server.peer_id, "deaf", many())) as stream:
-            await anext(stream)
-            await asyncio.sleep(0.2)
-        await asyncio.wait_for(closed.wait(), PATIENCE_S)
-
-    play(scenario)
+    async with aclosing(client.stream(server.peer_id, "deaf", many())) as stream:
+        await anext(stream)
+        await asyncio.sleep(0.2)
+    await asyncio.wait_for(closed.wait(), PATIENCE_S)
 
 
-def test_a_caller_that_is_cancelled_while_it_opens_leaves_no_handler(play: Play) -> None:
+@played
+async def test_a_caller_that_is_cancelled_while_it_opens_leaves_no_handler(
+    server: Transport, client: Transport
+) -> None:
     """Whether the handler has begun or not."""
+    open_handlers = 0
 
-    async def scenario(server: Transport, client: Transport) -> None:
-        open_handlers = 0
+    async def counted(_caller: str, _requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+        nonlocal open_handlers
+        open_handlers += 1
+        try:
+            yield MESSAGES[0]
+            await asyncio.sleep(3600)
+        finally:
+            open_handlers -= 1
 
-        async def counted(_caller: str, _requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-            nonlocal open_handlers
-            open_handlers += 1
-            try:
-                yield MESSAGES[0]
-                await asyncio.sleep(3600)
-            finally:
-                open_handlers -= 1
-
-        await server.serve("counted", counted)
-        for i in range(20):
-            opening = asyncio.create_task(collect(client.stream(server.peer_id, "counted", each([])), []))
-            await asyncio.sleep(0.002 * i)
-            opening.cancel()
-            await asyncio.gather(opening, return_exceptions=True)
-        await asyncio.sleep(1.0)
-        assert open_handlers == 0
-
-    play(scenario)
+    await server.serve("counted", counted)
+    for i in range(20):
+        opening = asyncio.create_task(collect(client.stream(server.peer_id, "counted", each([])), []))
+        await asyncio.sleep(0.002 * i)
+        opening.cancel()
+        await asyncio.gather(opening, return_exceptions=True)
+    await asyncio.sleep(1.0)
+    assert open_handlers == 0
 
 
-def test_a_peer_opens_no_stream_to_itself_and_serves_a_name_once(play: Play) -> None:
-    async def scenario(server: Transport, _client: Transport) -> None:
+@played
+async def test_a_peer_opens_no_stream_to_itself_and_serves_a_name_once(server: Transport, client: Transport) -> None:
+    await server.serve("once", endless_until(asyncio.Event()))
+    with pytest.raises(ValueError, match="`once` is served already"):
         await server.serve("once", endless_until(asyncio.Event()))
-        with pytest.raises(ValueError, match="`once` is served already"):
-            await server.serve("once", endless_until(asyncio.Event()))
-        with pytest.raises(TransportError, match="cannot be reached"):
-            await call(server, server.peer_id, "once", b"")
-
-    play(scenario)
+    with pytest.raises(TransportError, match="cannot be reached"):
+        await call(server, server.peer_id, "once", b"")
 
 
-def test_a_message_that_is_too_long_is_not_sent(play: Play) -> None:
+@played
+async def test_a_message_that_is_too_long_is_not_sent(server: Transport, client: Transport) -> None:
     """Neither as a request nor as a response; the longest one arrives."""
     longest = bytes(MAX_MESSAGE_BYTES)
 
-    async def scenario(server: Transport, client: Transport) -> None:
-        async def longer(_caller: str, requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-            async for request in requests:
-                yield request + bytes(1)
+    async def longer(_caller: str, requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+        async for request in requests:
+            yield request + bytes(1)
 
-        async def same(_caller: str, requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-            async for request in requests:
-                yield request
+    async def same(_caller: str, requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+        async for request in requests:
+            yield request
 
-        await server.serve("longer", longer)
-        await server.serve("same", same)
-        assert await asked(client, server, "same", [longest]) == [longest]
-        with pytest.raises(ValueError, match="is longer than"):
-            await asked(client, server, "same", [longest + bytes(1)])
-        with pytest.raises(TransportError, match="failed: 'ValueError'"):
-            await asked(client, server, "longer", [longest])
-
-    play(scenario)
+    await server.serve("longer", longer)
+    await server.serve("same", same)
+    assert await asked(client, server, "same", [longest]) == [longest]
+    with pytest.raises(ValueError, match="is longer than"):
+        await asked(client, server, "same", [longest + bytes(1)])
+    with pytest.raises(TransportError, match="failed: 'ValueError'"):
+        await asked(client, server, "longer", [longest])
 
 
-def test_a_peer_or_handler_that_does_not_exist_is_unreachable(play: Play) -> None:
-    async def scenario(server: Transport, client: Transport) -> None:
-        with pytest.raises(TransportError, match=r"`absent` of .* cannot be reached"):
-            await call(client, server.peer_id, "absent", b"")
-        with pytest.raises(TransportError, match="cannot be reached"):
-            await call(client, "QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N", "absent", b"")
-
-    play(scenario)
+@played
+async def test_a_peer_or_handler_that_does_not_exist_is_unreachable(server: Transport, client: Transport) -> None:
+    with pytest.raises(TransportError, match=r"`absent` of .* cannot be reached"):
+        await call(client, server.peer_id, "absent", b"")
+    with pytest.raises(TransportError, match="cannot be reached"):
+        await call(client, "QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N", "absent", b"")
 
 
 @pytest.mark.parametrize(("responses", "fault"), [(0, "no response"), (1, None), (2, "more than one response")])
-def test_a_call_has_one_response(play: Play, responses: int, fault: str | None) -> None:
+@played
+async def test_a_call_has_one_response(server: Transport, client: Transport, responses: int, fault: str | None) -> None:
     async def some(_caller: str, requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
         async for request in requests:
             for _ in range(responses):
                 yield request
 
-    async def scenario(server: Transport, client: Transport) -> None:
-        await server.serve(f"some {responses}", some)
-        if fault is None:
-            assert await call(client, server.peer_id, f"some {responses}", b"x") == b"x"
-        else:
-            with pytest.raises(TransportError, match=fault):
-                await call(client, server.peer_id, f"some {responses}", b"x")
-
-    play(scenario)
+    await server.serve(f"some {responses}", some)
+    if fault is None:
+        assert await call(client, server.peer_id, f"some {responses}", b"x") == b"x"
+    else:
+        with pytest.raises(TransportError, match=fault):
+            await call(client, server.peer_id, f"some {responses}", b"x")
 
 
 def endless_until(closed: asyncio.Event) -> Handler:
