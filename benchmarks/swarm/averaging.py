@@ -3,7 +3,7 @@
     python -m benchmarks.swarm.averaging [--millions 19,151] [--codes float16,...] [--quick] [--json]
 
 Three volunteers (10 Mbit/s up, 50 down) and a keeper (100 Mbit/s) average random square matrices, once in each
-encoding. All are real peers (the product's averager over libp2p) in network namespaces with links limited by `tc`
+encoding. All are real peers (the product's node over libp2p) in network namespaces with links limited by `tc`
 (network.py), and share this machine's processors. The baseline is the minimum time that the links allow, estimated
 by the product from the slower direction of each link. Needs root and iproute2; takes a quarter of an hour.
 """

@@ -52,10 +52,10 @@ class WatchedLoop(NodeLoop):
             super().obey(order)
 
 
-def held_rounds(averager: NodeProcess) -> int:
+def held_rounds(node: NodeProcess) -> int:
     """Return the number of rounds in the memory of the node's process."""
-    averager._orders[0] = answer = futures.Future[int]()
-    averager._send(cast(Any, "rounds"))
+    node._orders[0] = answer = futures.Future[int]()
+    node._send(cast(Any, "rounds"))
     return answer.result()
 
 
@@ -101,34 +101,34 @@ def main() -> None:
     if plan.fails:
         vars(node_loop)["ReductionService"] = FailingReductions
     place = Placement(host_maddrs=(f"/ip4/{plan.address}/tcp/0",))
-    averager = NodeProcess(NodeParts(access, plan.initial_peers, place, gradients.averaging, gradients.shared))
-    averager.start()
-    averager.listen(Listeners(*cast(Any, [lambda *_: None] * 4)))
-    averager.order(RecordPut("here", get_dht_time() + LIFETIME_S)).result()
+    node = NodeProcess(NodeParts(access, plan.initial_peers, place, gradients.averaging, gradients.shared))
+    node.start()
+    node.listen(Listeners(*cast(Any, [lambda *_: None] * 4)))
+    node.order(RecordPut("here", get_dht_time() + LIFETIME_S)).result()
     peer_id = credentials.device_key.peer_id
     first = plan.initial_peers[0].rsplit("/p2p/", 1)[1] if plan.initial_peers else peer_id
     wanted = Requirements(code=gradients.averaging.code, leaders=(first,), required=plan.peers, expected=plan.peers)
-    print(json.dumps(averager.addresses), flush=True)
+    print(json.dumps(node.addresses), flush=True)
     for line in sys.stdin:
         if (asked := json.loads(line)) == "processor":
             print(json.dumps(used_seconds()), flush=True)
             continue
         if asked == "rounds":
-            print(json.dumps(held_rounds(averager)), flush=True)
+            print(json.dumps(held_rounds(node)), flush=True)
             continue
         wanted = replace(wanted, step=wanted.step + 1)  # a step has one average only
-        averager.want(wanted)
+        node.want(wanted)
         gradients.samples = plan.samples
         gradients.load()
-        search, failed_before = averager.seek(asked), averager.failed_rounds
-        averager.begin(search, plan.samples)
-        while not search.outcome.done() and averager.failed_rounds == failed_before:
+        search, failed_before = node.seek(asked), node.failed_rounds
+        node.begin(search, plan.samples)
+        while not search.outcome.done() and node.failed_rounds == failed_before:
             time.sleep(LOOK_S)
         if not search.outcome.done():
-            averager.give_up(search)
+            node.give_up(search)
         is_averaged = not search.outcome.cancelled() and search.outcome.exception() is None
         print(json.dumps(search.outcome.result().seconds if is_averaged else None), flush=True)
-    averager.shutdown()
+    node.shutdown()
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Deadlines based on the durations of earlier rounds, and release of memory after a round.
 
-The averager releases memory in its process. A failed round ends in exceptions, whose
-tracebacks form reference cycles with the round, its copy of the gradients and its streams. Python
-collects old cycles only after the number of objects has grown by a quarter, which takes a thousand
-rounds with PyTorch imported. Memory freed so late is fragmented, so glibc does not return it.
+The node releases memory after each round. A failed round ends in exceptions, whose tracebacks form
+reference cycles with the round, its copy of the gradients and its streams. Python collects old
+cycles only after the number of objects has grown by a quarter, which takes a thousand rounds with
+PyTorch imported. Memory freed so late is fragmented, so glibc does not return it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SPREAD_OF_DEVIATION = 1.4826  # ratio of standard deviation to median absolute d
 class RoundDeadline:
     """A deadline from past rounds' durations, within the run's limit; each failure doubles it.
 
-    The averager has a deadline for rounds, and `peer.averaging.meetings` one for absent peers. Median
+    The node has a deadline for rounds, and `peer.averaging.meetings` one for absent peers. Median
     and median absolute deviation limit the effect of a single delayed round.
     """
 

@@ -302,7 +302,7 @@ class StepTracker:
                 self.course.round_ended(self.step, weights, attested, short)
 
     def heed(self, found: Finding) -> None:
-        """Process the averager's finding about another peer, from a successful or failed round."""
+        """Process the node's finding about another peer, from a successful or failed round."""
         with self._lock:
             if found.kind == "parts":
                 self.course.parts_refused(self.step, {found.peer_id: found.detail})

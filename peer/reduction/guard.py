@@ -4,7 +4,7 @@ Parts are subject to weight caps, norm limits and bans. A weight is accepted to 
 gradients of recent rounds support it (`peer.reduction.standing`); a new sender's share is limited.
 A part that is far too large is ignored, as is its sender in the following rounds.
 
-An averager has one guard, in its own process, which remembers earlier rounds. Each round (with
+A peer's node has one guard, which remembers earlier rounds. Each round (with
 PowerSGD, each half) has a `RoundGuard`. `peer.reduction.screening` makes the decisions.
 
 A reducer could return values so large that they dominate the step. All peers of the last rounds
@@ -69,7 +69,7 @@ class Past:
 
 
 class ReductionGuard:
-    """An averager's guard."""
+    """A peer's guard."""
 
     def __init__(
         self,

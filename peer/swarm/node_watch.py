@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 
 import psutil
 
@@ -24,8 +23,7 @@ class NodeWatch:
 
     def __init__(self, process_ids: Mapping[str, int], on_lost: Callable[[SwarmError], object], clock: Clock) -> None:
         """Begin to watch these processes."""
-        self._processes = {name: _process(process_id) for name, process_id in process_ids.items()}
-        self._on_lost, self._clock = on_lost, clock
+        self._process_ids, self._on_lost, self._clock = process_ids, on_lost, clock
         self.heard_at = clock()  # time of the daemon's last answer
         self._silent_looks = 0  # counts checks, not seconds, because a suspended machine makes no checks
         self._stop = threading.Event()
@@ -43,8 +41,8 @@ class NodeWatch:
 
     def look(self) -> SwarmError | None:
         """Return an error if a process has died or the daemon does not respond; None otherwise."""
-        for name, process in self._processes.items():
-            if process is None or _has_died(process):
+        for name, process_id in self._process_ids.items():
+            if _has_died(process_id):
                 return SwarmError(f"The {name} of this peer has died: without it no other peer is reached.")
         self._silent_looks += 1
         if self._silent_looks > SILENT_LOOKS:
@@ -58,14 +56,8 @@ class NodeWatch:
                 return
 
 
-def _process(process_id: int) -> psutil.Process | None:
-    with suppress(psutil.NoSuchProcess):
-        return psutil.Process(process_id)
-    return None
-
-
-def _has_died(process: psutil.Process) -> bool:
+def _has_died(process_id: int) -> bool:
     try:
-        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:  # the process ended between the two calls
+        return str(psutil.Process(process_id).status()) == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
         return True

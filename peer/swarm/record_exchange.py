@@ -10,7 +10,6 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent import futures
 
 from auth.swarm.authorizer import checked_token
 from auth.swarm.directory import SwarmAccess
@@ -24,7 +23,6 @@ from peer.swarm.node_process import NodeProcess
 logger = logging.getLogger(__name__)
 ANSWER_S = 10.0  # longest wait for the storage of a record
 RETRY_S, MOST_PAUSE_S = 1.0, 15.0  # shortest and longest pause after a failure
-LOOK_S = 1.0  # interval of checks whether the exchange has been stopped
 
 
 class RecordExchange:
@@ -105,24 +103,13 @@ class RecordExchange:
     def _read(self) -> None:
         self._tracker.look_begins()
         try:
-            self._look()
+            found = self._node.order(RecordsWanted()).result()
+            self._tracker.look(read_records(found, self._check))
         except BaseException:
             self._tracker.look_now()
             raise
-
-    def _look(self) -> None:
-        future = self._node.order(RecordsWanted())
-        while not self._ended.is_set():
-            try:
-                found = future.result(LOOK_S)
-            except futures.TimeoutError:
-                if future.done():  # it is the read's own error
-                    raise
-                continue
-            self._tracker.look(read_records(found, self._check))
-            if not self._tracker.view.keepers:
-                self._greet_lost_keeper()
-            return
+        if not self._tracker.view.keepers:
+            self._greet_lost_keeper()
 
     def _greet_lost_keeper(self) -> None:
         """Ping a keeper that is not visible, because a restarted keeper knows no peers."""

@@ -77,63 +77,19 @@ class Swarm:
 
     def __init__(
         self,
-        config: RunConfig,
-        access: SwarmAccess,
-        model: torch.nn.Module,
-        initial_peers: Sequence[str],
-        place: Placement,
-        relays: Sequence[str],
-        *,
-        traffic: Traffic,
-        suspicions: Suspicions,
-        on_lost: Callable[[SwarmError], object],
-        events: EventLog,
+        node: NodeProcess,
+        watch: NodeWatch,
+        exchange: RecordExchange,
+        tracker: StepTracker,
+        moves: Moves,
+        training: TrainingState,
+        gradients: GradientBuffer,
+        line: LineEstimate,
+        waits: ThreadWaits,
     ) -> None:
-        """Fork the node, and join the swarm. Raises `SwarmError` if that is impossible."""
-        averaging, run, credentials = config.averaging, access.run, access.credentials
-        token, peer_id = credentials.access_token(access.clock()), credentials.device_key.peer_id
-        self.training = TrainingState(model, config)
-        origin = f"{run} of {credentials.authority.hex()}"
-        self._gradients = GradientBuffer(self.training.parameters, averaging, origin)
-        log = events.of_process(f"{events.process}-node")
-        self._node = NodeProcess(
-            NodeParts(access, initial_peers, place, averaging, self._gradients.shared, relays, traffic, log)
-        )
-        joined = self._node.start()
-        keepers = peer_ids_of(initial_peers)
-        self._tracker = StepTracker(
-            Owner(peer_id, token.member, token.device_id, token.role, joined.is_client),
-            run,
-            SwarmCourse.of(config, peer_id, token.role, suspicions),
-            target_batch_size=averaging.target_batch_size,
-            refresh=Refresh(averaging.progress_refresh_s, averaging.statistics_expiration_s),
-            keepers=keepers,
-        )
-        self._tracker.on_caps = self._node.cap
-        self._waits = ThreadWaits()
-        self._watch = NodeWatch(
-            {"swarm node": joined.process_id, "p2p daemon": joined.daemon_id}, on_lost, access.clock
-        )
-        self._node.listen(Listeners(self._watch.heard, self._tracker.hear, self._tracker.heed, self.training.copy))
-        self._exchange = RecordExchange(self._node, access, self._tracker, keepers, averaging.statistics_expiration_s)
-        self._line = LineEstimate(place.bandwidth, time.monotonic, random.Random())
-        self._moves = Moves(
-            config,
-            token.role,
-            self._tracker,
-            self._gradients,
-            self._node,
-            self.training,
-            Transfers(self._node, self._waits, events),
-            self._line,
-            self._waits,
-            receipt_of=Witness(credentials.device_key.receipt_key(run), run).receipt,
-            events=events,
-            rng=random.Random(),
-        )
-        self.state, self._rounds = self._moves.state, self._moves.rounds
-        self.state.restore(0)
-        self._exchange.start()
+        self._node, self._watch, self._exchange, self._tracker = node, watch, exchange, tracker
+        self._moves, self.state, self._rounds = moves, moves.state, moves.rounds
+        self.training, self._gradients, self._line, self._waits = training, gradients, line, waits
 
     @classmethod
     def join(
@@ -156,22 +112,45 @@ class Swarm:
         `on_lost` is called from a separate thread when one of these processes dies or hangs. Raises
         `SwarmError` if the p2p daemon does not start or no initial peer can be reached.
         """
-        role = credentials.access_token(clock()).role
-        access = SwarmAccess(
-            credentials, config.run.name, frozenset({"trainer"} if role == "keeper" else {"keeper"}), clock
+        averaging, run, token = config.averaging, config.run.name, credentials.access_token(clock())
+        role, peer_id = token.role, credentials.device_key.peer_id
+        access = SwarmAccess(credentials, run, frozenset({"trainer"} if role == "keeper" else {"keeper"}), clock)
+        training, waits = TrainingState(model, config), ThreadWaits()
+        gradients = GradientBuffer(training.parameters, averaging, f"{run} of {credentials.authority.hex()}")
+        log, traffic = events.of_process(f"{events.process}-node"), traffic or Traffic()
+        node = NodeProcess(NodeParts(access, initial_peers, place, averaging, gradients.shared, relays, traffic, log))
+        joined, keepers = node.start(), peer_ids_of(initial_peers)
+        suspicions = Suspicions(lambda found: _note(found, events, on_suspicion), clock)
+        tracker = StepTracker(
+            Owner(peer_id, token.member, token.device_id, role, joined.is_client),
+            run,
+            SwarmCourse.of(config, peer_id, role, suspicions),
+            target_batch_size=averaging.target_batch_size,
+            refresh=Refresh(averaging.progress_refresh_s, averaging.statistics_expiration_s),
+            keepers=keepers,
         )
-        return cls(
+        tracker.on_caps = node.cap
+        watch = NodeWatch({"swarm node": joined.process_id, "p2p daemon": joined.daemon_id}, on_lost, clock)
+        node.listen(Listeners(watch.heard, tracker.hear, tracker.heed, training.copy))
+        exchange = RecordExchange(node, access, tracker, keepers, averaging.statistics_expiration_s)
+        line = LineEstimate(place.bandwidth, time.monotonic, random.Random())
+        moves = Moves(
             config,
-            access,
-            model,
-            initial_peers,
-            place,
-            relays,
-            traffic=traffic or Traffic(),
-            suspicions=Suspicions(lambda found: _note(found, events, on_suspicion), clock),
-            on_lost=on_lost,
+            role,
+            tracker,
+            gradients,
+            node,
+            training,
+            Transfers(node, waits, events),
+            line,
+            waits,
+            receipt_of=Witness(credentials.device_key.receipt_key(run), run).receipt,
             events=events,
+            rng=random.Random(),
         )
+        moves.state.restore(0)
+        exchange.start()
+        return cls(node, watch, exchange, tracker, moves, training, gradients, line, waits)
 
     @property
     def step(self) -> int:

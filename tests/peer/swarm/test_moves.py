@@ -320,6 +320,7 @@ class Holding:
             course=SimpleNamespace(allowances=SimpleNamespace(usual_s=usual_s), sketch_at=lambda step: ()),
             rate=SimpleNamespace(per_second=8.0),
             look_now=lambda: None,
+            is_led=False,
             sketch=(),
             swarm_step=4,
             is_undone=False,

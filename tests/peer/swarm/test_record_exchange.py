@@ -44,7 +44,6 @@ class OneNode:
         self.accepts: list[bool | Exception] = []  # the next outcomes of storing; True once they are used
         self.reads = self.attempts = 0
         self.fails: list[Exception] = []  # the next outcomes of reading
-        self.answers = True
         self.greeted: list[tuple[str, ...]] = []
 
     def publish(self, peer_id: PeerID, told: PeerRecord) -> None:
@@ -68,7 +67,7 @@ class OneNode:
                 self.reads += 1
                 if self.fails:
                     future.set_exception(self.fails.pop())
-                elif self.answers:
+                else:
                     future.set_result(dict(self.entries) or None)
             case Greeting(_, peer_ids):
                 self.greeted.append(peer_ids)
@@ -206,19 +205,6 @@ def test_who_stops_is_not_waited_for(scene: Scene, fails: bool) -> None:
     reads = scene.node.reads
     scene.tracker.look_now()
     assert scene.node.reads == reads
-
-
-def test_a_read_that_nothing_answers_ends_with_the_exchange(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The node may have ended; until then, the answer is waited for."""
-    monkeypatch.setattr(record_exchange, "LOOK_S", 0.01)
-    scene.node.answers = False
-    reading = threading.Thread(target=scene.exchange._read)
-    reading.start()
-    reading.join(0.1)
-    assert reading.is_alive()
-    scene.exchange.stop(0.0)
-    reading.join(PATIENCE_S)
-    assert not reading.is_alive()
 
 
 def test_a_keeper_that_is_not_in_view_is_greeted_now_and_then(scene: Scene) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -14,10 +13,6 @@ from auth.errors import SwarmError
 from auth.receipts import open_receipt, read_receipt
 from peer.averaging.rounds import AveragedGroup
 from peer.config.run import RunConfig
-from peer.network.placement import Placement
-from peer.network.traffic import Traffic
-from peer.reporting.event_log import NOWHERE
-from peer.reporting.suspicions import Suspicions
 from peer.swarm.messages import Joined
 from peer.swarm.node_process import Listeners
 from peer.swarm.swarm import Swarm, Witness
@@ -76,19 +71,9 @@ def test_a_node_is_watched_and_heard_before_anything_waits_for_it(monkeypatch: p
     monkeypatch.setattr("peer.swarm.swarm.NodeProcess", Node)
     token = SimpleNamespace(member="ada", device_id="1", role="keeper")
     credentials = SimpleNamespace(authority=b"key", access_token=lambda _: token, device_key=key_of("ada"))
-    access: Any = SimpleNamespace(credentials=credentials, run="run", clock=time.time)
     with pytest.raises(SwarmError, match="records are read"):
-        Swarm(
-            RunConfig(),
-            access,
-            torch.nn.Linear(1, 1),
-            (),
-            Placement(),
-            (),
-            traffic=Traffic(),
-            suspicions=Suspicions(lambda _: None, time.time),
-            on_lost=lambda _: None,
-            events=NOWHERE,
+        Swarm.join(
+            config=RunConfig(), model=torch.nn.Linear(1, 1), credentials=cast(Any, credentials), initial_peers=()
         )
     assert order == ["node", "start", "watch", "heard", "listen"]
 
