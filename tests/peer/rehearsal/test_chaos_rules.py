@@ -58,7 +58,7 @@ def keepers_step(known_step: int, known_for_s: float) -> int:
 CASES: list[tuple[Callable[..., object], int, Mapping[str, Any]]] = [
     (
         rules.one_average_for_one_step,
-        26,
+        11,
         {
             "peer.averaging.meetings.Meetings._is_confirmed": confirm_anything,
             "peer.rehearsal.rounds.LAST_PARTS": 1.0,  # more rounds reach only some of their peers
@@ -104,7 +104,7 @@ CASES: list[tuple[Callable[..., object], int, Mapping[str, Any]]] = [
     ),
     (
         rules.the_run_recovers,
-        51,
+        18,
         {"peer.swarm.moves.longest_hold_s": lambda *_: 40.0},
     ),
     (
