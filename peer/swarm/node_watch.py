@@ -43,7 +43,9 @@ class NodeWatch:
         """Return an error if a process has died or the daemon does not respond; None otherwise."""
         for name, process_id in self._process_ids.items():
             if _has_died(process_id):
-                return SwarmError(f"The {name} of this peer has died: without it no other peer is reached.")
+                return SwarmError(
+                    f"The {name} of this peer's swarm node has died: without it no other peer is reached."
+                )
         self._silent_looks += 1
         if self._silent_looks > SILENT_LOOKS:
             return SwarmError(f"This peer's swarm node, or its p2p daemon, has not answered for {SILENT_LOOKS} s.")

@@ -130,7 +130,7 @@ class Swarm:
             keepers=keepers,
         )
         tracker.on_caps = node.cap
-        watch = NodeWatch({"swarm node": joined.process_id, "p2p daemon": joined.daemon_id}, on_lost, clock)
+        watch = NodeWatch({"process": joined.process_id, "p2p daemon": joined.daemon_id}, on_lost, clock)
         node.listen(Listeners(watch.heard, tracker.hear, tracker.heed, training.copy))
         exchange = RecordExchange(node, access, tracker, keepers, averaging.statistics_expiration_s)
         line = LineEstimate(place.bandwidth, time.monotonic, random.Random())

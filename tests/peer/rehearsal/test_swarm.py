@@ -132,7 +132,7 @@ def test_eyes_in_common_see_what_each_peer_sees() -> None:
     own, common = (rehearse(run_with(), scenario, 0, shares_course=shared) for shared in (False, True))
     assert own.step_s is not None
     assert common.step_s == pytest.approx(own.step_s, rel=0.03)
-    assert common.utilisation == pytest.approx(own.utilisation, rel=0.04)  # of thirty steps, one may be missing at the end
+    assert common.utilisation == pytest.approx(own.utilisation, rel=0.04)  # the last of thirty steps may be missing
 
 
 def thin_lines(begin_s: float | None) -> Scenario:

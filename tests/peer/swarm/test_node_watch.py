@@ -22,7 +22,7 @@ class Watched:
 
     def __init__(self) -> None:
         sleep = [sys.executable, "-c", "import time; time.sleep(3600)"]
-        self.processes = {name: subprocess.Popen(sleep) for name in ("swarm node", "p2p daemon")}
+        self.processes = {name: subprocess.Popen(sleep) for name in ("process", "p2p daemon")}
         self.lost = list[SwarmError]()
         moments = itertools.count()
         process_ids = {name: process.pid for name, process in self.processes.items()}
@@ -42,7 +42,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
         process.wait()
 
 
-@pytest.mark.parametrize("victim", ["swarm node", "p2p daemon"])
+@pytest.mark.parametrize("victim", ["process", "p2p daemon"])
 def test_a_process_that_dies_is_told_once(watched: Watched, victim: str) -> None:
     """By its name, as soon as it is gone, though nobody has reaped it."""
     watched.processes[victim].kill()
@@ -69,7 +69,7 @@ def test_a_process_that_has_ended_before_is_told() -> None:
     ended.wait()
     watch = NodeWatch({"p2p daemon": ended.pid}, lambda _: None, time.time)
     watch.stop()
-    assert "p2p daemon of this peer has died" in str(watch.look())
+    assert "p2p daemon of this peer's swarm node has died" in str(watch.look())
 
 
 def test_an_answer_of_the_daemon_is_a_sign_of_life(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,6 +89,6 @@ def test_an_answer_of_the_daemon_is_a_sign_of_life(watched: Watched, monkeypatch
 def test_a_node_that_is_shut_down_is_not_missed(watched: Watched) -> None:
     """Who leaves stops looking first."""
     watched.watch.stop()
-    watched.processes["swarm node"].kill()
-    watched.processes["swarm node"].wait()
+    watched.processes["process"].kill()
+    watched.processes["process"].wait()
     assert watched.lost == []

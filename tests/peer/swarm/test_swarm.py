@@ -57,7 +57,7 @@ def test_a_node_is_watched_and_heard_before_anything_waits_for_it(monkeypatch: p
 
     class Watch:
         def __init__(self, process_ids: object, *_: object) -> None:
-            assert process_ids == {"swarm node": 7, "p2p daemon": 8}
+            assert process_ids == {"process": 7, "p2p daemon": 8}
             order.append("watch")
 
         def heard(self) -> None:
