@@ -46,7 +46,7 @@ class Requirements:
 
     @property
     def is_full(self) -> bool:
-        """Whether the trainer counts a full batch."""
+        """The trainer counts a full batch."""
         return 0 < self.target <= self.samples
 
     @property
@@ -67,7 +67,7 @@ class Heard:
 
     @property
     def is_news(self) -> bool:
-        """Whether there is a message to deliver."""
+        """A message waits for delivery."""
         return bool(self.reports) or self.count is not None or self.gone_on
 
 

@@ -74,7 +74,7 @@ TRANSFERS_S = 0.5  # shortest interval between words on transfers
 
 @dataclass(frozen=True)
 class NodeParts:
-    """What the trainer's process gives to the node when it forks it."""
+    """The settings and shared objects of a node, from the trainer's process that forks it."""
 
     access: SwarmAccess
     initial_peers: Sequence[str]  # libp2p multiaddresses

@@ -77,7 +77,7 @@ async def _connects(board: Board, maddr: str) -> bool:
 
 
 async def _is_answered(board: Board, peer_id: str) -> bool:
-    """Whether a call finds this peer, of which nothing but its identity is given.
+    """Return whether a call finds this peer, of which nothing but its identity is given.
 
     A client serves no call of the DHT, but the connection to it shows that it was found.
     """

@@ -71,7 +71,7 @@ class FewNodes:
 
 
 async def store_at(board: Board, times: int = 1) -> bool:
-    """Whether the last of so many versions of an entry, one in a second, was stored."""
+    """Store so many versions of an entry, one in a second; return the outcome of the last one."""
     stored = False
     for _ in range(times):
         stored = await board.put(b"subkey", 1, 9e9)
@@ -197,7 +197,7 @@ async def test_a_node_that_has_lost_everybody_asks_those_who_told_where_they_are
 
 
 async def test_a_look_that_fails_leaves_what_is_known(caplog: pytest.LogCaptureFixture) -> None:
-    """The daemon may be busy; whoever waits for the entries gets those of this node."""
+    """The daemon may be busy; the entries of this node are returned."""
     node = AskedNode(1)
 
     async def fail(peer: PeerID, _keys: object) -> None:
@@ -274,7 +274,7 @@ def test_a_peer_that_no_relay_accepts_is_a_client(
 
 
 async def test_a_swarm_that_cannot_be_joined_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever hivemind's reason is."""
+    """The sentence contains hivemind's own reason."""
 
     async def create(**_options: object) -> None:
         raise RuntimeError("nobody answers")

@@ -1,4 +1,4 @@
-"""What the trainer's process and its node's tell each other, over a real fork; real rounds are in tests/system."""
+"""Orders and words between the trainer's process and its node, over a real fork; real rounds are in tests/system."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_a_search_goes_through_its_stages_to_a_group(trainer_with: Callable[[Scr
 
 
 def test_a_search_ends_with_a_reason_or_is_given_up(trainer_with: Callable[[Script], Trainer]) -> None:
-    """What ends after it was given up is no fault."""
+    """A group that comes after the search was given up is no fault."""
 
     def script(inner: Connection) -> None:
         inner.send(SearchUpdate(inner.recv().number, SearchStage.ENDED, 1, fault="too few peers hold it"))
@@ -212,7 +212,7 @@ def test_the_state_is_copied_for_who_downloads_it(
 
 
 def test_an_order_that_fails_says_why(trainer_with: Callable[[Script], Trainer]) -> None:
-    """To whoever waits for its outcome."""
+    """The future of its outcome raises the reason."""
 
     def script(inner: Connection) -> None:
         inner.send(OrderDone(inner.recv().number, fault="nobody answers"))

@@ -87,7 +87,7 @@ def test_an_answer_of_the_daemon_is_a_sign_of_life(watched: Watched, monkeypatch
 
 
 def test_a_node_that_is_shut_down_is_not_missed(watched: Watched) -> None:
-    """Who leaves stops looking first."""
+    """A peer that leaves stops looking first."""
     watched.watch.stop()
     watched.processes["process"].kill()
     watched.processes["process"].wait()

@@ -1,4 +1,4 @@
-"""What a peer signs of a round, and in which order it starts its parts."""
+"""A peer's receipts of rounds, and the order in which its parts start."""
 
 from __future__ import annotations
 
