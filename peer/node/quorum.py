@@ -6,6 +6,7 @@ voters have a peer in common, so no other group can take the same step. This is 
 a casting vote for the keeper (S. Jajodia and D. Mutchler, "Dynamic voting algorithms for
 maintaining the consistency of a replicated database", ACM Transactions on Database Systems 15,
 1990). Voters that have left, or that nobody has seen for the lifetime of a record, do not count.
+Of two voters that count, neither goes on without the other: a keeper believes no single peer.
 
 The holders sign what they hold. The signatures of a majority are the step's certificate, so nobody
 has to trust the leader that collects them (`peer.averaging.meetings`). The step is taken once the
@@ -66,9 +67,13 @@ class Quorum:
         return has_keeper and (not self.present or self._are_most(peers, self.present))
 
     def _are_most(self, peers: Collection[str], voters: frozenset[str]) -> bool:
-        """Return whether these peers are most of the voters; of two halves, the keeper's or the first by ID counts."""
-        twice, casting = 2 * len(voters & set(peers)), min(voters & self.keepers or voters, default="")
-        return twice > len(voters) or (twice == len(voters) > 0 and casting in peers)
+        """Return whether these peers are most of the voters; of two halves, the keeper's or the first by ID counts.
+
+        If the halves are single peers and the run has a keeper, only the keeper's counts.
+        """
+        may_cast = voters & self.keepers or (voters if len(voters) > 2 or not self.keepers else frozenset[str]())
+        twice = 2 * len(voters & set(peers))
+        return twice > len(voters) or (twice == len(voters) and bool(may_cast) and min(may_cast) in peers)
 
 
 def ruling(quorum: Quorum, holders: Collection[str], possible: Collection[str] = ()) -> Ruling:

@@ -225,7 +225,7 @@ def require_health(swarm: MemberSwarm, last: int) -> None:
     losses = clean_losses(last)
     for step in range(1, last + 1):
         outcomes = swarm.steps_at(step)
-        assert hold_one_state(outcomes)
+        assert hold_one_state(outcomes), outcomes
         for said in outcomes:
             assert math.isfinite(said["loss"])
             assert said["group_samples"] is None or said["group_samples"] >= TARGET
