@@ -22,6 +22,7 @@ from peer.averaging.bandwidth import RoundTraffic
 from peer.averaging.deadline import give_back
 from peer.averaging.reducer import RoundTerms
 from peer.averaging.reduction_service import ReductionService
+from peer.averaging.requirements import least_samples
 from peer.averaging.rounds import AveragedGroup, PlannedRound, RoundError
 from peer.averaging.shares import TRUSTED_ROLES, part_size
 from peer.config.training import Averaging
@@ -178,7 +179,7 @@ class GradientExchange:
             reducers=runner.other_reducers,
             senders=round_.group.peers,
         )
-        round_.came_about = are_named and runner.least_weight >= round_.target
+        round_.came_about = are_named and runner.least_weight >= least_samples(round_.target)
         accounts = runner.accounts
         self.attendance.counted(half, accounts.undercounting(round_.target), accounts.attestations)
 

@@ -15,10 +15,16 @@ from typing import Any
 from peer.config.training import Compression
 from peer.node.quorum import Quorum
 
+LEAST_FILLED = 0.9  # share of a batch that makes a step: reducers may cut the weights of honest members
 REPORT_S, MOST_REPORT_S = 0.2, 4.0  # shortest and longest interval between a peer's reports, and between counts
 REPORTS_LEFT = 3  # reports in the time that a batch still takes
 DELIVERY_S, MOST_DELIVERY_S = 0.05, 1.0  # shortest and longest interval between deliveries to the trainer's process
 MOST_DELIVERED = 16  # reports that are delivered to the trainer's process at once
+
+
+def least_samples(target: int) -> int:
+    """Return the samples with which a round is a step, given those of a batch."""
+    return math.ceil(LEAST_FILLED * target)
 
 
 @dataclass(frozen=True)

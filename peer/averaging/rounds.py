@@ -24,7 +24,7 @@ from peer.averaging.bandwidth import RoundTraffic
 from peer.averaging.deadline import RoundDeadline
 from peer.averaging.declarations import MAX_BANDWIDTH, Declaration, DeclaredGroup
 from peer.averaging.meetings import Meetings, Members, UnconfirmedAverageError
-from peer.averaging.requirements import Requirements
+from peer.averaging.requirements import Requirements, least_samples
 from peer.averaging.shares import NOBODY, GroupLines, RoundPlan
 from peer.config.training import Averaging
 from peer.reduction.attestation import AttestedWeight
@@ -102,7 +102,7 @@ class PlannedRound:
     target: int  # the samples of a batch
     due_since: float  # loop's time since which this peer's batch has been full
     is_given_up: Callable[[], bool]  # whether this peer takes part no longer
-    came_about: bool = False  # whether the batch was full, and all reducers that failed can be named
+    came_about: bool = False  # whether there are enough samples for a step, and all reducers that failed can be named
 
 
 class Exchange(Protocol):
@@ -273,7 +273,7 @@ class AveragingRounds:
         target, is_given_up = self.wanted.target, search.outcome.cancelled
         round_ = PlannedRound(group, position, plan, search.weight, target, search.due_since, is_given_up)
         averaged = await self._exchanged(round_)
-        if averaged.samples >= self.wanted.target:  # otherwise, it leads to no step
+        if averaged.samples >= least_samples(target):  # otherwise, it leads to no step
             self._enter(search, SearchStage.CONFIRMING)
             try:
                 await self._meetings.confirm(averaged.digest)

@@ -2,11 +2,8 @@
 
 The tracker evaluates the records that `peer.swarm.record_exchange` reads, and the messages of this
 peer's leader and followers. It waits for enough reported samples and uses the step in
-`peer.progress.view`; hivemind's tracker begins a step at an *estimated* time and trusts the highest
-claimed step.
-
-Each read fetches changes from several nodes, and each record is stored at several nodes. Because
-home connections are slow, both are rare while the batch is far from full (`peer.progress.refresh`).
+`peer.progress.view`. Reads and records are rare while the batch is far from full, because home
+connections are slow (`peer.progress.refresh`).
 """
 
 from __future__ import annotations
@@ -285,21 +282,22 @@ class StepTracker:
         counted: Mapping[str, float],
         attested: Mapping[str, AttestedWeight],
         *,
-        short: bool,
+        samples: int,
+        is_step: bool,
     ) -> None:
         """Process the samples of a round towards the next step; the mappings are by peer ID.
 
         `weights`: the samples declared by the senders of the parts that this peer reduced;
         `counted`: the samples averaged in these parts; `attested`: samples attested by reducers.
-        `short`: whether there are too few samples for a step; if not, the keeper credits `counted`
-        and records the step's duration.
+        `samples`: their sum in the average. If the round `is_step`, the keeper credits `counted` and
+        records the step's duration. Claims are false only if they leave the batch short of samples.
         """
-        if not short and self._own.role == "keeper":
+        if is_step and self._own.role == "keeper":
             age_s = self.course.age_s(self.step, self._clocks.local())
             self._credits.take(counted, age_s, self.course.allowances.of)
         if attested:
             with self._lock:
-                self.course.round_ended(self.step, weights, attested, short)
+                self.course.round_ended(self.step, weights, attested, samples < self.target_batch_size)
 
     def heed(self, found: Finding) -> None:
         """Process the node's finding about another peer, from a successful or failed round."""

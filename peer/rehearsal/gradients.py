@@ -7,6 +7,7 @@ import asyncio
 import torch
 
 from peer.averaging.absences import Attendance
+from peer.averaging.requirements import least_samples
 from peer.averaging.rounds import AveragedGroup, PlannedRound, RoundError
 from peer.config.training import Averaging
 from peer.gradients.buffer import GradientBuffer
@@ -70,7 +71,7 @@ class RehearsedReduction:
         )
         missed = met.missed if isinstance(met, FailedRound) else frozenset[str]()
         are_named = self._attendance.round_ended(missed=missed, reducers=met.reducers - {name})
-        round_.came_about = are_named and met.samples >= round_.target
+        round_.came_about = are_named and met.samples >= least_samples(round_.target)
         if isinstance(met, FailedRound):
             world.tell(name, "round failed", round_.position[1], ",".join(sorted(missed)))
             raise RoundError(f"missed {missed}")

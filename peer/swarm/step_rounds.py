@@ -11,7 +11,7 @@ import math
 
 from peer.averaging.absences import Absences
 from peer.averaging.bandwidth import LineEstimate
-from peer.averaging.requirements import Requirements
+from peer.averaging.requirements import Requirements, least_samples
 from peer.averaging.rounds import AveragedGroup, AveragingRounds, RoundSearch, SearchStage
 from peer.averaging.shares import NOBODY, missing_auxiliaries
 from peer.config.steering import NO_CHANGE
@@ -35,7 +35,7 @@ UNAWAITED_GROUPS = 4  # number of groups that do not wait for a peer after it ha
 
 
 class StepRounds:
-    """This peer's rounds with all peers at its step, repeated until one averages a whole batch."""
+    """This peer's rounds with all peers at its step, repeated until one is a step."""
 
     def __init__(
         self,
@@ -201,10 +201,10 @@ class StepRounds:
             usual_s = tracker.course.allowances.usual_s
             if usual_s:
                 self.missing_auxiliaries = missing_auxiliaries(group.lines, group.traffic.promised_s, usual_s)
-        short = group.samples < tracker.target_batch_size
-        tracker.round_ended(group.weights, group.counted, group.attested, short=short)
-        self._tell_end("too few samples" if short else "averaged", self._waits.now() - began, group)
-        if short:  # a peer was lost or claimed too much; the others complete the batch
+        is_step = group.samples >= least_samples(tracker.target_batch_size)
+        tracker.round_ended(group.weights, group.counted, group.attested, samples=group.samples, is_step=is_step)
+        self._tell_end("averaged" if is_step else "too few samples", self._waits.now() - began, group)
+        if not is_step:  # a peer was lost or claimed too much; the others complete the batch
             logger.warning("only %d samples were averaged for step %d", group.samples, tracker.step + 1)
             self.has_sent = True
             return None

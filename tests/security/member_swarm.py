@@ -15,6 +15,7 @@ from auth.credentials import Credentials
 from auth.keys import AuthorityKey
 from auth.receipts import open_receipt, read_receipt
 from auth.tokens import Role
+from peer.averaging.requirements import LEAST_FILLED
 from peer.config.run import RunConfig
 from peer.progress.fingerprint import drifted
 from peer.reporting.suspicions import KINDS
@@ -221,12 +222,12 @@ def hold_one_state(outcomes: Sequence[Said]) -> bool:
 
 
 def require_health(swarm: MemberSwarm, last: int) -> None:
-    """All honest peers hold the same finite parameters after each step, made of full batches, and learn as ever."""
+    """All honest peers hold the same finite parameters after each step of a nearly full batch, and learn as ever."""
     losses = clean_losses(last)
     for step in range(1, last + 1):
         outcomes = swarm.steps_at(step)
         assert hold_one_state(outcomes), outcomes
         for said in outcomes:
             assert math.isfinite(said["loss"])
-            assert said["group_samples"] is None or said["group_samples"] >= TARGET
+            assert said["group_samples"] is None or said["group_samples"] >= LEAST_FILLED * TARGET
             assert said["loss"] <= losses[step] + MARGIN * (losses[0] - losses[last])

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from peer.averaging.declarations import MAX_BANDWIDTH
+from peer.averaging.requirements import LEAST_FILLED
 from tests.security.member_swarm import HONEST, INSIDER, TARGET, MemberSwarm, clean_losses, hold_one_state
 from tests.support.waiting import wait_until
 
@@ -68,7 +69,8 @@ def test_a_member_that_lies_about_averages_parts_nobody_and_is_named(
     last = go_on(swarm)
     for step in range(began, last + 1):
         assert hold_one_state(swarm.steps_at(step))
-        assert all(said["group_samples"] is None or said["group_samples"] >= TARGET for said in swarm.steps_at(step))
+        filled = [said["group_samples"] for said in swarm.steps_at(step) if said["group_samples"] is not None]
+        assert min(filled, default=TARGET) >= LEAST_FILLED * TARGET
     require_learning(swarm, last)
     assert {said["member"] for said in swarm.all_named()} == {INSIDER}
 

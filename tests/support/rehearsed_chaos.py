@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
+from peer.averaging.requirements import LEAST_FILLED
 from peer.config.run import RunConfig
 from peer.node.quorum import Quorum
 from peer.rehearsal.scenario import KEEPER, HomeLine, Mishap, Rehearsed, Scenario, Visit
@@ -241,8 +242,8 @@ def most_who_took_the_last_step_take_the_next(audit: Audit, taken: TakenStep) ->
 
 
 def the_batch_is_full(audit: Audit, taken: TakenStep) -> Iterator[str]:
-    """No step is taken from fewer samples than the run's batch."""
-    if taken.group.samples < audit.config.averaging.target_batch_size:
+    """No step is taken from far fewer samples than the run's batch."""
+    if taken.group.samples < LEAST_FILLED * audit.config.averaging.target_batch_size:
         yield f"step {taken.step} of {taken.group.samples} samples"
 
 

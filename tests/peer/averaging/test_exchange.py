@@ -347,7 +347,13 @@ async def test_a_sender_is_late_only_at_the_end_of_a_rounds_time(scene: Scene, t
 
 @pytest.mark.parametrize(
     ("samples", "missed", "came_about"),
-    [(TARGET, (), True), (TARGET, ("bob",), True), (TARGET, PEERS[1:], False), (TARGET - 1, (), False)],
+    [
+        (TARGET, (), True),
+        (TARGET, ("bob",), True),
+        (TARGET, PEERS[1:], False),
+        (TARGET - 3, (), True),
+        (TARGET - 4, (), False),
+    ],
 )
 async def test_a_round_comes_about_with_a_full_batch_and_absent_peers_that_can_be_named(
     scene: Scene, samples: int, missed: Collection[str], came_about: bool

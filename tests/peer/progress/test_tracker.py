@@ -527,13 +527,23 @@ def test_the_voters_that_a_donor_names_count_too(tracker: StepTracker, clock: Cl
     assert tracker.quorum.voters == {"trainer-0"}
 
 
+@pytest.mark.parametrize("missing", [0, 1])
+def test_claims_are_compared_with_what_came_if_it_fills_no_batch(tracker: StepTracker, missing: int) -> None:
+    """Even if it makes a step; otherwise, a tenth of each batch could be claimed in vain for ever."""
+    told: list[object] = []
+    tracker.course.round_ended = lambda *facts: told.append(facts[-1])  # type: ignore[method-assign]
+    samples = tracker.target_batch_size - missing
+    tracker.round_ended({}, {}, {"trainer-0": None}, samples=samples, is_step=True)  # type: ignore[dict-item]
+    assert told == [missing > 0]
+
+
 @pytest.mark.parametrize("tracker", ["keeper"], indirect=True)
 @pytest.mark.parametrize("counted", [{}, {"trainer-0": 40.0}])
 def test_a_keeper_knows_how_long_steps_take(tracker: StepTracker, clock: Clock, counted: dict[str, float]) -> None:
     """Though it reduced nothing itself; otherwise nobody would wait for the others' last samples."""
     look(tracker, *trainers(clock, 40))
     clock.now += 14.0
-    tracker.round_ended({}, counted, {}, short=False)
+    tracker.round_ended({}, counted, {}, samples=64, is_step=True)
     course = tracker.record().course
     assert course is not None
     assert course.usual_s == 14.0

@@ -23,8 +23,8 @@ from peer.swarm.step_rounds import DOUBT_S, MOST_READY_S, RULING_S, StepRounds
 from tests.support.clocks import Clock
 from tests.support.turned_waits import TurnedWaits
 
-FULL = AveragedGroup(size=2, samples=64, averaged_bytes=8, weights={"Qm1": 32.0}, traffic="traffic")  # type: ignore[arg-type]
-SHORT = AveragedGroup(size=2, samples=63, averaged_bytes=8, weights={"Qm1": 31.0})
+FULL = AveragedGroup(size=2, samples=58, averaged_bytes=8, weights={"Qm1": 32.0}, traffic="traffic")  # type: ignore[arg-type]
+SHORT = AveragedGroup(size=2, samples=57, averaged_bytes=8, weights={"Qm1": 25.0})
 
 
 TIMEOUT_S = 3600.0
@@ -78,7 +78,9 @@ class Scene:
             batch_s=math.inf,
             course=SimpleNamespace(allowances=SimpleNamespace(usual_s=usual_s), steering=Steering()),
             is_reducing=lambda reduces: None,
-            round_ended=lambda weights, _counted, _attested, short: self.heard.append((weights, short)),
+            round_ended=lambda weights, _counted, _attested, samples, is_step: self.heard.append(
+                (weights, samples, is_step)
+            ),
         )
         averaging = RunConfig.from_mapping({"averaging": {"averaging_timeout_s": TIMEOUT_S, "delay": delay}}).averaging
         self.bytes_of = {"float16": 64, "8bit-blockwise": 32}
@@ -536,7 +538,7 @@ def test_a_line_is_judged_by_the_code_of_the_swarms_step() -> None:
 
 
 @pytest.mark.parametrize(
-    ("group", "heard"), [(FULL, ["traffic", ({"Qm1": 32.0}, False)]), (SHORT, [({"Qm1": 31.0}, True)])]
+    ("group", "heard"), [(FULL, ["traffic", ({"Qm1": 32.0}, 58, True)]), (SHORT, [({"Qm1": 25.0}, 57, False)])]
 )
 def test_a_step_is_taken_with_a_group_that_fills_the_batch(group: AveragedGroup, heard: list[object]) -> None:
     """If a peer was lost, or had not what it claimed, the tracker is told; what passed is remembered for the next."""
