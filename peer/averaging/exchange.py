@@ -29,7 +29,7 @@ from peer.config.training import Averaging
 from peer.gradients.buffer import SharedTensors, code_of
 from peer.network.traffic import Traffic
 from peer.reduction.attestation import AttestedRound, Attesting, digest_of_all, layout_of
-from peer.reduction.audit import Audit
+from peer.reduction.audit import Audit, auditors_of
 from peer.reduction.auditing import Auditing
 from peer.reduction.compression import compression_of
 from peer.reduction.findings import Accusations, Finding
@@ -159,7 +159,7 @@ class GradientExchange:
         audit = Audit(
             peers, self.transport.peer_id, runner.evidence, key_of=self._key_of, are_means=self.guard.makes_means
         )
-        self.auditing.begin(group_id, audit, plan.lines.second_reducers)
+        self.auditing.begin(group_id, audit, auditors_of(plan.lines.second_reducers, group_id, members, trusted))
         return AveragedGroup(
             size=len(peers),
             samples=round(runner.least_weight),

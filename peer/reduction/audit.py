@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -28,6 +28,7 @@ from peer.reduction.attestation import (
     AttestedRound,
     AttestedSender,
     SignedAttestation,
+    digest,
     digest_of,
     digest_of_all,
 )
@@ -36,9 +37,23 @@ from peer.reduction.compression import FLOAT16_LEAST, decode, encode, half_steps
 from peer.reduction.findings import Finding, FindingKind
 from peer.reduction.screening import LEAST_SENDERS, MARGIN as LARGE
 
+MOST_AUDITORS = 8  # of a round, beside the keeper; streams and evidence grow with their number times the group's
 TOLERANCE = 1e-3  # tolerated error as a fraction of a part's norm, because processors round sums differently
 ON_EDGE = 1e-3  # tolerance as a fraction of half a rounding step, because near-ties may be rounded either way
 MOST_DIFFERING = 4  # maximum number of attestations requested from one peer
+
+
+def auditors_of(
+    peers: Sequence[str], group_id: bytes, members: Mapping[str, str], trusted: Collection[str]
+) -> list[str]:
+    """Return those of `peers` that audit a group's round: the trusted ones, and one device each of some members.
+
+    All of the group agree on them. A leader may try group IDs until its accomplices are drawn, who must be members.
+    """
+    drawn = sorted(peers, key=lambda peer: digest(group_id + peer.encode()))
+    first = {members.get(peer, peer): peer for peer in reversed(drawn) if peer not in trusted}
+    chosen = [peer for peer in drawn if first.get(members.get(peer, peer)) == peer][:MOST_AUDITORS]
+    return [*(peer for peer in drawn if peer in trusted), *chosen]
 
 
 @dataclass(frozen=True)

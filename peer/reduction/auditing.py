@@ -1,7 +1,7 @@
 """Exchange of audit evidence within a group, in the background after a round.
 
-Each peer sends the digests of its attestations to every other peer that accepts connections, and
-then the evidence that the other peer requests (evaluated by `peer.reduction.audit`). An audit never
+Each peer sends the digests of its attestations to the round's auditors, and then the evidence that an
+auditor requests (evaluated by `peer.reduction.audit`). An audit never
 delays a step, and a missing answer causes no failure. Audits run in the node.
 """
 
@@ -83,13 +83,13 @@ class Auditing:
         """Drop a round that failed."""
         self._rounds.pop(group_id).ended.cancel()
 
-    def begin(self, group_id: bytes, audit: Audit, second_reducers: Sequence[str]) -> None:
-        """Start a background audit with `second_reducers`; keep at most `MOST_AUDITS` running."""
+    def begin(self, group_id: bytes, audit: Audit, auditors: Sequence[str]) -> None:
+        """Start a background audit with these auditors; keep at most `MOST_AUDITS` running."""
         self._rounds[group_id].ended.set_result(audit)
         self._running = [task for task in self._running if not task.done()]
         for task in self._running[: -MOST_AUDITS + 1]:
             task.cancel()
-        self._running.append(asyncio.create_task(self._run(group_id, audit, second_reducers)))
+        self._running.append(asyncio.create_task(self._run(group_id, audit, auditors)))
 
     async def _answer(self, caller: str, requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
         """Answer a member's statement with a question, and process the evidence that it then sends."""
@@ -135,9 +135,9 @@ class Auditing:
         if audit.is_complete:
             audited.complete.set()
 
-    async def _run(self, group_id: bytes, audit: Audit, others: Sequence[str]) -> None:
-        talks = [self._talk(group_id, audit, peer) for peer in others if peer != audit.own]
-        listening = [self._rounds[group_id].complete.wait()] if audit.own in others else []
+    async def _run(self, group_id: bytes, audit: Audit, auditors: Sequence[str]) -> None:
+        talks = [self._talk(group_id, audit, peer) for peer in auditors if peer != audit.own]
+        listening = [self._rounds[group_id].complete.wait()] if audit.own in auditors else []
         tasks = [asyncio.create_task(each) for each in (*talks, *listening)]
         try:
             if tasks:

@@ -206,7 +206,7 @@ async def test_senders_and_auditors_find_each_half_under_its_own_name(scene: Sce
         for half in halves
         for told in (
             ("expect", AttestedRound("run", 1, 4, half, layout)),
-            ("begin", half, PEERS, ("keeper", "bob")),
+            ("begin", half, PEERS, ["keeper", "bob"]),
         )
     ]
     met = scene.events[::2]

@@ -16,7 +16,7 @@ from hivemind.averaging.allreduce import AllreduceException
 from peer.network.traffic import Traffic
 from peer.protocol.audit_pb2 import Input, Question, Statement
 from peer.reduction.attestation import Attestation, AttestedRound, AttestedSender, SignedAttestation, digest_of
-from peer.reduction.audit import Audit, Drawn, Evidence
+from peer.reduction.audit import MOST_AUDITORS, Audit, Drawn, Evidence, auditors_of
 from peer.reduction.auditing import AUDIT_S, MOST_AUDITS, Auditing
 from peer.reduction.compression import encode
 from peer.reduction.findings import Finding
@@ -215,3 +215,12 @@ async def test_few_audits_hold_what_was_sent(network: MemoryNetwork) -> None:
     assert len(talker.auditing._rounds) == MOST_AUDITS
     for task in talker.auditing._running:
         task.cancel()
+
+
+def test_few_peers_audit_a_round_and_all_of_the_group_know_which() -> None:
+    """Others audit the next round, one device of each member; the keeper audits every round."""
+    members = {f"peer-{number}": str(number // 2) for number in range(40)}
+    rounds = [auditors_of([*members, "k"], bytes([number]), members, {"k"}) for number in range(40)]
+    assert {(each[0], len(each), len(set(map(members.get, each)))) for each in rounds} == {("k", 9, 1 + MOST_AUDITORS)}
+    assert set().union(*rounds) == {*members, "k"}
+    assert auditors_of(["k", *list(members)[::-1]], bytes([7]), members, {"k"}) == rounds[7]
