@@ -14,11 +14,8 @@ samples. A declaration contains only the slower direction, so shares do not depe
 
 A reducer determines the averages of its parts, and its bandwidth is only a claim. Except for the
 keeper, no device therefore reduces more than a quarter of the values, or two equal shares if that
-is more (`largest_share`). The limit costs time only if one or two connections are much faster than
-the others and the keeper, which has no limit, is absent. A round of 8 peers, one with 200 Mbit/s
-and seven with 10, then takes 1.64 times as long (16 peers: 1.70). DeDLOC's example, with 4 x 200,
-8 x 100 and 4 x 50 Mbit/s, is unaffected. With a limit of one half, 1.64 would be 1.43, but a
-dishonest peer could reduce twice as much. (Factors by `round_time`; at most 2 if all peers reduce.)
+is more (`largest_share`). If the keeper, which has no limit, is absent, and one or two connections
+are much faster than all others, a round then takes up to twice as long (`round_time`).
 """
 
 from __future__ import annotations
@@ -39,6 +36,8 @@ SCALE = 2**20  # number of values in estimates, where only proportions matter
 LEAST_PART_BYTES, MOST_PART_BYTES = 2**14, 2**19
 PART_VALUES = 4096  # every part but a reducer's last is a multiple of this number of values
 LARGEST_SHARE = 1 / 4  # largest fraction of the values for one device in a group of eight or more
+QUICK_S, QUICK_REDUCERS = 0.25, 5  # so many reducers, with the keeper, suffice for a round of so few seconds
+HOME_RATE = 1.25e6  # bytes/s (10 Mbit/s) assumed for a line that is not known yet
 FASTEST = 25e6  # bytes/s (200 Mbit/s); above that, encryption and decoding are the bottleneck
 AUXILIARY_RATE = 12.5e6  # bytes/s (100 Mbit/s) assumed for a future auxiliary peer
 ROUND_SHARE = 1 / 5  # fraction of a step that a round may take, which leaves enough time for computing
@@ -67,12 +66,15 @@ def reduction_shares(
     bandwidths: Sequence[float | None],
     reduces: Sequence[bool],
     trusted: Sequence[bool] = (),
+    *,
+    bound: float | None = None,
 ) -> tuple[int, ...]:
     """Divide `values` among the reducers to end the round as early as possible.
 
     `bandwidths`: bytes per second of each peer's slower direction; None (unlimited) is treated as
     the fastest known reducer's. `reduces`: which peers may reduce. `trusted`: peers without a limit
-    (the keeper); empty: none. Raises `ValueError` if no peer may reduce.
+    (the keeper); empty: none. `bound`: the limit, by default `largest_share` of these reducers.
+    Raises `ValueError` if no peer may reduce.
     """
     if not any(reduces):
         raise ValueError("nobody in the group accepts connections, so nobody can reduce")
@@ -81,9 +83,26 @@ def reduction_shares(
     rates = [(fastest if rate is None else rate) if may else 0.0 for rate, may in zip(bandwidths, reduces, strict=True)]
     if not any(rates):  # no known positive rate: equal shares
         rates = [float(may) for may in reduces]
-    bound = largest_share(sum(rate > 0 for rate in rates))
+    bound = bound or largest_share(sum(rate > 0 for rate in rates))
     limits = [1.0 if is_trusted else bound for is_trusted in trusted or [False] * len(rates)]
     return _whole_shares(values, _fractions(rates, limits))
+
+
+def planned_shares(values: int, size_bytes: float, lines: GroupLines) -> tuple[int, ...]:
+    """Divide `values` among the keeper and few others if the round is quick all the same, otherwise among all.
+
+    Each reducer costs each peer a stream and an attestation, which take longer than few values on
+    the lines. `size_bytes`: one sender's bytes. Raises `ValueError` if no peer may reduce.
+    """
+    rates = [HOME_RATE if rate is None else rate for rate in lines.rates]
+    able = [index for index, may in enumerate(lines.reduces) if may and rates[index] > 0]
+    few = sorted(able, key=lambda index: (not lines.trusted[index], -rates[index]))[:QUICK_REDUCERS]
+    if few and lines.trusted[few[0]]:
+        reduces = [index in few for index in range(len(rates))]
+        shares = reduction_shares(values, lines.rates, reduces, lines.trusted, bound=largest_share(len(able)))
+        if shares[few[0]] and round_time(size_bytes, shares, rates) <= QUICK_S:
+            return shares
+    return reduction_shares(values, lines.rates, lines.reduces, lines.trusted)
 
 
 def part_size(values: int, compression: Compression, group_size: int) -> int:
@@ -200,7 +219,7 @@ class GroupLines:
     rates: tuple[float | None, ...]
     reduces: tuple[bool, ...]  # whether each peer may reduce
     trusted: tuple[bool, ...]
-    second_reducers: tuple[str, ...]  # directly reachable peers, which audit other reducers
+    second_reducers: tuple[str, ...]  # directly reachable peers, which may audit other reducers
     patience_s: float = math.inf  # time limit of the whole round
 
 
@@ -260,7 +279,7 @@ class RoundPlan:
         peer may reduce.
         """
         lines = group_lines(peers, tokens, said)
-        shares = reduction_shares(values, lines.rates, lines.reduces, lines.trusted)
+        shares = planned_shares(values, size_bytes, lines)
         promised_s = round_time(size_bytes, shares, lines.rates)
         return cls(lines, shares, promised_s, round_limit(lines.patience_s, promised_s))
 

@@ -22,6 +22,7 @@ from peer.averaging.shares import (
     largest_share,
     missing_auxiliaries,
     part_size,
+    planned_shares,
     reduction_shares,
     round_limit,
     round_time,
@@ -263,3 +264,14 @@ def test_nothing_is_said_of_unknown_lines() -> None:
     """They may be as fast as any."""
     lines = GroupLines((None, None, None), (True, False, False), (True, False, False), ())
     assert missing_auxiliaries(lines, 0.0, 60.0) == 0
+
+
+@pytest.mark.parametrize(("values", "rate", "some"), [(10_000, None, 5), (10_000, MBIT, 31), (100_000, None, 31)])
+def test_few_reduce_a_round_that_is_quick_all_the_same(values: int, rate: float | None, some: int) -> None:
+    """The keeper and the fastest members, none of them more than in another round; unknown lines may be slow."""
+    rates = (rate, *[rate] * 10, *[rate and rate / 2] * 20)
+    shares = planned_shares(values, 2.0 * values, GroupLines(rates, (True,) * 31, (True, *[False] * 30), ()))
+    assert sum(share > 0 for share in shares) == some
+    assert shares[0] > 0
+    assert sum(shares) == values
+    assert max(shares[1:]) <= values / 4
