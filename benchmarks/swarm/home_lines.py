@@ -5,8 +5,7 @@
 
 The swarm has five hosts in network namespaces, with links limited by `tc` (network.py): a keeper, a fast volunteer, one
 half as fast, and two on home connections whose uplink is a fifth of the downlink, one of them behind a router. The
-link rates are realistic and the model is ALBERT-large, both scaled by 1/16. Each peer's processes, including daemons,
-run on a separate host; only the processors are shared.
+link rates are realistic and the model is ALBERT-large, both scaled by 1/16. Only the processors are shared.
 
 Computation is simulated: a peer computes a microbatch of a tiny model on few tokens, then sleeps until the samples have
 taken the time that the setting defines for the volunteer's device. This machine's speed therefore does not matter.
@@ -21,18 +20,16 @@ taken the time that the setting defines for the volunteer's device. This machine
 `Swarm`, `StateTaking` and `train` (home_peer.py), without agents and checkpoints; the keeper runs its loop without a
 database. hivemind's systems are `hivemind.Optimizer` as installed (hivemind_peer.py) with the same model, optimizer and
 target batch, and an auxiliary peer on the keeper's host. `hivemind-example` has the options and timeouts of hivemind's
-ALBERT example (delayed steps, gradients and averaged parameters in fp16), `hivemind-exact` has no delay (`HIVEMIND` in
-homes.py). The part size is scaled like the links. A hivemind sample counts if its round averaged two or more peers,
-even if the step had several groups or the average lacked parts. If a peer steps on its own gradient while another
-volunteer also takes the step, the peer's samples are lost. hivemind's peers start without a download, because all have
-the same initial weights; our peers download the keeper's state. In both systems volunteers join one after another.
+ALBERT example, `hivemind-exact` has no delay (`HIVEMIND` in homes.py). A hivemind sample counts if its round averaged
+two or more peers, even if the step had several groups or the average lacked parts. If a peer steps on its own gradient
+while another volunteer also takes the step, the peer's samples are lost. hivemind's peers start without a download,
+because all have the same initial weights; our peers download the keeper's state.
 
 With `--churn` there are six volunteers, and every 15 seconds one leaves or returns. In `room` the first volunteer
 stays, so that its parameters can be compared with the keeper's until the end.
 
-Samples count with their weight in the step's average, as recorded by a reducer of the round (`weights_in`); the cut
-part of a member's weight is lost. The measurement ends with the first step after `--seconds`. Samples that are then
-waiting for a step are neither counted nor lost. A volunteer's time starts when the volunteer has the run's state.
+Samples count with their weight in the step's average (`weights_in`); the cut part of a member's weight is lost. The
+measurement ends with the first step after `--seconds`. A volunteer's time starts when it has the run's state.
 """
 
 from __future__ import annotations

@@ -10,12 +10,11 @@ steps and is stopped gracefully. The benchmark's own SQL then looks for samples 
 counted twice. The exit code is 1 if there are any, if a device was suspected (all are honest), or if `serve` exited
 although no fault had killed it.
 
-A row's lost samples are those that volunteers reported as lost, plus an estimate for killed agents, which cannot
-report: the samples computed since the last step, at the agent's rate.
+A row's lost samples are those that volunteers reported as lost, plus an estimate for killed agents: the samples
+computed since the last step, at the agent's rate.
 
 Disk and network faults need root (hosts in network namespaces, network.py), and setting the coordinator's clock back
-needs a C compiler (offset_clock.py); the other faults need neither. The p2p daemon is statically linked, so its clock
-does not change.
+needs a C compiler (offset_clock.py). The p2p daemon is statically linked, so its clock does not change.
 """
 
 from __future__ import annotations

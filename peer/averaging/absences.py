@@ -3,7 +3,6 @@
 A lost connection, a busy machine and deliberate obstruction look alike, so an absence is not
 treated as misbehavior; the next rounds simply do not wait for the absent peer. An honest peer
 returns soon, and a dishonest peer delays fewer and fewer rounds, about twenty in a million.
-Exclusions are measured in rounds, because a step takes seconds in one run and an hour in another.
 There are three uses: a reducer that returned no averages gets no share, reducers do not wait for a
 silent sender (both in `Attendance`), and the next group does not wait for a peer that was absent
 from the last group (`peer.swarm.step_rounds`).

@@ -1,9 +1,7 @@
 """Butterfly all-reduce, with identical results on all members and an error for any missing part.
 
 Each reducer averages its share of the values (`peer.averaging.reducer`) and returns the average
-itself. In hivemind's all-reduce, reducers return compressed *differences* to each sender, so peers
-end with slightly different values, and a peer silently keeps its own part if a reducer fails. Here
-all members including the reducer use the same bits, and a round with a missing part fails.
+itself, so all members including the reducer use the same bits. A round with a missing part fails.
 Attestations bind senders to their parts and reducers to their averages
 (`peer.reduction.attestation`). Used by `peer.averaging.exchange`.
 

@@ -2,8 +2,7 @@
 
 Only modes that admit as many volunteers as the most productive mode are considered. The first of
 them (in the order of `peer.averaging.ways`) that leaves 90% of the time for training is selected.
-`relative_time` estimates the duration of a round. These pure decisions are used by the keeper in a
-live run (`coordinator.keeper.way_chooser`) and by the rehearsal.
+The keeper of a live run (`coordinator.keeper.way_chooser`) and the rehearsal use these decisions.
 """
 
 from __future__ import annotations

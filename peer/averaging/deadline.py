@@ -1,9 +1,8 @@
 """Deadlines based on the durations of earlier rounds, and release of memory after a round.
 
-The node releases memory after each round. A failed round ends in exceptions, whose tracebacks form
-reference cycles with the round, its copy of the gradients and its streams. Python collects old
-cycles only after the number of objects has grown by a quarter, which takes a thousand rounds with
-PyTorch imported. Memory freed so late is fragmented, so glibc does not return it.
+A failed round ends in exceptions, whose tracebacks form reference cycles with the round, its copy of
+the gradients and its streams. Python collects old cycles only after a thousand rounds with PyTorch
+imported. Memory freed so late is fragmented, so glibc does not return it.
 """
 
 from __future__ import annotations

@@ -24,13 +24,10 @@ when the average arrives, the copy keeps its progress since that microbatch:
     (7)  θᵢ ← θ' + (θᵢ - bᵢ),  bᵢ ← θ'                    a late peer follows the step, and its samples still count
 
 (5) is the eager update of Kale, Douillard & Donchev 2025 (arXiv 2502.12996): it applies the peer's
-own pseudo-gradient at once, instead of the average, which arrives one round late. In that paper,
-each worker applies that step to its own θ and v. Here only the copy moves, so θ and v stay equal on
-all peers. None of (5) to (7) changes the part of bᵢ - θᵢ that is still to be averaged, so every
-local step is in exactly one average. A failed round changes nothing: bᵢ - θᵢ contains the local
-steps on the failed round's samples and on later ones. A mixture of θᵢ and θ' (Douillard et al.
-2025, arXiv 2501.18512) would count a part of dᵢ twice. The inner optimizer's moments are always
-kept, except in a phase with a fresh optimizer.
+own pseudo-gradient at once, instead of the average, which arrives one round late. Here only the
+copy moves, so θ and v stay equal on all peers. None of (5) to (7) changes the part of bᵢ - θᵢ that
+is still to be averaged, so every local step is in exactly one average. A failed round changes
+nothing. The inner optimizer's moments are kept, except in a phase with a fresh optimizer.
 """
 
 from __future__ import annotations

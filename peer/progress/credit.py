@@ -5,14 +5,12 @@ samples that the device, or all devices of its member, recently contributed to a
 by the keeper. A device without history may claim a share of the batch. The caps grow while a step
 takes longer than usual, so every step ends. Samples above the cap are still averaged.
 
-A round with fewer samples than claimed fails, and would be retried forever if all claims still
-counted. After a device's first false claim, the missing samples are therefore deducted from the
-claim; after false claims in two rounds, only the device's contributions count. All peers use the
-reducers' attestations: with its own parts only, a peer could consider a batch full while others
-wait. A device with rejected parts does not count until some are accepted, and after a second
-rejection never again. A device that contributes nothing to several rounds in a row does not count
-until it contributes again. If a device's weight was cut in the last round because its gradients do
-not support the weight (`peer.reduction.standing`), only the remaining weight is credited.
+After a device's first false claim, the missing samples are deducted from the claim, so that a round
+is not retried forever; after false claims in two rounds, only the device's contributions count. All
+peers use the reducers' attestations. A device with rejected parts does not count until some are
+accepted, and after a second rejection never again. A device that contributes nothing to several
+rounds in a row does not count until it contributes again. If a device's weight was cut in the last
+round (`peer.reduction.standing`), only the remaining weight is credited.
 """
 
 from __future__ import annotations

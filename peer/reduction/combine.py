@@ -1,9 +1,8 @@
 """A reducer's buffer of parts, averaged once all senders' parts have arrived.
 
-hivemind adds each part to a sum on arrival, so the last bits of the sum depend on the order, and a
-part that is refused later is already included. Here parts are summed in sender order, once every
-sender still in the round has sent the same part. Banned senders are excluded. A sender with weight
-0 sends no parts. Used by `peer.averaging.reducer`.
+Parts are summed in sender order, once every sender still in the round has sent the same part, so
+the last bits are the same for all. Banned senders are excluded. A sender with weight 0 sends no
+parts. Used by `peer.averaging.reducer`.
 
 The average is either the mean or centred clipping, which limits each sender's influence
 (Karimireddy, He, Jaggi 2021, arXiv 2012.10333; applied by each reducer to its own parts as in

@@ -1,9 +1,7 @@
 """Wire compression: gradients in 32, 16 or blockwise 8 bits; moments in 16 bits.
 
-hivemind's own 8-bit compressions cannot be decoded with current NumPy, and its blockwise
-compression needs bitsandbytes, a download of a hundred megabytes. In this module's blockwise
-compression, each block of 128 values has its own scale, so a rare large gradient reduces only the
-precision of its block.
+In blockwise compression, each block of 128 values has its own scale, so a rare large gradient
+reduces only the precision of its block. hivemind's own needs bitsandbytes, a large download.
 
 Equal bytes decode to equal bits on any machine: each value is an integer times a float32.
 """

@@ -8,10 +8,9 @@ A peer's node has one guard, which remembers earlier rounds. Each round (with
 PowerSGD, each half) has a `RoundGuard`. `peer.reduction.screening` makes the decisions.
 
 A reducer could return values so large that they dominate the step. All peers of the last rounds
-have the same averages, and therefore compute the same limits (`AverageScreen`). The limits are
-wide, because honest gradients can jump. They rise with the round's own gradients, which grow in a
-diverging run (`too_large`). They cannot block a run: excessive averages make one round fail, and
-the reducer is then accused (`peer.reduction.findings`) and excluded.
+compute the same limits from its averages (`AverageScreen`). The limits are wide, and rise with the
+round's own gradients, which grow in a diverging run (`too_large`). Excessive averages make one
+round fail, and the reducer is then accused (`peer.reduction.findings`) and excluded.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Detection of reducers that prevent steps by counting too few of the senders' samples.
 
 A reducer decides how much of each sender's weight it counts, because it may know of parts that are
-far too large, or too noisy for their samples. It attests the counted weights. A dishonest reducer
-could count nothing, and no round would ever reach the size of a batch. No single attestation proves
-this. But all peers of a complete round hold the same attestations, and other reducers' attestations
-show how much could have been counted:
+far too large, or too noisy for their samples. A dishonest reducer could count nothing, and no round
+would ever fill a batch. No single attestation proves this, but all peers of a complete round hold
+the same attestations, which show how much other reducers have counted:
 
 - A reducer is suspect if it counts fewer samples of most other members than most reducers count.
 - A reducer is suspect if its averages are below the batch size only because of its own cuts.

@@ -2,8 +2,7 @@
 
 A node's traffic must fit a home connection. A node therefore requests only the changes since its
 last read, from a few of the nodes that store the entries (`auth.swarm.protocol`), and searches for
-these nodes once a minute. Plain hivemind nodes query twenty others for each read and write, and
-cache, refresh and replicate the results.
+these nodes once a minute.
 """
 
 from __future__ import annotations

@@ -19,11 +19,11 @@ from peer.reporting.messages import (
     Lost,
     Progress,
     Ready,
-    StepReport,
     Stopped,
     WorkerPlan,
 )
 from peer.runtime.processes import lead_own_group
+from tests.support.reports import report
 
 GRANDCHILD_FILE = "grandchild.pid"
 
@@ -33,21 +33,6 @@ def heard(pipe: Connection) -> object:
     while isinstance(message := pipe.recv(), ClockRead):
         continue
     return message
-
-
-def report(step: int) -> StepReport:
-    """A plausible report."""
-    return StepReport(
-        step=step,
-        samples=10,
-        loss=5.0,
-        mlm_loss=5.0,
-        sop_loss=None,
-        group_size=2,
-        group_samples=10,
-        averaging_s=0.1,
-        samples_per_second=3.0,
-    )
 
 
 def trains_until_stopped(plan: WorkerPlan, pipe: Connection, _parent_pid: int) -> None:
@@ -60,42 +45,39 @@ def trains_until_stopped(plan: WorkerPlan, pipe: Connection, _parent_pid: int) -
     pipe.send(Stopped("told to stop"))
 
 
-def doubts_its_line(_plan: WorkerPlan, pipe: Connection, _parent_pid: int) -> None:
-    """Has the line measured again, tells the answer as its device, leaves when told to."""
+def tells_the_answer_to(question: object, pipe: Connection) -> None:
+    """Asks its agent, tells the answer as its device, leaves when told to."""
     lead_own_group()
-    pipe.send(LineInDoubt())
-    answer = heard(pipe)
-    pipe.send(Ready("Qm", 0, repr(answer)))
+    pipe.send(question)
+    tells(repr(heard(pipe)), pipe)
+
+
+def tells(device: str, pipe: Connection) -> None:
+    """Trains on this device, leaves when told to."""
+    lead_own_group()
+    pipe.send(Ready("Qm", 0, device))
     heard(pipe)
     pipe.send(Stopped("told to stop"))
+
+
+def doubts_its_line(_plan: WorkerPlan, pipe: Connection, _parent_pid: int) -> None:
+    """Has the line measured again, tells the answer as its device, leaves when told to."""
+    tells_the_answer_to(LineInDoubt(), pipe)
 
 
 def asks_for_a_checkpoint(_plan: WorkerPlan, pipe: Connection, _parent_pid: int) -> None:
     """Would start from one, tells the answer as its device, leaves when told to."""
-    lead_own_group()
-    pipe.send(CheckpointWanted(10**9, 3))
-    answer = heard(pipe)
-    pipe.send(Ready("Qm", 0, repr(answer)))
-    heard(pipe)
-    pipe.send(Stopped("told to stop"))
+    tells_the_answer_to(CheckpointWanted(10**9, 3), pipe)
 
 
 def tells_its_keeper(plan: WorkerPlan, pipe: Connection, _parent_pid: int) -> None:
     """Tells as its device where it was told that the keeper is, leaves when told to."""
-    lead_own_group()
-    pipe.send(Ready("Qm", 0, repr(plan.initial_peers)))
-    heard(pipe)
-    pipe.send(Stopped("told to stop"))
+    tells(repr(plan.initial_peers), pipe)
 
 
 def seeks_the_keeper(_plan: WorkerPlan, pipe: Connection, _parent_pid: int) -> None:
     """Does not find the keeper, tells the answer as its device, leaves when told to."""
-    lead_own_group()
-    pipe.send(KeeperSought())
-    answer = heard(pipe)
-    pipe.send(Ready("Qm", 0, repr(answer)))
-    heard(pipe)
-    pipe.send(Stopped("told to stop"))
+    tells_the_answer_to(KeeperSought(), pipe)
 
 
 def dies_with_samples(plan: WorkerPlan, pipe: Connection, _parent_pid: int) -> None:
@@ -187,7 +169,4 @@ def runs_out_of_memory(plan: WorkerPlan, pipe: Connection, parent_pid: int) -> N
 
 def tells_its_device(plan: WorkerPlan, pipe: Connection, _parent_pid: int) -> None:
     """Trains on the device that its plan names."""
-    lead_own_group()
-    pipe.send(Ready("Qm", 0, plan.device))
-    heard(pipe)
-    pipe.send(Stopped("told to stop"))
+    tells(plan.device, pipe)

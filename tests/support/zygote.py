@@ -6,10 +6,9 @@ test several commands. Within `forking_python`, `subprocess` and `multiprocessin
 and forks. Each process that it starts has a nursery of its own, forked before anything else, for the processes that it
 starts in its turn.
 
-The new process is a child of the process that asked: parent, exit code, signals, group, files, environment and the way
-it ends are a fresh interpreter's. (The nursery's fork forks again and ends; meanwhile the process that asked adopts the
-orphans below it.) Only imports are not repeated. Imports that fail, and variables that are read at import, need a fresh
-interpreter: within `fresh_python` all processes have one, and so have those that begin with another program.
+The new process is a child of the process that asked, and all but its imports is a fresh interpreter's. (The nursery's
+fork forks again and ends; meanwhile the process that asked adopts the orphans below it.) Imports that fail, and
+variables that are read at import, need a fresh interpreter: all processes within `fresh_python` have one.
 """
 
 from __future__ import annotations

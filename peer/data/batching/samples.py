@@ -13,17 +13,15 @@ the next chunk.
     [CLS] first part of the anchor [SEP] second part of the anchor, filler [SEP]     in order
     [CLS] second part of the anchor [SEP] first part of the anchor, filler [SEP]     swapped
 
-The label thus states the order of two consecutive passages of whole sentences of one document. No
-other feature reveals it: both orders begin and break between sentences, with the filler at the end.
-An anchor of a single sentence has no order and no label.
+No other feature reveals the label: both orders begin and break between sentences, with the filler
+at the end. An anchor of a single sentence has no order and no label.
 
 `n` tokens fill `n // capacity` samples. There are at least as many pieces, because no piece is
 longer than the capacity and the carried filler is shorter. Any piece can become an anchor.
 
 Without sentence order (`ContiguousPacker`), samples are cut from one continuous text, like
 RoBERTa's full sentences (Liu et al. 2019, arXiv 1907.11692, section 4.2). Each document is followed
-by a separator and the next one, and a sample ends wherever it is full. Nearly all context then
-comes from the same text.
+by a separator and the next one, and a sample ends wherever it is full.
 """
 
 from __future__ import annotations

@@ -37,15 +37,7 @@ NOON = 12 * 3600.0
 
 START = NotebookState(PanelState(run="demo", member="ada", device_number=12))
 
-PROGRESS = Progress(
-    step=3,
-    own_samples=10,
-    swarm_samples=1040,
-    target_batch_size=4160,
-    peers=2,
-    samples_per_second=5.0,
-    loss=7.5,
-)
+PROGRESS = Progress(3, 10, 1040, target_batch_size=4160, peers=2, samples_per_second=5.0, loss=7.5)
 
 REPORT = report(4, 1060, 7.25, group_size=3, group_samples=4200)
 

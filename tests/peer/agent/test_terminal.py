@@ -25,15 +25,7 @@ from peer.reporting.messages import Failed, Notice, PhaseEntered, Progress, Read
 from tests.support.reports import report
 
 START = PanelState(run="demo", member="ada")
-PROGRESS = Progress(
-    step=3,
-    own_samples=10,
-    swarm_samples=40,
-    target_batch_size=100,
-    peers=2,
-    samples_per_second=5.0,
-    loss=7.5,
-)
+PROGRESS = Progress(3, 10, 40, target_batch_size=100, peers=2, samples_per_second=5.0, loss=7.5)
 REPORT = report(4, 60, 7.25, group_size=3, group_samples=104, lost_samples=8, lost_reason="out of sync")
 
 
