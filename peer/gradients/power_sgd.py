@@ -4,7 +4,7 @@ Vogels et al. 2019 (arXiv 1905.13727). The peers first average the images of a f
 each peer's matrix M, then the coordinates of M in these images: rank * (rows + columns) values
 instead of rows * columns. The remainder is added to the peer's gradient of the next step. Equal
 averages give equal bits on any machine, because sums are rounded in a fixed order.
-Both halves of a round are exact rounds of one group, and only a complete round has effects.
+Both halves are exact rounds of one group. Unlike in hivemind's own, a failed round changes nothing.
 """
 
 from __future__ import annotations

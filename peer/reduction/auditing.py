@@ -1,8 +1,8 @@
 """Exchange of audit evidence within a group, in the background after a round.
 
-Each peer sends the digests of its attestations to the round's auditors, and then the evidence that an
-auditor requests (evaluated by `peer.reduction.audit`). An audit never
-delays a step, and a missing answer causes no failure. Audits run in the node.
+Each peer sends the digests of its attestations to the round's auditors, and then the evidence that
+an auditor requests (evaluated by `peer.reduction.audit`). An audit never delays a step, and a
+missing answer causes no failure. Audits run in the node.
 """
 
 from __future__ import annotations

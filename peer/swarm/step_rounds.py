@@ -35,7 +35,7 @@ UNAWAITED_GROUPS = 4  # number of groups that do not wait for a peer after it ha
 
 
 class StepRounds:
-    """This peer's rounds with all peers at its step, repeated until one is a step."""
+    """This peer's rounds with all peers at its step, repeated until one leads to a step."""
 
     def __init__(
         self,
