@@ -15,6 +15,7 @@ import hashlib
 import ssl
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -205,6 +206,7 @@ def certificate_fingerprint(certificate: str | bytes) -> str:
     return hashlib.sha256(der).hexdigest()
 
 
+@lru_cache(maxsize=1024)
 def _parse_public_key(public_key: bytes) -> rsa.RSAPublicKey:
     """Parse an OpenSSH RSA key; reject all but the canonical encoding, so each key has one form."""
     if len(public_key) > MAX_PUBLIC_KEY_BYTES:

@@ -14,6 +14,7 @@ thus stores at most three entries of bounded size per device.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any, Literal
 
 from cryptography.hazmat.primitives import serialization
@@ -40,6 +41,7 @@ STATE_READERS = TRAINING_ROLES | {"observer"}
 MAX_RECORD_BYTES = 2048  # size limit for a record or a list of addresses, including the signature
 MAX_BEACON_BYTES = 8192  # size limit for the keeper's record
 MOST_ENTRY_S = 86_400.0  # maximum lifetime of records and addresses; above any `statistics_expiration_s`
+MOST_CACHED = 4096  # maximum number of peer IDs whose base58 form is cached
 MAX_TOKENS = 4096  # number of stored tokens above which a node drops invalid tokens
 _TOKEN, _ADDRESSES = b"token ", b"at "
 _KNOWN = b"+"
@@ -80,7 +82,12 @@ def owner_of(subkey: object) -> tuple[str, Kind]:
         kind, subkey = "token", subkey.removeprefix(_TOKEN)
     elif subkey.startswith(_ADDRESSES):
         kind, subkey = "addresses", subkey.removeprefix(_ADDRESSES)
-    return PeerID(subkey).to_base58(), kind
+    return _base58(subkey), kind
+
+
+@lru_cache(maxsize=MOST_CACHED)
+def _base58(peer_id: bytes) -> str:
+    return str(PeerID(peer_id).to_base58())
 
 
 def tokens_in(entries: object) -> Iterator[tuple[str, str]]:

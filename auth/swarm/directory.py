@@ -46,16 +46,24 @@ class PeerDirectory:
         self._credentials = credentials
         self._clock, self._timer = clock, timer
         self._tokens: dict[str, str] = {}  # libp2p peer ID -> JWT
+        self._checked: dict[str, tuple[AccessToken | None, float]] = {}  # JWT -> token; time of the next check
         self._began_at = float("-inf")
         self._newest: asyncio.Task[None] | None = None  # most recently started lookup
         self._next: asyncio.Task[None] | None = None  # lookup scheduled for the end of the refresh period
 
+    CHECK_PERIOD_S = 0.5  # maximum time for which a valid token is not checked again, though it may be revoked
     REFRESH_PERIOD_S = 0.5  # minimum interval between lookups, regardless of the number of unknown callers
 
     def token_of(self, peer: str) -> AccessToken | None:
         """Return the valid token of a peer (by ID) from the cache, or None; do not start a lookup."""
         jwt = self._tokens.get(peer)
-        return None if jwt is None else checked_token(self._credentials, jwt, self._clock())
+        if jwt is None:
+            return None
+        token, until = self._checked.get(jwt, (None, 0.0))
+        if token is None or self._timer() >= until:
+            token = checked_token(self._credentials, jwt, self._clock())
+            self._checked[jwt] = token, self._timer() + self.CHECK_PERIOD_S
+        return token
 
     def name_of(self, peer: str) -> str:
         """Return the member and device of a peer (by ID), for the log."""
@@ -105,6 +113,7 @@ class PeerDirectory:
             if token is not None and token.peer_id == peer_id:
                 self._tokens[peer_id] = jwt
         self._tokens = {peer: jwt for peer, jwt in self._tokens.items() if checked_token(self._credentials, jwt, now)}
+        self._checked.clear()
 
 
 async def while_admitted(

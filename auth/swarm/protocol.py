@@ -16,7 +16,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import struct
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Hashable
+from functools import lru_cache
 from typing import Any
 
 from hivemind.dht.protocol import DHTProtocol
@@ -40,7 +41,8 @@ Found = dict[DHTID, tuple["ValueWithExpiration[Any] | None", dict[DHTID, PeerID]
 Call = Callable[..., Awaitable[Any]]
 
 
-def mark_of(subkey: object, expiration_time: float) -> bytes:
+@lru_cache(maxsize=2 * MAX_ENTRIES)
+def mark_of(subkey: Hashable, expiration_time: float) -> bytes:
     """Return a short hash that identifies one version of an entry."""
     named = DHTProtocol.serializer.dumps(subkey) + struct.pack(">d", expiration_time)
     return hashlib.blake2b(named, digest_size=MARK_BYTES).digest()

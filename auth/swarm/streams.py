@@ -46,9 +46,9 @@ async def send(writer: asyncio.StreamWriter, content: bytes, marker: bytes = MES
         raise ValueError(f"a message of {len(content)} bytes is longer than {MAX_MESSAGE_BYTES} bytes")
     if writer.is_closing():  # uvloop would raise `RuntimeError`
         raise ConnectionResetError("the stream is closed")
-    writer.write(marker + len(content).to_bytes(LENGTH_BYTES, "big"))
-    view = memoryview(content)
-    for start in range(0, len(content), CHUNK_BYTES):
+    header, view = marker + len(content).to_bytes(LENGTH_BYTES, "big"), memoryview(content)
+    writer.write(header + view[:CHUNK_BYTES])
+    for start in range(CHUNK_BYTES, len(content), CHUNK_BYTES):
         writer.write(view[start : start + CHUNK_BYTES])
     await writer.drain()
 

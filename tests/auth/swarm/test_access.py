@@ -329,16 +329,18 @@ class OneRecord:
 
 
 async def test_a_call_that_began_before_a_revocation_ends_with_it(authority: AuthorityKey, tmp_path: Path) -> None:
-    """Of a long answer, or of parts on their way, nothing passes after the list has come; the rest is let go."""
+    """Of a long answer, or of parts on their way, nothing passes soon after the list has come; the rest is let go."""
     alice, bob = member(tmp_path / "alice", authority), member(tmp_path / "bob", authority)
-    directory = PeerDirectory(OneRecord(bob).read, alice, Clock(NOW))
+    timer = Clock(10_000.0)
+    directory = PeerDirectory(OneRecord(bob).read, alice, Clock(NOW), timer)
     bob_id, ended = bob.device_key.peer_id, []
 
     async def messages() -> AsyncIterator[int]:
         try:
             for number in range(5):
                 yield number
-                if number == 1:
+                timer.now += directory.CHECK_PERIOD_S / 2
+                if number == 0:
                     listed = RevocationList(RUN, 1, NOW, frozenset({bob.device_key.peer_id}))
                     alice.store_revocations(issue_revocations(authority, listed))
         finally:
