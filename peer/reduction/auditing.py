@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 
@@ -27,7 +28,8 @@ from peer.transport.transport import Transport, TransportError
 
 logger = logging.getLogger(__name__)
 AUDIT_S = 30.0  # duration after which an audit ends and its evidence is dropped
-MOST_AUDITS = 2  # maximum number of concurrent audits, for example of a round's two halves
+PAUSE_S = 0.3, 1.0  # wait before each talk, drawn at random: the average is usually confirmed meanwhile
+MOST_AUDITS = 4  # maximum number of concurrent audits, for example of two rounds of two halves
 
 
 class AuditedRound:
@@ -53,10 +55,11 @@ class Auditing:
         directory: PeerDirectory,
         traffic: Traffic,
         note: Callable[[Finding], None],
+        rng: random.Random,
     ) -> None:
         """Set up audits over streams of this name; `note` receives what they find."""
         self._transport, self._name, self._directory = transport, name, directory
-        self._traffic, self._on_finding = traffic, note
+        self._traffic, self._on_finding, self._rng = traffic, note, rng
         self._rounds: dict[bytes, AuditedRound] = {}
         self._position, self._used = (-1, -1), set[bytes]()  # (era, step), and the group IDs used at that step
         self._running: list[asyncio.Task[None]] = []
@@ -150,7 +153,8 @@ class Auditing:
                 self._on_finding(finding)
 
     async def _talk(self, group_id: bytes, audit: Audit, peer: str) -> None:
-        """Send this peer's statement to another peer, then the evidence requested by that peer."""
+        """After a pause, send this peer's statement to another peer, then the evidence requested by that peer."""
+        await asyncio.sleep(self._rng.uniform(*PAUSE_S))
         asked: asyncio.Future[Question] = asyncio.get_running_loop().create_future()
 
         async def messages() -> AsyncIterator[bytes]:

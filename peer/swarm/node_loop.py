@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import random
 import signal
 import threading
 from collections.abc import Coroutine, Sequence
@@ -157,7 +158,7 @@ class NodeLoop:
         self._guard = ReductionGuard(self._note, parts.averaging)
         attendance = Attendance(own.peer_id, self._directory.name_of)
         self._reductions = ReductionService(transport, f"{prefix}.reduce", self._directory, traffic)
-        self._auditing = Auditing(transport, f"{prefix}.audit", self._directory, traffic, self._note)
+        self._auditing = Auditing(transport, f"{prefix}.audit", self._directory, traffic, self._note, random.Random())
         self._meetings = Meetings(transport, f"{prefix}.meet", self._directory, self._opened, key.sign, self._deliver)
         self._states = StateService(
             transport,

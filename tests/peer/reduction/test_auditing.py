@@ -17,7 +17,7 @@ from peer.network.traffic import Traffic
 from peer.protocol.audit_pb2 import Input, Question, Statement
 from peer.reduction.attestation import Attestation, AttestedRound, AttestedSender, SignedAttestation, digest_of
 from peer.reduction.audit import MOST_AUDITORS, Audit, Drawn, Evidence, auditors_of
-from peer.reduction.auditing import AUDIT_S, MOST_AUDITS, Auditing
+from peer.reduction.auditing import AUDIT_S, MOST_AUDITS, PAUSE_S, Auditing
 from peer.reduction.compression import encode
 from peer.reduction.findings import Finding
 from peer.transport.lines import Line
@@ -42,7 +42,7 @@ class Talker:
         self.traffic = Traffic()
         transport = network.join(self.peer, LINE)
         directory: Any = SimpleNamespace(admits=self.admits)
-        self.auditing = Auditing(transport, "audit", directory, self.traffic, self.found.append)
+        self.auditing = Auditing(transport, "audit", directory, self.traffic, self.found.append, random.Random(own))
         self.strangers = set[str]()
         self.evidence = Evidence(ROUND, parts=(0, 0, 1, 0), own=own, weight=4.0, rng=random.Random(0))
         self.evidence.commit(REDUCER, [encode(torch.ones(LENGTH), 0)], 4.0)
@@ -103,6 +103,16 @@ async def test_honest_peers_find_nothing(network: MemoryNetwork) -> None:
     part_bytes = 4 * LENGTH
     for talker in talkers[:2]:
         assert 2 * part_bytes < talker.traffic.passed()[0] < 4 * part_bytes
+
+
+@in_memory
+async def test_an_audit_leaves_the_lines_to_the_step_at_first(network: MemoryNetwork) -> None:
+    """Nobody says anything for a moment, in which the average is usually confirmed."""
+    talkers = await talkers_on(network, 1.0, 1.0, 1.0, 1.0)
+    talking = asyncio.create_task(talk(talkers, PEERS))
+    await asyncio.sleep(0.99 * PAUSE_S[0])
+    assert [talker.traffic.passed() for talker in talkers] == [(0, 0)] * 4
+    await talking
 
 
 @in_memory
