@@ -22,9 +22,9 @@ from functools import partial
 import torch
 from hivemind.averaging.partition import AllreduceException, TensorPartContainer
 from hivemind.proto import averaging_pb2, runtime_pb2
-from hivemind.utils.asyncio import aiter_with_timeout, amap_in_executor
+from hivemind.utils.asyncio import aiter_with_timeout
 
-from peer.averaging.reducer import ATTESTED, Messages, Reducer, RoundTerms, decoded
+from peer.averaging.reducer import ATTESTED, Messages, Reducer, RoundTerms, decoded, read_each
 from peer.reduction.attestation import AttestedWeight, SignedAttestation, attested_weights
 from peer.reduction.audit import Drawn, Evidence
 from peer.reduction.compression import decode, is_finite
@@ -171,7 +171,8 @@ class ExactAllReduce:
         async with aclosing(self.transport.stream(self.peers[reducer], self.service, requests)) as responses:
             answers = self.terms.traffic.receiving(decoded(aiter_with_timeout(responses, self.terms.reducer_timeout)))
             read = partial(self._averaged_part, self.peers[reducer])
-            async with aclosing(amap_in_executor(read, answers)) as averages:
+            values = sum(shape.numel() for shape, _ in self._due[reducer])
+            async with aclosing(read_each(read, answers, values)) as averages:
                 await self._take(reducer, averages)
 
     async def _committed_parts(self, reducer: int) -> Messages:

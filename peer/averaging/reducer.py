@@ -14,6 +14,7 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from hivemind.averaging.partition import AllreduceException, BannedException
@@ -32,6 +33,8 @@ from peer.reduction.screening import require_weight
 logger = logging.getLogger(__name__)
 Answer = tuple[runtime_pb2.Tensor, float]  # a part's encoded average and its total weight
 Messages = AsyncIterator[averaging_pb2.AveragingData]
+Read = TypeVar("Read")
+THREAD_VALUES = 2**16  # fewer values are decoded in less time than a change of threads takes
 ATTESTED = 32  # message code for attestations; higher than any code of hivemind
 
 
@@ -215,7 +218,8 @@ class Reducer:
     async def _reduce_parts(self, sender: int, messages: Messages) -> AsyncGenerator[Answer, None]:
         """Reduce a sender's parts together with the other senders' parts; yield each average."""
         part_index = 0
-        async with aclosing(amap_in_executor(_received_part, messages)) as parts:
+        values = sum(part.numel() for part, _ in self.parts)
+        async with aclosing(read_each(_received_part, messages, values)) as parts:
             async for part, weight, digest, size in parts:
                 self._check_part(part_index, part)
                 await self._check_weight(sender, weight)
@@ -280,6 +284,20 @@ async def decoded(messages: AsyncIterator[bytes]) -> Messages:
     """Decode the messages of a stream. Raises `DecodeError` for a malformed one."""
     async for message in messages:
         yield averaging_pb2.AveragingData.FromString(message)
+
+
+async def read_each(
+    read: Callable[[averaging_pb2.AveragingData], Read], messages: Messages, values: int
+) -> AsyncGenerator[Read, None]:
+    """Yield `read(message)` of each message; if they carry many `values` in all, read one ahead, in a thread."""
+    if values < THREAD_VALUES:
+        async for message in messages:
+            is_as_small = len(message.tensor_part.buffer) < 4 * THREAD_VALUES
+            yield read(message) if is_as_small else await asyncio.to_thread(read, message)
+    else:
+        async with aclosing(amap_in_executor(read, messages)) as results:
+            async for result in results:
+                yield result
 
 
 def _received_part(message: averaging_pb2.AveragingData) -> tuple[torch.Tensor, float, bytes, int]:

@@ -388,9 +388,13 @@ def garbled() -> averaging_pb2.AveragingData:
         (garbled(), "no part"),
     ],
 )
+@pytest.mark.parametrize("most_at_once", [0, 100])  # values that are read without a thread
 @virtually
-async def test_who_sends_what_is_no_part_is_banned_and_named(message: averaging_pb2.AveragingData, named: str) -> None:
+async def test_who_sends_what_is_no_part_is_banned_and_named(
+    message: averaging_pb2.AveragingData, named: str, most_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The others' average comes at once, without that sender, and the trainer is told who it was."""
+    monkeypatch.setattr("peer.averaging.reducer.THREAD_VALUES", most_at_once)
     reducing = round_of_two()
     honest = reducing.reducer.answer(AUXILIARY, sent(torch.ones(3), 2.0))
     first = asyncio.create_task(anext(honest))
