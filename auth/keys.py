@@ -1,10 +1,10 @@
 """Keys of the authority, the devices and the TLS server, and libp2p's encoding of RSA keys.
 
 The authority (Ed25519) signs tokens and revocations. A device's RSA key is also its libp2p identity
-(hivemind signs with RSA), so the transport, DHT records and the control plane prove the same
-identity. Receipts are published, so they are signed with a separate key per run, which does not
-reveal this identity. The coordinator's TLS certificate is self-signed; peers trust it because the
-join link contains its fingerprint.
+(hivemind signs with RSA), so the transport and the control plane prove the same identity. Receipts
+are published, so they are signed with a separate key per run, which does not reveal this identity.
+It also signs DHT records, because its signatures are short. The coordinator's TLS certificate is
+self-signed; peers trust it because the join link contains its fingerprint.
 
 This module reimplements libp2p's encoding: importing hivemind's would load torch in the agent.
 """
@@ -37,6 +37,7 @@ RSA_BITS = 2048
 RSA_EXPONENT = 65537
 MAX_RSA_BITS = 4096
 MAX_PUBLIC_KEY_BYTES = 1024
+MOST_PARSED = 4096  # maximum number of cached public keys; above the devices of the largest run
 TLS_NAME = "manyhands"  # the certificate's only name; clients verify it regardless of the address
 # Trust is based on the fingerprint, so strict validity dates would only cause failures on machines
 # with a wrong clock. The end date is RFC 5280's "no well-defined expiration date".
@@ -80,7 +81,7 @@ class AuthorityKey:
 
 @dataclass(frozen=True)
 class ReceiptKey:
-    """The Ed25519 key for a device's receipts in one run, which does not identify the device."""
+    """The Ed25519 key for a device's receipts and DHT records in one run; it does not identify the device."""
 
     private_key: ed25519.Ed25519PrivateKey
 
@@ -206,7 +207,7 @@ def certificate_fingerprint(certificate: str | bytes) -> str:
     return hashlib.sha256(der).hexdigest()
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=MOST_PARSED)
 def _parse_public_key(public_key: bytes) -> rsa.RSAPublicKey:
     """Parse an OpenSSH RSA key; reject all but the canonical encoding, so each key has one form."""
     if len(public_key) > MAX_PUBLIC_KEY_BYTES:

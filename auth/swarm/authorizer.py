@@ -7,12 +7,14 @@ the token yet. Records pass through many nodes, so each has its owner's signatur
 A run uses one DHT key, the peers' key; nodes store nothing under other keys. Each device has up to
 three entries: its record, its token (until the token expires), and its network addresses if it is
 reachable (`auth.swarm.addresses`). Tokens are signed by the authority, so any node may forward
-them; of two tokens, nodes keep the one that expires later. Devices sign the other entries. A node
-thus stores at most three entries of bounded size per device.
+them; of two tokens, nodes keep the one that expires later. Devices sign the other entries with
+their receipt key, whose public key is in the token: its signatures have a quarter of the size of
+the RSA key's. A node thus stores at most three entries of bounded size per device.
 """
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any, Literal
@@ -29,7 +31,7 @@ from hivemind.utils.timed_storage import ValueWithExpiration
 from auth.clock import swarm_time
 from auth.credentials import Credentials
 from auth.errors import ManyhandsError
-from auth.keys import verify_signature
+from auth.statements import is_signed_by
 from auth.swarm.addresses import are_addresses
 from auth.tokens import AccessToken
 
@@ -41,6 +43,7 @@ STATE_READERS = TRAINING_ROLES | {"observer"}
 MAX_RECORD_BYTES = 2048  # size limit for a record or a list of addresses, including the signature
 MAX_BEACON_BYTES = 8192  # size limit for the keeper's record
 MOST_ENTRY_S = 86_400.0  # maximum lifetime of records and addresses; above any `statistics_expiration_s`
+MAX_PEER_ID_BYTES = 64
 MOST_CACHED = 4096  # maximum number of peer IDs whose base58 form is cached
 MAX_TOKENS = 4096  # number of stored tokens above which a node drops invalid tokens
 _TOKEN, _ADDRESSES = b"token ", b"at "
@@ -74,7 +77,7 @@ def addresses_subkey(peer_id: str) -> bytes:
 
 
 def owner_of(subkey: object) -> tuple[str, Kind]:
-    """Decode a subkey into peer ID and kind of entry. Raises `ValueError` if it is not bytes."""
+    """Decode a subkey into peer ID and kind of entry. Raises `ValueError` if it is not bytes, or too long."""
     if not isinstance(subkey, bytes):
         raise ValueError("a peer's subkey must be bytes")
     kind: Kind = "record"
@@ -82,6 +85,8 @@ def owner_of(subkey: object) -> tuple[str, Kind]:
         kind, subkey = "token", subkey.removeprefix(_TOKEN)
     elif subkey.startswith(_ADDRESSES):
         kind, subkey = "addresses", subkey.removeprefix(_ADDRESSES)
+    if len(subkey) > MAX_PEER_ID_BYTES:
+        raise ValueError("a peer's subkey is too long")
     return _base58(subkey), kind
 
 
@@ -206,8 +211,9 @@ class PeerRecordValidator(RecordValidatorBase):
     """A validator that signs this device's entries, and rejects invalid entries and foreign keys."""
 
     def __init__(self, credentials: Credentials, tokens: MemberTokens, run: str) -> None:
-        self._key = credentials.device_key
-        self._own = {_dumps(subkey(self._key.peer_id)) for subkey in (record_subkey, addresses_subkey)}
+        peer_id = credentials.device_key.peer_id
+        self._key = credentials.device_key.receipt_key(run).private_key
+        self._own = {_dumps(subkey(peer_id)) for subkey in (record_subkey, addresses_subkey)}
         self._tokens = tokens
         self._peers_id = key_id(peers_key(run))
 
@@ -228,7 +234,7 @@ class PeerRecordValidator(RecordValidatorBase):
         return (
             token is not None
             and self._may_say(record, kind, said, token.role)
-            and verify_signature(token.public_key.encode(), _signed_bytes(record, value), signature)
+            and is_signed_by(token.receipt_key, base64.b64encode(signature).decode())(_signed_bytes(record, value))
         )
 
     def _may_say(self, record: DHTRecord, kind: Kind, said: object, role: str) -> bool:

@@ -46,12 +46,12 @@ class PeerDirectory:
         self._credentials = credentials
         self._clock, self._timer = clock, timer
         self._tokens: dict[str, str] = {}  # libp2p peer ID -> JWT
-        self._checked: dict[str, tuple[AccessToken | None, float]] = {}  # JWT -> token; time of the next check
+        self._checked: dict[str, tuple[AccessToken, float]] = {}  # JWT -> valid token, time of its next check
         self._began_at = float("-inf")
         self._newest: asyncio.Task[None] | None = None  # most recently started lookup
         self._next: asyncio.Task[None] | None = None  # lookup scheduled for the end of the refresh period
 
-    CHECK_PERIOD_S = 0.5  # maximum time for which a valid token is not checked again, though it may be revoked
+    CHECK_PERIOD_S = 0.5  # time for which a valid token is not checked again, even if it expires or is revoked
     REFRESH_PERIOD_S = 0.5  # minimum interval between lookups, regardless of the number of unknown callers
 
     def token_of(self, peer: str) -> AccessToken | None:
@@ -59,9 +59,10 @@ class PeerDirectory:
         jwt = self._tokens.get(peer)
         if jwt is None:
             return None
-        token, until = self._checked.get(jwt, (None, 0.0))
-        if token is None or self._timer() >= until:
-            token = checked_token(self._credentials, jwt, self._clock())
+        if (known := self._checked.get(jwt)) is not None and self._timer() < known[1]:
+            return known[0]
+        token = checked_token(self._credentials, jwt, self._clock())
+        if token is not None:
             self._checked[jwt] = token, self._timer() + self.CHECK_PERIOD_S
         return token
 

@@ -33,7 +33,7 @@ from auth.swarm.authorizer import SwarmAuthorizer, addresses_subkey, peers_key, 
 from auth.tokens import AccessToken
 
 logger = logging.getLogger(__name__)
-MARK_BYTES = 6
+MARK_BYTES = 4
 KEY_BYTES = DHTID.HASH_NBYTES
 MAX_KEYS = 64  # maximum number of keys in a search
 MAX_ENTRIES = 6144  # maximum number of entries under a key: three for each device of the largest run
@@ -41,7 +41,7 @@ Found = dict[DHTID, tuple["ValueWithExpiration[Any] | None", dict[DHTID, PeerID]
 Call = Callable[..., Awaitable[Any]]
 
 
-@lru_cache(maxsize=2 * MAX_ENTRIES)
+@lru_cache(maxsize=2 * MAX_ENTRIES, typed=True)
 def mark_of(subkey: Hashable, expiration_time: float) -> bytes:
     """Return a short hash that identifies one version of an entry."""
     named = DHTProtocol.serializer.dumps(subkey) + struct.pack(">d", expiration_time)

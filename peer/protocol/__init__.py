@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-PROTOCOL_VERSION: Final = 16
+PROTOCOL_VERSION: Final = 17
 
 NONCE_BYTES: Final = 32
 NONCE_LIFETIME_S: Final = 60.0

@@ -23,6 +23,7 @@ from auth.credentials import Credentials
 from auth.keys import AuthorityKey
 from auth.swarm.authorizer import (
     MAX_BEACON_BYTES,
+    MAX_PEER_ID_BYTES,
     MAX_RECORD_BYTES,
     TRAINING_ROLES,
     MemberTokens,
@@ -30,6 +31,7 @@ from auth.swarm.authorizer import (
     RecordKey,
     SwarmAuthorizer,
     key_id,
+    owner_of,
     peers_key,
     record_subkey,
     token_subkey,
@@ -52,7 +54,17 @@ def member(
     """A device that joined the run."""
     credentials = Credentials(directory)
     key = credentials.device_key
-    token = AccessToken("alice", "device-1", key.peer_id, key.public_key.decode(), role, RUN, NOW, NOW + 60, "a" * 64)
+    token = AccessToken(
+        "alice",
+        "device-1",
+        key.peer_id,
+        key.public_key.decode(),
+        role,
+        RUN,
+        NOW,
+        NOW + 60,
+        key.receipt_key(RUN).pseudonym,
+    )
     revocations = issue_revocations(authority, RevocationList(RUN, serial, NOW, revoked))
     credentials.store_grant(RUN, authority.public_bytes, issue_token(authority, token), revocations)
     return credentials
@@ -349,6 +361,12 @@ async def test_a_call_that_began_before_a_revocation_ends_with_it(authority: Aut
     assert await directory.admits(bob_id, TRAINING_ROLES)
     assert [number async for number in while_admitted(directory, bob_id, TRAINING_ROLES, messages())] == [0, 1]
     assert ended == [True]
+
+
+def test_a_device_cannot_be_named_at_any_length() -> None:
+    """A node remembers names, and long ones take long to be read."""
+    with pytest.raises(ValueError, match="too long"):
+        owner_of(b"x" * (MAX_PEER_ID_BYTES + 1))
 
 
 class LookedUp:

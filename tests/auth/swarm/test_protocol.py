@@ -134,7 +134,15 @@ class Swarm:
         write_private(credentials.directory / DEVICE_KEY_FILE, encode_key(key_of(name).private_der))
         key, now = credentials.device_key, time.time()
         token = AccessToken(
-            name, "device", key.peer_id, key.public_key.decode(), "trainer", RUN, now - 1, NEVER, "a" * 64
+            name,
+            "device",
+            key.peer_id,
+            key.public_key.decode(),
+            "trainer",
+            RUN,
+            now - 1,
+            NEVER,
+            key.receipt_key(RUN).pseudonym,
         )
         revocations = issue_revocations(signer, RevocationList(RUN, 0, now, frozenset()))
         credentials.store_grant(RUN, signer.public_bytes, issue_token(signer, token), revocations)
