@@ -307,19 +307,24 @@ class StepRounds:
         """
         tracker, averager = self._tracker, self._averager
         deadline = self._waits.now() + self._timeout_s
-        failed_before, in_doubt_at, is_over_at = averager.failed_rounds, math.inf, math.inf
+        failed_before, in_doubt_at, is_over_at, stage = averager.failed_rounds, math.inf, math.inf, SearchStage.LOOKING
         while True:
             await self._waits.news(LOOK_S, search.outcome)
             if search.outcome.done():
                 return search.outcome.result()
+            known = averager.wanted.leaders, averager.wanted.quorum
+            is_known = stage is SearchStage.AVERAGING and known == (tracker.leaders, tracker.quorum)
+            if is_known and search.stage is stage and self._waits.now() <= deadline:
+                continue  # nothing else matters while the group averages
             now, is_full = self._waits.now(), self.is_full  # read before the stage: as a round runs, others may step
-            looks = search.stage is SearchStage.LOOKING
+            stage = search.stage
+            looks = stage is SearchStage.LOOKING
             tracker.is_reducing(not looks)
             is_current = self._averaging_after(tracker.step).code == self._gradients.averaging.code
             wanted = is_full and is_current and not self._waits.is_interrupted
             left_behind = averager.failed_rounds > failed_before and tracker.swarm_step > tracker.step
             is_over = self._waits.is_interrupted or tracker.swarm_step > tracker.step
-            in_doubt_at = min(in_doubt_at, now) if search.stage is SearchStage.CONFIRMING else math.inf
+            in_doubt_at = min(in_doubt_at, now) if stage is SearchStage.CONFIRMING else math.inf
             is_over_at = min(is_over_at, now) if is_over and in_doubt_at < math.inf else math.inf
             is_late = now > deadline + self._timeout_s or now > is_over_at + RULING_S
             gives_up = now > in_doubt_at + DOUBT_S or (is_over and is_late)

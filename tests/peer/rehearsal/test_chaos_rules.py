@@ -58,7 +58,7 @@ def keepers_step(known_step: int, known_for_s: float) -> int:
 CASES: list[tuple[Callable[..., object], int, Mapping[str, Any]]] = [
     (
         rules.one_average_for_one_step,
-        11,
+        9,
         {
             "peer.averaging.meetings.Meetings._is_confirmed": confirm_anything,
             "peer.rehearsal.rounds.LAST_PARTS": 1.0,  # more rounds reach only some of their peers

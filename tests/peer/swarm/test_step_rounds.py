@@ -94,7 +94,12 @@ class Scene:
         )
         self.rates: list[float] = []  # declared in searches
         self.averager: Any = SimpleNamespace(
-            want=self.want, failed_rounds=7, seek=self.seek, begin=self.begin, give_up=self.give_up
+            want=self.want,
+            wanted=Requirements(),
+            failed_rounds=7,
+            seek=self.seek,
+            begin=self.begin,
+            give_up=self.give_up,
         )
         line: Any = SimpleNamespace(
             rate=5.0, passed=self.heard.append, failed=lambda: self.heard.append("the line may be slow")
@@ -228,6 +233,21 @@ def test_a_round_that_has_begun_is_given_up_only_where_its_average_is_of_no_use(
             scene.await_group(round_)
         look_s = FUTURE_POLL_S + lasts_s / 100
         assert lasts_s < scene.waits.now() - began_at < lasts_s + 3 * look_s
+
+
+def test_while_a_group_averages_the_node_is_told_only_who_leads_and_who_decides() -> None:
+    """The ruling on the average depends on both; all else can wait for its end."""
+    round_, told, other = Round(FULL), list[Quorum](), Quorum(frozenset({"other"}))
+    scene = Scene(round_)
+    vars(round_).update(stage=AVERAGING, done=lambda: scene.looks > 9)
+
+    def want(wanted: Requirements) -> None:
+        told.append(wanted.quorum)
+        scene.averager.wanted, scene.tracker.quorum = wanted, other
+
+    scene.averager.want = want
+    assert scene.await_group(round_) is FULL
+    assert told == [QUORUM, other]
 
 
 def test_a_ruling_is_waited_for_from_the_others_report_on() -> None:
