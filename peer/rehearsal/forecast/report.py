@@ -7,8 +7,14 @@ seeds shows the influence of chance.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import repeat
 from statistics import median
 from typing import Any
 
@@ -23,6 +29,7 @@ from peer.rehearsal.swarm import RehearsedRun, rehearse
 
 LEVELS = (0.05, 0.5, 0.95)
 MEGABYTE = 1e6
+LONG_S = 20 * HOUR_S  # devices' seconds in a rehearsal from which on several run at once, each in its process
 MANY_FAILURES = 0.2  # fraction of failed rounds above which the report explains them
 CAUSES = {
     "late": "the step was taken before",
@@ -206,17 +213,41 @@ def rehearse_seeds(
     seeds: int,
     progress: Callable[[str], None] = lambda _: None,
 ) -> RehearsalReport:
-    """Rehearse a run once per seed, starting at 1; `progress` is called before each rehearsal.
+    """Rehearse a run once per seed, starting at 1; `progress` is told the number of the next result.
 
+    Long rehearsals run beside each other, in spawned processes that import the caller's main module.
     A run with `averaging.compression: auto` is rehearsed in the mode chosen for the first swarm.
     """
     config, choice = with_chosen_way(config, scenario_of)
-    scenarios, runs = [], []
-    for seed in range(1, seeds + 1):
-        progress(f"swarm {seed} of {seeds}")
-        scenarios.append(scenario_of(config, seed))
-        runs.append(rehearse(config, scenarios[-1], seed))
+    numbers = range(1, seeds + 1)
+    scenarios, runs = [scenario_of(config, seed) for seed in numbers], list[RehearsedRun]()
+    is_long = len(scenarios[0].devices) * scenarios[0].duration_s >= LONG_S
+    progress(f"swarm 1 of {seeds}")
+    with _processes(seeds) if is_long and seeds > 1 else nullcontext(map) as each:
+        for run in each(rehearse, repeat(config), scenarios, numbers):
+            runs.append(run)
+            progress(f"swarm {min(len(runs) + 1, seeds)} of {seeds}")
     return RehearsalReport(config, tuple(scenarios), tuple(runs), choice)
+
+
+@contextmanager
+def _processes(seeds: int) -> Iterator[Callable[..., Iterable[RehearsedRun]]]:
+    """Yield a `map` in spawned processes, which end with the context."""
+    spawned = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(min(seeds, os.cpu_count() or 1), spawned, _begin_process)
+    try:
+        yield pool.map
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in multiprocessing.active_children():
+            process.terminate()
+            process.join()
+
+
+def _begin_process() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the first ends the others
+    if "fork" in multiprocessing.get_all_start_methods():  # whose locks leave nothing behind when a process is ended
+        multiprocessing.set_start_method("fork", force=True)
 
 
 def _hours(run: RehearsedRun) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
 from dataclasses import replace
 from typing import Any
 
@@ -57,6 +58,19 @@ def rehearsed(config: RunConfig, scenario: Scenario, seeds: int = 1) -> Rehearsa
 def report() -> RehearsalReport:
     """Two seeds of the three homes."""
     return rehearsed(run_with(), homes(), 2)
+
+
+def test_long_rehearsals_run_beside_each_other(report: RehearsalReport, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each in a process of its own, which ends with it, and with the same outcome."""
+    monkeypatch.setattr("peer.rehearsal.forecast.report.LONG_S", 0.0)
+    beside = list[int]()
+
+    def count(_text: str) -> None:
+        beside.append(len(multiprocessing.active_children()))
+
+    assert rehearse_seeds(run_with(), lambda _, __: homes(), 2, count).figures() == report.figures()
+    assert max(beside) >= 1
+    assert multiprocessing.active_children() == []
 
 
 def test_of_few_seeds_the_ends_are_the_extremes() -> None:
