@@ -11,7 +11,6 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from peer.averaging.shares import GroupLines, relative_time
 from peer.averaging.ways import AveragingWay, way_of
@@ -84,11 +83,8 @@ class RoundPace:
 
     def shuts_out(self, way: AveragingWay) -> bool:
         """Return whether a mode excludes a peer of the present group."""
-        return any(before and not now for before, now in zip(self._passes_now, self._passes(way), strict=True))
-
-    @cached_property
-    def _passes_now(self) -> list[bool]:
-        return self._passes(way_of(self.averaging))
+        before = self._passes(way_of(self.averaging))
+        return any(passes and not then for passes, then in zip(before, self._passes(way), strict=True))
 
     def _passes(self, way: AveragingWay) -> list[bool]:
         """Return whether each peer's connection is fast enough for a mode."""

@@ -56,7 +56,8 @@ class ReplicaBackend:
             pin = Tensor.pin_memory
         self._pin = pin
         self._host: list[Tensor] = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self._staging = [_pinned(torch.zeros_like(parameter, requires_grad=False), pin) for parameter in self._host]
+        zeros = (torch.zeros_like(parameter, requires_grad=False) for parameter in self._host)
+        self._staging = list(zeros if pin is None else map(pin, zeros))
         copies: list[PreTrainedModel] = []
         self.layers = CompiledLayers(copies)
         self._replicas = []
@@ -222,7 +223,3 @@ def _copy(into: Sequence[Tensor], values: Sequence[Tensor], *, beside: bool = Fa
     """Copy tensor by tensor, because devices differ; with `beside`, copy asynchronously."""
     for tensor, value in zip(into, values, strict=True):
         tensor.copy_(value, non_blocking=beside)
-
-
-def _pinned(tensor: Tensor, pin: Pin | None) -> Tensor:
-    return tensor if pin is None else pin(tensor)

@@ -34,11 +34,7 @@ class FileLocation:
     @property
     def url(self) -> str:
         """The full address, for users and for `datasets`."""
-        return self.path if self.is_local else str(self.filesystem.unstrip_protocol(self.path))
-
-    @property
-    def is_local(self) -> bool:
-        return "file" in _protocols(self.filesystem)
+        return self.path if "file" in _protocols(self.filesystem) else str(self.filesystem.unstrip_protocol(self.path))
 
     @property
     def is_web(self) -> bool:

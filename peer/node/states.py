@@ -20,7 +20,7 @@ import torch
 from hivemind.compression import CompressionInfo, RoleAdaptiveCompression, TensorRole
 from hivemind.proto.averaging_pb2 import DownloadData
 from hivemind.utils import MSGPackSerializer
-from hivemind.utils.asyncio import aiter_with_timeout
+from hivemind.utils.asyncio import aiter_with_timeout, as_aiter
 from hivemind.utils.streaming import combine_from_streaming, split_for_streaming
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -316,8 +316,9 @@ class StateService:
         tensors: list[torch.Tensor] = []
         self._moved()
         try:
-            async with aclosing(self._transport.stream(donor, name, _once(request))) as responses:
-                in_time = aiter_with_timeout(_messages_in(responses), timeout=PATIENCE_S)
+            async with aclosing(self._transport.stream(donor, name, as_aiter(request))) as responses:
+                read = (DownloadData.FromString(response) async for response in responses)
+                in_time = aiter_with_timeout(read, timeout=PATIENCE_S)
                 messages = at_least_rate(in_time, DownloadData.ByteSize, self._clock)
                 async for message in self._traffic.receiving(messages):
                     self._moved()
@@ -348,15 +349,6 @@ def _stop() -> Callable[[], object]:
     task = asyncio.current_task()
     assert task is not None
     return task.cancel
-
-
-async def _once(request: bytes) -> AsyncIterator[bytes]:
-    yield request
-
-
-async def _messages_in(responses: AsyncIterator[bytes]) -> AsyncIterator[DownloadData]:
-    async for response in responses:
-        yield DownloadData.FromString(response)
 
 
 def _only(facts: TransferFacts) -> DownloadData:

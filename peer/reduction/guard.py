@@ -185,17 +185,13 @@ class RoundGuard:
         total = sum(given.weight for given in heard)
         brought = [given.weight / total * norm for given, norm in zip(heard, norms, strict=True)]
         bounded = [
-            self._scaled(given, scale_to(limit, contribution))
+            replace(given, part=given.part * scale) if (scale := scale_to(limit, contribution)) != 1 else given
             for given, contribution in zip(heard, brought, strict=True)
             if contribution <= gross
         ]
         if not bounded:  # all contributions are too large: return zeros
             bounded = [replace(given, part=torch.zeros_like(given.part)) for given in heard]
         return ReducedPart(self._aggregated(part_index, place, bounded), counted_of(bounded))
-
-    @staticmethod
-    def _scaled(given: WeightedPart, scale: float) -> WeightedPart:
-        return given if scale == 1 else replace(given, part=given.part * scale)
 
     def _weigh(self, weighing: Sequence[WeightedPart]) -> None:
         """Determine this round's accepted weights, once all senders have declared their weights."""

@@ -188,9 +188,6 @@ class Worker:
         """Return whether the worker was stopped or the run has ended."""
         return self._stop.is_set() or swarm.has_ended
 
-    def _tell_info(self, text: str) -> None:
-        self._tell(Notice("info", text))
-
     def _prepare_training(
         self, config: RunConfig, model: PreTrainedModel, vocabulary: int, special: SpecialIds
     ) -> Callable[[Swarm, str], None]:
@@ -240,7 +237,7 @@ class Worker:
             describe_work(backend.description, config, vocabulary, size),
             lambda: random_batch(config, vocabulary, special, size, np.random.default_rng(config.run.seed)),
             Path(plan.data_dir),
-            self._tell_info,
+            lambda text: self._tell(Notice("info", text)),
             time.monotonic,
         )
 
