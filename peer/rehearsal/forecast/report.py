@@ -233,13 +233,13 @@ def rehearse_seeds(
 @contextmanager
 def _processes(seeds: int) -> Iterator[Callable[..., Iterable[RehearsedRun]]]:
     """Yield a `map` in spawned processes, which end with the context."""
-    spawned = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(min(seeds, os.cpu_count() or 1), spawned, _begin_process)
+    others = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(min(seeds, os.cpu_count() or 1), multiprocessing.get_context("spawn"), _begin_process)
     try:
         yield pool.map
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-        for process in multiprocessing.active_children():
+        for process in set(multiprocessing.active_children()) - others:
             process.terminate()
             process.join()
 
